@@ -1,0 +1,178 @@
+//! Keys: what makes two requests the same request.
+//!
+//! A key is made of named-by-position parts, framed so that no two lists of
+//! parts hash alike by accident of concatenation, and absent differs from empty.
+//! Parts count byte for byte: nothing is trimmed, folded or normalised.
+
+use std::fmt;
+
+use sha2::{Digest, Sha256};
+
+use crate::names::{GuardName, WorkspaceName};
+
+/// The first bytes of every hash. A change of the framing changes this tag, so that
+/// ids of two framings can never be taken for each other.
+const FRAMING: &[u8] = b"oncegate.key.v1";
+
+/// The SHA-256 of a guard's name and a key's parts: the claim's id everywhere.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ClaimId([u8; 32]);
+
+impl ClaimId {
+    /// Hashes `parts` under `guard`.
+    ///
+    /// Each part is written as its presence, its length, its bytes; so a list of parts
+    /// can be read back from what is hashed in one way only.
+    pub fn of<P: AsRef<[u8]>>(guard: &GuardName, parts: &[Option<P>]) -> Self {
+        let mut hash = Sha256::new();
+        let framed = |hash: &mut Sha256, bytes: &[u8]| {
+            hash.update((bytes.len() as u64).to_le_bytes());
+            hash.update(bytes);
+        };
+        framed(&mut hash, FRAMING);
+        framed(&mut hash, guard.as_str().as_bytes());
+        for part in parts {
+            match part {
+                None => hash.update([0]),
+                Some(bytes) => {
+                    hash.update([1]);
+                    framed(&mut hash, bytes.as_ref());
+                }
+            }
+        }
+        ClaimId(hash.finalize().into())
+    }
+
+    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
+        ClaimId(bytes)
+    }
+
+    pub const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// Reads 64 lower-case hex digits; anything else is not an id.
+    pub fn parse(hex: &str) -> Option<Self> {
+        let digits = hex.as_bytes();
+        if digits.len() != 64 {
+            return None;
+        }
+        let value = |digit: u8| match digit {
+            b'0'..=b'9' => Some(digit - b'0'),
+            b'a'..=b'f' => Some(digit - b'a' + 10),
+            _ => None,
+        };
+        let mut bytes = [0; 32];
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+            *byte = value(pair[0])? << 4 | value(pair[1])?;
+        }
+        Some(ClaimId(bytes))
+    }
+}
+
+impl fmt::Display for ClaimId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let mut hex = [0u8; 64];
+        for (pair, byte) in hex.chunks_exact_mut(2).zip(self.0) {
+            pair[0] = DIGITS[usize::from(byte >> 4)];
+            pair[1] = DIGITS[usize::from(byte & 15)];
+        }
+        f.write_str(std::str::from_utf8(&hex).expect("hex digits are ASCII"))
+    }
+}
+
+impl fmt::Debug for ClaimId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ClaimId({self})")
+    }
+}
+
+/// Where a claim is: its workspace and its id. The guard is in the id, and beside it for people.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ClaimKey {
+    pub workspace: WorkspaceName,
+    pub id: ClaimId,
+    pub guard: GuardName,
+}
+
+impl ClaimKey {
+    pub fn of<P: AsRef<[u8]>>(
+        workspace: &WorkspaceName,
+        guard: &GuardName,
+        parts: &[Option<P>],
+    ) -> Self {
+        ClaimKey {
+            workspace: workspace.clone(),
+            guard: guard.clone(),
+            id: ClaimId::of(guard, parts),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn id(guard: &str, parts: &[Option<&str>]) -> ClaimId {
+        ClaimId::of(&GuardName::new(guard).unwrap(), parts)
+    }
+
+    #[test]
+    fn framing_keeps_apart_what_concatenation_would_join() {
+        let distinct = [
+            id("g", &[Some("a"), Some("bc")]),
+            id("g", &[Some("ab"), Some("c")]),
+            id("g", &[Some("abc")]),
+            id("g", &[Some("abc"), None]),
+            id("g", &[Some("abc"), Some("")]),
+            id("g", &[None, Some("abc")]),
+            id("ga", &[Some("bc")]),
+            id("g", &[Some("a"), Some("b"), Some("c")]),
+            id("g", &[Some(" abc")]),
+            id("g", &[Some("ABC")]),
+        ];
+        for (i, a) in distinct.iter().enumerate() {
+            for b in &distinct[i + 1..] {
+                assert_ne!(a, b);
+            }
+        }
+    }
+
+    #[test]
+    fn the_framing_is_pinned_because_stored_ids_depend_on_it() {
+        assert_eq!(
+            id("message", &[Some("+15550100"), None, Some("hi")]).to_string(),
+            "164481e1287680728bd080bb1fcb44d2f76201dbab1afd1e80341abdab627b5a"
+        );
+    }
+
+    #[test]
+    fn only_64_lower_case_hex_digits_are_an_id() {
+        let good = id("g", &[Some("a")]);
+        assert_eq!(ClaimId::parse(&good.to_string()), Some(good));
+        for bad in [
+            "",
+            "00",
+            &"0".repeat(63),
+            &"0".repeat(65),
+            &"G".repeat(64),
+            &"A".repeat(64),
+        ] {
+            assert_eq!(ClaimId::parse(bad), None, "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn different_lists_of_parts_have_different_ids(
+            a in prop::collection::vec(prop::option::of("[ab]{0,3}"), 0..5),
+            b in prop::collection::vec(prop::option::of("[ab]{0,3}"), 0..5),
+        ) {
+            let guard = GuardName::new("g").unwrap();
+            prop_assert_eq!(a == b, ClaimId::of(&guard, &a) == ClaimId::of(&guard, &b));
+        }
+    }
+}

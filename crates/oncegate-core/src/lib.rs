@@ -1,0 +1,21 @@
+//! The pure core of Oncegate.
+//!
+//! What a claim does next is decided here, by functions that take a record, a
+//! command and a time, and return the next record and the answer. Nothing in
+//! this crate reads a clock, touches a disk or awaits: the server, every store,
+//! the in-memory model and the model checker run these same functions.
+
+pub mod claim;
+pub mod key;
+pub mod limits;
+pub mod names;
+pub mod policy;
+pub mod time;
+
+pub use claim::{
+    Answer, Claim, Command, Decision, Moment, Refusal, State, Terms, Token, Verdict, decide,
+};
+pub use key::{ClaimId, ClaimKey};
+pub use names::{GuardName, InvalidName, WorkspaceName};
+pub use policy::{Lost, OnFailure, OnStoreError, Policy};
+pub use time::Time;

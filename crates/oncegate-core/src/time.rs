@@ -1,0 +1,78 @@
+//! Time as the store tells it.
+
+use std::fmt;
+use std::time::Duration;
+
+/// A point in time on the store's clock, in microseconds since 1970.
+///
+/// The core never asks for the time: whoever owns the clock passes it in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time(i64);
+
+impl Time {
+    /// Later than anything: the end of a window that does not end.
+    pub const NEVER: Time = Time(i64::MAX);
+    /// Earlier than any claim: the end of what has been taken back.
+    pub const LONG_AGO: Time = Time(0);
+
+    pub const fn from_micros(micros: i64) -> Self {
+        Time(micros)
+    }
+
+    pub const fn micros(self) -> i64 {
+        self.0
+    }
+
+    /// How long ago `earlier` was; zero if it has yet to come.
+    pub fn since(self, earlier: Time) -> Duration {
+        Duration::from_micros(self.0.saturating_sub(earlier.0).max(0).unsigned_abs())
+    }
+}
+
+impl std::ops::Add<Duration> for Time {
+    type Output = Time;
+
+    /// Saturates: a window longer than the calendar never ends.
+    fn add(self, span: Duration) -> Time {
+        let micros = i64::try_from(span.as_micros()).unwrap_or(i64::MAX);
+        Time(self.0.saturating_add(micros))
+    }
+}
+
+impl fmt::Display for Time {
+    /// RFC 3339, UTC, milliseconds; `never` for a time past the calendar's end.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match jiff::Timestamp::from_microsecond(self.0) {
+            Ok(at) => write!(f, "{at:.3}"),
+            Err(_) => f.write_str("never"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_prints_as_rfc_3339_with_milliseconds() {
+        assert_eq!(
+            Time::from_micros(1_700_000_000_123_456).to_string(),
+            "2023-11-14T22:13:20.123Z"
+        );
+        assert_eq!(Time::from_micros(0).to_string(), "1970-01-01T00:00:00.000Z");
+        assert_eq!(Time::NEVER.to_string(), "never");
+    }
+
+    #[test]
+    fn adding_saturates_and_an_age_is_never_negative() {
+        assert_eq!(Time::from_micros(5) + Duration::MAX, Time::NEVER);
+        assert_eq!(
+            Time::from_micros(5).since(Time::from_micros(9)),
+            Duration::ZERO
+        );
+        assert_eq!(
+            Time::from_micros(9).since(Time::from_micros(5)),
+            Duration::from_micros(4)
+        );
+    }
+}

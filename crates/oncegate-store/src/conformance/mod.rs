@@ -1,0 +1,159 @@
+//! The suite that every store passes.
+//!
+//! A store's test file names a set-up closure and calls [`suite!`]; each rule becomes a test of its own.
+//! Rules take a [`World`]: an empty store on a clock that the rule moves.
+
+pub mod histories;
+pub mod keyring;
+pub mod races;
+pub mod rules;
+
+use std::any::Any;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use oncegate_core::{
+    Answer, Claim, ClaimKey, Command, GuardName, Lost, Terms, Time, Token, Verdict, WorkspaceName,
+};
+
+use crate::{Commit, Committed, ManualClock, Op, Store};
+
+/// Where the clock of every rule begins.
+pub const START: Time = Time::from_micros(1_800_000_000_000_000);
+pub const WINDOW: Duration = Duration::from_secs(900);
+pub const LEASE: Duration = Duration::from_secs(30);
+
+/// An empty store and its clock.
+pub struct World {
+    pub store: Arc<dyn Store>,
+    pub clock: Arc<ManualClock>,
+    /// What must live as long as the store: a temporary folder, a schema.
+    pub keep: Box<dyn Any + Send + Sync>,
+}
+
+impl World {
+    pub async fn commit(&self, ops: Vec<Op>) -> Committed {
+        self.store
+            .commit(Commit { ops })
+            .await
+            .expect("the store is there")
+    }
+
+    pub async fn apply(&self, key: &ClaimKey, command: Command) -> Answer {
+        self.commit(vec![Op {
+            key: key.clone(),
+            command,
+        }])
+        .await
+        .only()
+    }
+
+    pub async fn claim(&self, key: &ClaimKey) -> Answer {
+        self.apply(key, Command::Claim(terms())).await
+    }
+
+    pub async fn win(&self, key: &ClaimKey) -> Token {
+        self.win_with(key, terms()).await
+    }
+
+    pub async fn win_with(&self, key: &ClaimKey, terms: Terms) -> Token {
+        match self.apply(key, Command::Claim(terms)).await {
+            Answer::Won(claim) => claim.token,
+            other => panic!("expected to win, got {other:?}"),
+        }
+    }
+
+    pub async fn read(&self, key: &ClaimKey) -> Option<Claim> {
+        self.store
+            .read(key)
+            .await
+            .expect("the store is there")
+            .value
+    }
+}
+
+pub fn workspace(name: &str) -> WorkspaceName {
+    WorkspaceName::new(name).expect("a good name")
+}
+
+pub fn key(part: &str) -> ClaimKey {
+    key_in("default", part)
+}
+
+pub fn key_in(in_workspace: &str, part: &str) -> ClaimKey {
+    ClaimKey::of(
+        &workspace(in_workspace),
+        &GuardName::new("test").expect("a good name"),
+        &[Some(part)],
+    )
+}
+
+pub fn terms() -> Terms {
+    Terms {
+        window: WINDOW,
+        lease: LEASE,
+        lost: Lost::TakeOver,
+        fingerprint: None,
+        attributes: None,
+        parts: None,
+    }
+}
+
+pub fn settle(token: Token, outcome: impl Into<Bytes>) -> Command {
+    Command::Settle {
+        token,
+        verdict: Verdict::Done,
+        outcome: Some(outcome.into()),
+    }
+}
+
+/// Makes a test of each rule. `$setup` is an async closure from a clock to a [`World`];
+/// `$rounds` is how often the race on one key is run; attributes before it go on every test.
+#[macro_export]
+macro_rules! suite {
+    ($(#[$attribute:meta])* $setup:expr, rounds = $rounds:expr) => {
+        $crate::suite!(@rules [$(#[$attribute])*] $setup;
+            rules::a_claim_keeps_every_field,
+            rules::the_first_wins_the_second_meets_it_and_reads_its_outcome,
+            rules::a_window_ends_at_its_end_to_the_millisecond,
+            rules::a_lease_ends_at_its_end_to_the_millisecond,
+            rules::tokens_keep_growing_across_expiry_sweep_and_a_clock_stepping_back,
+            rules::a_stale_owner_is_fenced_in_every_verb,
+            rules::settling_twice_the_same_is_a_success_and_otherwise_refused,
+            rules::a_held_claim_is_unknown_after_its_lease_and_is_resolved_once,
+            rules::releasing_and_forgetting_make_room,
+            rules::a_fingerprint_that_differs_is_a_mismatch,
+            rules::workspaces_do_not_see_each_other,
+            rules::a_commit_is_all_or_nothing,
+            rules::one_bad_operation_fails_alone,
+            rules::an_outcome_of_the_largest_size_comes_back_byte_for_byte,
+            rules::lists_are_newest_first_filtered_and_paged_without_gaps,
+            rules::sweeping_removes_the_expired_and_nothing_else,
+            rules::duplicates_are_counted_on_the_owner_that_was_met,
+            rules::a_waiter_registered_before_the_settle_is_woken,
+            keyring::workspaces_and_keys_are_kept_and_revoked,
+            histories::concurrent_clients_see_one_owner_and_one_outcome,
+        );
+
+        $(#[$attribute])*
+        #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+        async fn sixty_four_tasks_on_one_key_have_one_winner() {
+            let clock = std::sync::Arc::new($crate::ManualClock::starting_at($crate::conformance::START));
+            let world = ($setup)(clock).await;
+            $crate::conformance::races::one_winner_each_round(world, $rounds).await;
+        }
+    };
+    (@rules $attributes:tt $setup:expr; $($module:ident::$rule:ident,)*) => {
+        $($crate::suite!(@rule $attributes $setup; $module::$rule);)*
+    };
+    (@rule [$(#[$attribute:meta])*] $setup:expr; $module:ident::$rule:ident) => {
+        $(#[$attribute])*
+        #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+        async fn $rule() {
+            let clock = std::sync::Arc::new($crate::ManualClock::starting_at($crate::conformance::START));
+            let world = ($setup)(clock).await;
+            $crate::conformance::$module::$rule(world).await;
+        }
+    };
+}

@@ -1,0 +1,23 @@
+//! The seam between what Oncegate decides and where it is kept.
+//!
+//! A [`Store`] reads a record, asks [`oncegate_core::decide`] what becomes of it, and writes
+//! the answer only if the record is still the one that was read. It decides nothing by itself.
+//! [`MemoryStore`] is the model that the others are compared with; `conformance` (a feature)
+//! is the suite that each of them passes.
+
+mod clock;
+#[cfg(feature = "conformance")]
+pub mod conformance;
+mod keyring;
+mod memory;
+mod store;
+mod waiters;
+
+pub use clock::{Clock, ManualClock, SystemClock};
+pub use keyring::{ApiKey, KeyHash, Keyring, Role};
+pub use memory::MemoryStore;
+pub use store::{
+    Commit, Committed, Cursor, DuplicateCount, Migration, Op, Page, Query, Reading, Report, Store,
+    StoreError,
+};
+pub use waiters::{Waiter, Waiters};
