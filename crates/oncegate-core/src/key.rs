@@ -97,16 +97,8 @@ pub struct ClaimKey {
 }
 
 impl ClaimKey {
-    pub fn of<P: AsRef<[u8]>>(
-        workspace: &WorkspaceName,
-        guard: &GuardName,
-        parts: &[Option<P>],
-    ) -> Self {
-        ClaimKey {
-            workspace: workspace.clone(),
-            guard: guard.clone(),
-            id: ClaimId::of(guard, parts),
-        }
+    pub fn of<P: AsRef<[u8]>>(workspace: &WorkspaceName, guard: &GuardName, parts: &[Option<P>]) -> Self {
+        ClaimKey { workspace: workspace.clone(), guard: guard.clone(), id: ClaimId::of(guard, parts) }
     }
 }
 
@@ -153,14 +145,7 @@ mod tests {
     fn only_64_lower_case_hex_digits_are_an_id() {
         let good = id("g", &[Some("a")]);
         assert_eq!(ClaimId::parse(&good.to_string()), Some(good));
-        for bad in [
-            "",
-            "00",
-            &"0".repeat(63),
-            &"0".repeat(65),
-            &"G".repeat(64),
-            &"A".repeat(64),
-        ] {
+        for bad in ["", "00", &"0".repeat(63), &"0".repeat(65), &"G".repeat(64), &"A".repeat(64)] {
             assert_eq!(ClaimId::parse(bad), None, "{bad}");
         }
     }

@@ -12,9 +12,7 @@ pub mod names;
 pub mod policy;
 pub mod time;
 
-pub use claim::{
-    Answer, Claim, Command, Decision, Moment, Refusal, State, Terms, Token, Verdict, decide,
-};
+pub use claim::{Answer, Claim, Command, Decision, Moment, Refusal, State, Terms, Token, Verdict, decide};
 pub use key::{ClaimId, ClaimKey};
 pub use names::{GuardName, InvalidName, WorkspaceName};
 pub use policy::{Lost, OnFailure, OnStoreError, Policy};

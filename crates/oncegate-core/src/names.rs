@@ -19,21 +19,9 @@ pub struct InvalidName {
 
 fn check(what: &'static str, name: &str) -> Result<Arc<str>, InvalidName> {
     let well_formed = name.len() <= NAME_BYTES_MAX
-        && name
-            .bytes()
-            .next()
-            .is_some_and(|first| first.is_ascii_alphanumeric())
-        && name
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || b"_-.:".contains(&b));
-    if well_formed {
-        Ok(name.into())
-    } else {
-        Err(InvalidName {
-            what,
-            got: name.chars().take(80).collect(),
-        })
-    }
+        && name.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric())
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.:".contains(&b));
+    if well_formed { Ok(name.into()) } else { Err(InvalidName { what, got: name.chars().take(80).collect() }) }
 }
 
 macro_rules! name {
@@ -84,26 +72,10 @@ mod tests {
 
     #[test]
     fn names_are_safe_without_quoting() {
-        for good in [
-            "a",
-            "default",
-            "webhook:send",
-            "Team-7.eu_1",
-            &"x".repeat(NAME_BYTES_MAX),
-        ] {
+        for good in ["a", "default", "webhook:send", "Team-7.eu_1", &"x".repeat(NAME_BYTES_MAX)] {
             assert!(GuardName::new(good).is_ok(), "{good}");
         }
-        for bad in [
-            "",
-            "-rf",
-            ".hidden",
-            "a b",
-            "a/b",
-            "ä",
-            "a\n",
-            "a\"b",
-            &"x".repeat(NAME_BYTES_MAX + 1),
-        ] {
+        for bad in ["", "-rf", ".hidden", "a b", "a/b", "ä", "a\n", "a\"b", &"x".repeat(NAME_BYTES_MAX + 1)] {
             assert!(WorkspaceName::new(bad).is_err(), "{bad}");
         }
     }

@@ -55,10 +55,7 @@ mod tests {
 
     #[test]
     fn a_time_prints_as_rfc_3339_with_milliseconds() {
-        assert_eq!(
-            Time::from_micros(1_700_000_000_123_456).to_string(),
-            "2023-11-14T22:13:20.123Z"
-        );
+        assert_eq!(Time::from_micros(1_700_000_000_123_456).to_string(), "2023-11-14T22:13:20.123Z");
         assert_eq!(Time::from_micros(0).to_string(), "1970-01-01T00:00:00.000Z");
         assert_eq!(Time::NEVER.to_string(), "never");
     }
@@ -66,13 +63,7 @@ mod tests {
     #[test]
     fn adding_saturates_and_an_age_is_never_negative() {
         assert_eq!(Time::from_micros(5) + Duration::MAX, Time::NEVER);
-        assert_eq!(
-            Time::from_micros(5).since(Time::from_micros(9)),
-            Duration::ZERO
-        );
-        assert_eq!(
-            Time::from_micros(9).since(Time::from_micros(5)),
-            Duration::from_micros(4)
-        );
+        assert_eq!(Time::from_micros(5).since(Time::from_micros(9)), Duration::ZERO);
+        assert_eq!(Time::from_micros(9).since(Time::from_micros(5)), Duration::from_micros(4));
     }
 }

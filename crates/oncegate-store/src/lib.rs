@@ -17,7 +17,6 @@ pub use clock::{Clock, ManualClock, SystemClock};
 pub use keyring::{ApiKey, KeyHash, Keyring, Role};
 pub use memory::MemoryStore;
 pub use store::{
-    Commit, Committed, Cursor, DuplicateCount, Migration, Op, Page, Query, Reading, Report, Store,
-    StoreError,
+    Commit, Committed, Cursor, DuplicateCount, Migration, Op, Page, Query, Reading, Report, Store, StoreError,
 };
 pub use waiters::{Waiter, Waiters};

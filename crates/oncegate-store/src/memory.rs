@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use oncegate_core::{Claim, ClaimKey, Moment, Time, Token, WorkspaceName, decide};
 
 use crate::{
-    ApiKey, Clock, Commit, Committed, Cursor, DuplicateCount, Keyring, Page, Query, Reading,
-    Report, Store, StoreError, SystemClock,
+    ApiKey, Clock, Commit, Committed, Cursor, DuplicateCount, Keyring, Page, Query, Reading, Report, Store, StoreError,
+    SystemClock,
 };
 
 /// Keeps everything in memory, and nothing when the process ends. For tests and simulation.
@@ -34,13 +34,8 @@ impl Default for MemoryStore {
 impl MemoryStore {
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
         let mut shelves = Shelves::default();
-        shelves
-            .workspaces
-            .insert(WorkspaceName::default_workspace(), clock.now());
-        MemoryStore {
-            clock,
-            shelves: Mutex::new(shelves),
-        }
+        shelves.workspaces.insert(WorkspaceName::default_workspace(), clock.now());
+        MemoryStore { clock, shelves: Mutex::new(shelves) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Shelves> {
@@ -53,46 +48,20 @@ impl Store for MemoryStore {
     async fn commit(&self, commit: Commit) -> Result<Committed, StoreError> {
         commit.check()?;
         let mut shelves = self.lock();
-        let moment = Moment {
-            now: self.clock.now(),
-            token_floor: Token(shelves.token_floor),
-        };
-        let decisions: Vec<_> = commit
-            .ops
-            .iter()
-            .map(|op| decide(&op.key, shelves.claims.get(&op.key), &op.command, moment))
-            .collect();
-        if decisions
-            .iter()
-            .all(|decision| decision.answer.is_accepted())
-        {
-            for next in decisions
-                .iter()
-                .filter_map(|decision| decision.write.clone())
-            {
+        let moment = Moment { now: self.clock.now(), token_floor: Token(shelves.token_floor) };
+        let decisions: Vec<_> =
+            commit.ops.iter().map(|op| decide(&op.key, shelves.claims.get(&op.key), &op.command, moment)).collect();
+        if decisions.iter().all(|decision| decision.answer.is_accepted()) {
+            for next in decisions.iter().filter_map(|decision| decision.write.clone()) {
                 shelves.claims.insert(next.key.clone(), next);
             }
         }
-        Ok(Committed {
-            answers: decisions
-                .into_iter()
-                .map(|decision| decision.answer)
-                .collect(),
-            now: moment.now,
-        })
+        Ok(Committed { answers: decisions.into_iter().map(|decision| decision.answer).collect(), now: moment.now })
     }
 
     async fn read(&self, key: &ClaimKey) -> Result<Reading<Option<Claim>>, StoreError> {
         let now = self.clock.now();
-        Ok(Reading {
-            value: self
-                .lock()
-                .claims
-                .get(key)
-                .filter(|claim| claim.is_live(now))
-                .cloned(),
-            now,
-        })
+        Ok(Reading { value: self.lock().claims.get(key).filter(|claim| claim.is_live(now)).cloned(), now })
     }
 
     async fn scan(&self, query: Query) -> Result<Page, StoreError> {
@@ -102,26 +71,14 @@ impl Store for MemoryStore {
             .claims
             .values()
             .filter(|claim| claim.key.workspace == query.workspace && claim.is_live(now))
-            .filter(|claim| {
-                query
-                    .guard
-                    .as_ref()
-                    .is_none_or(|guard| claim.key.guard == *guard)
-            })
+            .filter(|claim| query.guard.as_ref().is_none_or(|guard| claim.key.guard == *guard))
             .filter(|claim| query.state.is_none_or(|state| claim.state_at(now) == state))
-            .filter(|claim| {
-                query
-                    .after
-                    .is_none_or(|after| (claim.token, claim.key.id) < (after.token, after.id))
-            })
+            .filter(|claim| query.after.is_none_or(|after| (claim.token, claim.key.id) < (after.token, after.id)))
             .collect();
         claims.sort_by_key(|claim| std::cmp::Reverse((claim.token, claim.key.id)));
         let more = claims.len() > query.limit;
         let claims: Vec<Claim> = claims.into_iter().take(query.limit).cloned().collect();
-        let next = claims.last().filter(|_| more).map(|last| Cursor {
-            token: last.token,
-            id: last.key.id,
-        });
+        let next = claims.last().filter(|_| more).map(|last| Cursor { token: last.token, id: last.key.id });
         Ok(Page { claims, next, now })
     }
 
@@ -179,12 +136,7 @@ impl Keyring for MemoryStore {
     }
 
     async fn workspaces(&self) -> Result<Vec<(WorkspaceName, Time)>, StoreError> {
-        Ok(self
-            .lock()
-            .workspaces
-            .iter()
-            .map(|(name, at)| (name.clone(), *at))
-            .collect())
+        Ok(self.lock().workspaces.iter().map(|(name, at)| (name.clone(), *at)).collect())
     }
 
     async fn create_key(&self, key: ApiKey) -> Result<bool, StoreError> {
@@ -204,10 +156,7 @@ impl Keyring for MemoryStore {
     async fn revoke_key(&self, id: &str) -> Result<bool, StoreError> {
         let now = self.clock.now();
         let mut shelves = self.lock();
-        let key = shelves
-            .keys
-            .iter_mut()
-            .find(|key| key.id == id && key.revoked_at.is_none());
+        let key = shelves.keys.iter_mut().find(|key| key.id == id && key.revoked_at.is_none());
         Ok(key.map(|key| key.revoked_at = Some(now)).is_some())
     }
 }

@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use oncegate_core::{
-    Answer, Claim, ClaimKey, Command, GuardName, State, Time, Token, WorkspaceName,
-};
+use oncegate_core::{Answer, Claim, ClaimKey, Command, GuardName, State, Time, Token, WorkspaceName};
 
 use crate::{Keyring, Waiters};
 
@@ -46,11 +44,7 @@ impl Committed {
 
     /// The answer to a commit of one operation.
     pub fn only(mut self) -> Answer {
-        assert_eq!(
-            self.answers.len(),
-            1,
-            "a commit of one operation has one answer"
-        );
+        assert_eq!(self.answers.len(), 1, "a commit of one operation has one answer");
         self.answers.remove(0)
     }
 }
@@ -174,14 +168,8 @@ impl Commit {
     pub fn check(&self) -> Result<(), StoreError> {
         use oncegate_core::limits::OUTCOME_BYTES_MAX;
         for op in &self.ops {
-            if let Command::Settle {
-                outcome: Some(outcome),
-                ..
-            }
-            | Command::Resolve {
-                outcome: Some(outcome),
-                ..
-            } = &op.command
+            if let Command::Settle { outcome: Some(outcome), .. } | Command::Resolve { outcome: Some(outcome), .. } =
+                &op.command
                 && outcome.len() > OUTCOME_BYTES_MAX
             {
                 return Err(StoreError::Refused(format!(

@@ -28,18 +28,10 @@ impl Waiters {
     pub fn register(self: &Arc<Self>, workspace: &WorkspaceName, id: ClaimId) -> Waiter {
         let place = (workspace.clone(), id);
         let mut by_claim = self.lock();
-        let entry = by_claim.entry(place.clone()).or_insert_with(|| Entry {
-            notify: Arc::default(),
-            waiting: 0,
-        });
+        let entry = by_claim.entry(place.clone()).or_insert_with(|| Entry { notify: Arc::default(), waiting: 0 });
         entry.waiting += 1;
         let notified = Box::pin(entry.notify.clone().notified_owned());
-        Waiter {
-            waiters: self.clone(),
-            place,
-            notify: entry.notify.clone(),
-            notified,
-        }
+        Waiter { waiters: self.clone(), place, notify: entry.notify.clone(), notified }
     }
 
     /// Wakes those who wait for this claim.
@@ -55,9 +47,7 @@ impl Waiters {
 
     /// Wakes everyone, after a time in which wake-ups may have been lost.
     pub fn wake_all(&self) {
-        self.lock()
-            .values()
-            .for_each(|entry| entry.notify.notify_waiters());
+        self.lock().values().for_each(|entry| entry.notify.notify_waiters());
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Place, Entry>> {

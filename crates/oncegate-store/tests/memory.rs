@@ -6,11 +6,7 @@ use oncegate_store::conformance::World;
 use oncegate_store::{ManualClock, MemoryStore};
 
 async fn memory(clock: Arc<ManualClock>) -> World {
-    World {
-        store: Arc::new(MemoryStore::with_clock(clock.clone())),
-        clock,
-        keep: Box::new(()),
-    }
+    World { store: Arc::new(MemoryStore::with_clock(clock.clone())), clock, keep: Box::new(()) }
 }
 
 oncegate_store::suite!(memory, rounds = 10_000);

@@ -13,12 +13,7 @@ use crate::time::Time;
 ///
 /// `existing` is whatever the store has under the key, expired or not: an expired record
 /// still holds the last token, and the next owner's must be larger.
-pub fn decide(
-    key: &ClaimKey,
-    existing: Option<&Claim>,
-    command: &Command,
-    moment: Moment,
-) -> Decision {
+pub fn decide(key: &ClaimKey, existing: Option<&Claim>, command: &Command, moment: Moment) -> Decision {
     let now = moment.now;
     let live = existing.filter(|claim| claim.is_live(now));
     let result = match command {
@@ -28,34 +23,18 @@ pub fn decide(
                 Some(claim) => meet(claim, terms, moment),
             };
         }
-        Command::Renew { token, lease } => owned(live, *token, now)
-            .map(|claim| Change::Write(renewed(claim, lease.unwrap_or(claim.lease), now))),
-        Command::Settle {
-            token,
-            verdict,
-            outcome,
-        } => settle(live, *token, *verdict, outcome, now),
-        Command::Release { token } => {
-            owned(live, *token, now).map(|claim| Change::Write(ended(claim)))
+        Command::Renew { token, lease } => {
+            owned(live, *token, now).map(|claim| Change::Write(renewed(claim, lease.unwrap_or(claim.lease), now)))
         }
-        Command::Forget => live
-            .ok_or(Refusal::Missing)
-            .map(|claim| Change::Write(ended(claim))),
+        Command::Settle { token, verdict, outcome } => settle(live, *token, *verdict, outcome, now),
+        Command::Release { token } => owned(live, *token, now).map(|claim| Change::Write(ended(claim))),
+        Command::Forget => live.ok_or(Refusal::Missing).map(|claim| Change::Write(ended(claim))),
         Command::Resolve { done, outcome } => resolve(live, *done, outcome, now),
     };
     match result {
-        Ok(Change::Write(next)) => Decision {
-            write: Some(next.clone()),
-            answer: Answer::Applied(next),
-        },
-        Ok(Change::None(claim)) => Decision {
-            write: None,
-            answer: Answer::Already(claim),
-        },
-        Err(refusal) => Decision {
-            write: None,
-            answer: Answer::Refused(refusal),
-        },
+        Ok(Change::Write(next)) => Decision { write: Some(next.clone()), answer: Answer::Applied(next) },
+        Ok(Change::None(claim)) => Decision { write: None, answer: Answer::Already(claim) },
+        Err(refusal) => Decision { write: None, answer: Answer::Refused(refusal) },
     }
 }
 
@@ -65,18 +44,12 @@ enum Change {
 }
 
 fn won(claim: Claim) -> Decision {
-    Decision {
-        write: Some(claim.clone()),
-        answer: Answer::Won(claim),
-    }
+    Decision { write: Some(claim.clone()), answer: Answer::Won(claim) }
 }
 
 /// A caller meets a live claim.
 fn meet(claim: &Claim, terms: &Terms, moment: Moment) -> Decision {
-    let answer = |answer: Answer| Decision {
-        write: None,
-        answer,
-    };
+    let answer = |answer: Answer| Decision { write: None, answer };
     if let (Some(made_from), Some(brought)) = (&claim.fingerprint, &terms.fingerprint)
         && made_from != brought
     {
@@ -85,15 +58,9 @@ fn meet(claim: &Claim, terms: &Terms, moment: Moment) -> Decision {
     match claim.state_at(moment.now) {
         State::Done | State::Failed => answer(Answer::Duplicate(claim.clone())),
         State::Unknown => answer(Answer::Held(claim.clone())),
-        State::InFlight if claim.owner_is_alive(moment.now) => {
-            answer(Answer::InFlight(claim.clone()))
-        }
+        State::InFlight if claim.owner_is_alive(moment.now) => answer(Answer::InFlight(claim.clone())),
         State::InFlight => {
-            debug_assert_eq!(
-                claim.lost,
-                Lost::TakeOver,
-                "a held claim whose lease ended is unknown"
-            );
+            debug_assert_eq!(claim.lost, Lost::TakeOver, "a held claim whose lease ended is unknown");
             won(next_owner(claim, terms, moment))
         }
     }
@@ -130,18 +97,13 @@ fn next_owner(lost: &Claim, terms: &Terms, moment: Moment) -> Claim {
         attempt: lost.attempt.saturating_add(1),
         duplicates: lost.duplicates,
         last_duplicate_at: lost.last_duplicate_at,
-        fingerprint: terms
-            .fingerprint
-            .clone()
-            .or_else(|| lost.fingerprint.clone()),
+        fingerprint: terms.fingerprint.clone().or_else(|| lost.fingerprint.clone()),
         ..first_owner(&lost.key, Some(lost), terms, moment)
     }
 }
 
 fn next_token(previous: Option<&Claim>, moment: Moment) -> Token {
-    let last = previous.map_or(moment.token_floor, |claim| {
-        claim.token.max(moment.token_floor)
-    });
+    let last = previous.map_or(moment.token_floor, |claim| claim.token.max(moment.token_floor));
     Token(moment.now.micros().max(last.0 + 1))
 }
 
@@ -155,33 +117,22 @@ fn lease_until(now: Time, lease: Duration, expires_at: Time) -> Time {
 fn owned(live: Option<&Claim>, token: Token, now: Time) -> Result<&Claim, Refusal> {
     let claim = live.ok_or(Refusal::Missing)?;
     if token < claim.token {
-        return Err(Refusal::TokenOutdated {
-            current: claim.token,
-        });
+        return Err(Refusal::TokenOutdated { current: claim.token });
     }
     if token > claim.token {
-        return Err(Refusal::TokenUnknown {
-            current: claim.token,
-        });
+        return Err(Refusal::TokenUnknown { current: claim.token });
     }
     if claim.state != State::InFlight {
         return Err(Refusal::SettledOtherwise { state: claim.state });
     }
     if !claim.owner_is_alive(now) {
-        return Err(Refusal::LeaseEnded {
-            at: claim.lease_until,
-        });
+        return Err(Refusal::LeaseEnded { at: claim.lease_until });
     }
     Ok(claim)
 }
 
 fn renewed(claim: &Claim, lease: Duration, now: Time) -> Claim {
-    Claim {
-        version: claim.version + 1,
-        lease,
-        lease_until: lease_until(now, lease, claim.expires_at),
-        ..claim.clone()
-    }
+    Claim { version: claim.version + 1, lease, lease_until: lease_until(now, lease, claim.expires_at), ..claim.clone() }
 }
 
 /// Gone to everyone, and not to come back if the clock steps back: hence not "expired now".
@@ -197,13 +148,7 @@ fn ended(claim: &Claim) -> Claim {
 }
 
 fn settled(claim: &Claim, state: State, outcome: Option<Bytes>, now: Time) -> Claim {
-    Claim {
-        version: claim.version + 1,
-        state,
-        outcome,
-        settled_at: Some(now),
-        ..claim.clone()
-    }
+    Claim { version: claim.version + 1, state, outcome, settled_at: Some(now), ..claim.clone() }
 }
 
 fn settle(
@@ -221,16 +166,10 @@ fn settle(
     {
         return Ok(Change::None(claim.clone()));
     }
-    owned(live, token, now)
-        .map(|claim| Change::Write(settled(claim, verdict.state(), outcome.clone(), now)))
+    owned(live, token, now).map(|claim| Change::Write(settled(claim, verdict.state(), outcome.clone(), now)))
 }
 
-fn resolve(
-    live: Option<&Claim>,
-    done: bool,
-    outcome: &Option<Bytes>,
-    now: Time,
-) -> Result<Change, Refusal> {
+fn resolve(live: Option<&Claim>, done: bool, outcome: &Option<Bytes>, now: Time) -> Result<Change, Refusal> {
     let claim = live.ok_or(Refusal::Missing)?;
     match claim.state_at(now) {
         State::Unknown => {

@@ -206,19 +206,15 @@ pub enum Answer {
 impl Answer {
     /// Whether the command got what it wanted. A commit is written only if all of its commands did.
     pub fn is_accepted(&self) -> bool {
-        matches!(
-            self,
-            Answer::Won(_) | Answer::Applied(_) | Answer::Already(_)
-        )
+        matches!(self, Answer::Won(_) | Answer::Applied(_) | Answer::Already(_))
     }
 
     /// The claim that a caller met and that was somebody else's.
     pub fn met(&self) -> Option<&Claim> {
         match self {
-            Answer::Duplicate(claim)
-            | Answer::InFlight(claim)
-            | Answer::Mismatch(claim)
-            | Answer::Held(claim) => Some(claim),
+            Answer::Duplicate(claim) | Answer::InFlight(claim) | Answer::Mismatch(claim) | Answer::Held(claim) => {
+                Some(claim)
+            }
             _ => None,
         }
     }

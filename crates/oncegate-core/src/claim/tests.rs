@@ -11,29 +11,15 @@ const WINDOW: Duration = Duration::from_secs(900);
 const LEASE: Duration = Duration::from_secs(30);
 
 fn key() -> ClaimKey {
-    ClaimKey::of(
-        &WorkspaceName::default_workspace(),
-        &GuardName::new("test").unwrap(),
-        &[Some("k")],
-    )
+    ClaimKey::of(&WorkspaceName::default_workspace(), &GuardName::new("test").unwrap(), &[Some("k")])
 }
 
 fn terms() -> Terms {
-    Terms {
-        window: WINDOW,
-        lease: LEASE,
-        lost: Lost::TakeOver,
-        fingerprint: None,
-        attributes: None,
-        parts: None,
-    }
+    Terms { window: WINDOW, lease: LEASE, lost: Lost::TakeOver, fingerprint: None, attributes: None, parts: None }
 }
 
 fn at(micros: i64) -> Moment {
-    Moment {
-        now: Time::from_micros(micros),
-        token_floor: Token(0),
-    }
+    Moment { now: Time::from_micros(micros), token_floor: Token(0) }
 }
 
 const T0: i64 = 1_800_000_000_000_000;
@@ -46,10 +32,7 @@ impl Record {
     fn apply(&mut self, command: Command, micros: i64) -> Answer {
         let decision = decide(&key(), self.0.as_ref(), &command, at(micros));
         if let Some(next) = decision.write {
-            assert_eq!(
-                next.version,
-                self.0.as_ref().map_or(1, |old| old.version + 1)
-            );
+            assert_eq!(next.version, self.0.as_ref().map_or(1, |old| old.version + 1));
             self.0 = Some(next);
         }
         decision.answer
@@ -68,11 +51,7 @@ impl Record {
 }
 
 fn settle(token: Token, outcome: &'static str) -> Command {
-    Command::Settle {
-        token,
-        verdict: Verdict::Done,
-        outcome: Some(Bytes::from(outcome)),
-    }
+    Command::Settle { token, verdict: Verdict::Done, outcome: Some(Bytes::from(outcome)) }
 }
 
 #[test]
@@ -81,10 +60,7 @@ fn the_first_caller_wins_and_the_next_finds_it_in_flight_then_settled() {
     let token = record.win(terms(), T0);
     assert_eq!(token, Token(T0));
     assert!(matches!(record.claim(T0 + 1), Answer::InFlight(_)));
-    assert!(matches!(
-        record.apply(settle(token, "42"), T0 + 2),
-        Answer::Applied(_)
-    ));
+    assert!(matches!(record.apply(settle(token, "42"), T0 + 2), Answer::Applied(_)));
     match record.claim(T0 + 3) {
         Answer::Duplicate(claim) => {
             assert_eq!(claim.state, State::Done);
@@ -111,19 +87,9 @@ fn the_token_grows_when_the_clock_has_stepped_back() {
     let token = record.win(terms(), T0);
     record.apply(Command::Release { token }, T0);
     let earlier = T0 - 3600 * SECOND;
-    assert!(
-        matches!(record.claim(earlier), Answer::Won(claim) if claim.token > token),
-        "released stays released"
-    );
-    let swept = decide(
-        &key(),
-        None,
-        &Command::Claim(terms()),
-        Moment {
-            now: Time::from_micros(earlier),
-            token_floor: token,
-        },
-    );
+    assert!(matches!(record.claim(earlier), Answer::Won(claim) if claim.token > token), "released stays released");
+    let swept =
+        decide(&key(), None, &Command::Claim(terms()), Moment { now: Time::from_micros(earlier), token_floor: token });
     match swept.answer {
         Answer::Won(claim) => assert!(claim.token > token),
         other => panic!("{other:?}"),
@@ -139,19 +105,10 @@ fn a_lost_owner_is_taken_over_at_the_end_of_its_lease_and_is_fenced_from_then_on
     let second = record.win(terms(), lease_end);
     assert!(second > first);
     assert_eq!(record.0.as_ref().unwrap().attempt, 2);
-    for late in [
-        settle(first, "late"),
-        Command::Renew {
-            token: first,
-            lease: None,
-        },
-        Command::Release { token: first },
-    ] {
+    for late in [settle(first, "late"), Command::Renew { token: first, lease: None }, Command::Release { token: first }]
+    {
         let before = record.0.clone();
-        assert_eq!(
-            record.apply(late, lease_end + 1),
-            Answer::Refused(Refusal::TokenOutdated { current: second })
-        );
+        assert_eq!(record.apply(late, lease_end + 1), Answer::Refused(Refusal::TokenOutdated { current: second }));
         assert_eq!(record.0, before);
     }
 }
@@ -161,14 +118,9 @@ fn an_owner_paused_past_its_lease_is_refused_though_nobody_took_over() {
     let lease_end = T0 + LEASE.as_micros() as i64;
     let mut record = Record(None);
     let token = record.win(terms(), T0);
-    let ended = Answer::Refused(Refusal::LeaseEnded {
-        at: Time::from_micros(lease_end),
-    });
+    let ended = Answer::Refused(Refusal::LeaseEnded { at: Time::from_micros(lease_end) });
     assert_eq!(record.apply(settle(token, "late"), lease_end), ended);
-    assert_eq!(
-        record.apply(Command::Renew { token, lease: None }, lease_end),
-        ended
-    );
+    assert_eq!(record.apply(Command::Renew { token, lease: None }, lease_end), ended);
 }
 
 #[test]
@@ -176,17 +128,8 @@ fn renewing_moves_the_lease_but_never_past_the_window() {
     let mut record = Record(None);
     let token = record.win(terms(), T0);
     record.apply(Command::Renew { token, lease: None }, T0 + 20 * SECOND);
-    assert!(matches!(
-        record.claim(T0 + 49 * SECOND),
-        Answer::InFlight(_)
-    ));
-    record.apply(
-        Command::Renew {
-            token,
-            lease: Some(WINDOW * 2),
-        },
-        T0 + 49 * SECOND,
-    );
+    assert!(matches!(record.claim(T0 + 49 * SECOND), Answer::InFlight(_)));
+    record.apply(Command::Renew { token, lease: Some(WINDOW * 2) }, T0 + 49 * SECOND);
     let claim = record.0.as_ref().unwrap();
     assert_eq!(claim.lease_until, claim.expires_at);
 }
@@ -195,66 +138,26 @@ fn renewing_moves_the_lease_but_never_past_the_window() {
 fn a_held_claim_is_unknown_when_its_lease_ends_and_only_a_person_settles_it() {
     let lease_end = T0 + LEASE.as_micros() as i64;
     let mut record = Record(None);
-    let token = record.win(
-        Terms {
-            lost: Lost::Hold,
-            ..terms()
-        },
-        T0,
-    );
-    let resolve = |done| Command::Resolve {
-        done,
-        outcome: None,
-    };
+    let token = record.win(Terms { lost: Lost::Hold, ..terms() }, T0);
+    let resolve = |done| Command::Resolve { done, outcome: None };
     assert_eq!(
         record.apply(resolve(true), lease_end - 1),
-        Answer::Refused(Refusal::NotUnknown {
-            state: State::InFlight
-        })
+        Answer::Refused(Refusal::NotUnknown { state: State::InFlight })
     );
     assert!(matches!(record.claim(lease_end), Answer::Held(_)));
-    assert!(matches!(
-        record.apply(settle(token, "late"), lease_end),
-        Answer::Refused(Refusal::LeaseEnded { .. })
-    ));
-    assert!(matches!(
-        record.apply(resolve(false), lease_end),
-        Answer::Applied(_)
-    ));
-    assert!(
-        matches!(record.claim(lease_end), Answer::Duplicate(claim) if claim.state == State::Failed)
-    );
-    assert_eq!(
-        record.apply(resolve(true), lease_end),
-        Answer::Refused(Refusal::NotUnknown {
-            state: State::Failed
-        })
-    );
+    assert!(matches!(record.apply(settle(token, "late"), lease_end), Answer::Refused(Refusal::LeaseEnded { .. })));
+    assert!(matches!(record.apply(resolve(false), lease_end), Answer::Applied(_)));
+    assert!(matches!(record.claim(lease_end), Answer::Duplicate(claim) if claim.state == State::Failed));
+    assert_eq!(record.apply(resolve(true), lease_end), Answer::Refused(Refusal::NotUnknown { state: State::Failed }));
 }
 
 #[test]
 fn an_owner_that_cannot_say_leaves_an_unknown_claim_that_nobody_takes_over() {
     let mut record = Record(None);
     let token = record.win(terms(), T0);
-    record.apply(
-        Command::Settle {
-            token,
-            verdict: Verdict::Unknown,
-            outcome: None,
-        },
-        T0,
-    );
+    record.apply(Command::Settle { token, verdict: Verdict::Unknown, outcome: None }, T0);
     assert!(matches!(record.claim(T0 + 60 * SECOND), Answer::Held(_)));
-    assert!(matches!(
-        record.apply(
-            Command::Resolve {
-                done: true,
-                outcome: None
-            },
-            T0 + SECOND
-        ),
-        Answer::Applied(_)
-    ));
+    assert!(matches!(record.apply(Command::Resolve { done: true, outcome: None }, T0 + SECOND), Answer::Applied(_)));
 }
 
 #[test]
@@ -262,23 +165,10 @@ fn settling_the_same_again_succeeds_also_after_the_lease_and_otherwise_is_refuse
     let mut record = Record(None);
     let token = record.win(terms(), T0);
     record.apply(settle(token, "1"), T0);
-    assert!(matches!(
-        record.apply(settle(token, "1"), T0 + 60 * SECOND),
-        Answer::Already(_)
-    ));
+    assert!(matches!(record.apply(settle(token, "1"), T0 + 60 * SECOND), Answer::Already(_)));
+    assert_eq!(record.apply(settle(token, "2"), T0), Answer::Refused(Refusal::SettledOtherwise { state: State::Done }));
     assert_eq!(
-        record.apply(settle(token, "2"), T0),
-        Answer::Refused(Refusal::SettledOtherwise { state: State::Done })
-    );
-    assert_eq!(
-        record.apply(
-            Command::Settle {
-                token,
-                verdict: Verdict::Failed,
-                outcome: Some("1".into())
-            },
-            T0
-        ),
+        record.apply(Command::Settle { token, verdict: Verdict::Failed, outcome: Some("1".into()) }, T0),
         Answer::Refused(Refusal::SettledOtherwise { state: State::Done })
     );
 }
@@ -287,51 +177,27 @@ fn settling_the_same_again_succeeds_also_after_the_lease_and_otherwise_is_refuse
 fn releasing_and_forgetting_make_room_for_the_next_caller() {
     let mut record = Record(None);
     let token = record.win(terms(), T0);
-    assert!(matches!(
-        record.apply(Command::Release { token }, T0 + 1),
-        Answer::Applied(_)
-    ));
-    assert_eq!(
-        record.apply(Command::Release { token }, T0 + 1),
-        Answer::Refused(Refusal::Missing)
-    );
+    assert!(matches!(record.apply(Command::Release { token }, T0 + 1), Answer::Applied(_)));
+    assert_eq!(record.apply(Command::Release { token }, T0 + 1), Answer::Refused(Refusal::Missing));
     let next = record.win(terms(), T0 + 1);
     assert!(next > token);
-    assert!(matches!(
-        record.apply(Command::Forget, T0 + 2),
-        Answer::Applied(_)
-    ));
-    assert_eq!(
-        record.apply(Command::Forget, T0 + 2),
-        Answer::Refused(Refusal::Missing)
-    );
-    assert_eq!(
-        record.apply(settle(next, "late"), T0 + 2),
-        Answer::Refused(Refusal::Missing)
-    );
+    assert!(matches!(record.apply(Command::Forget, T0 + 2), Answer::Applied(_)));
+    assert_eq!(record.apply(Command::Forget, T0 + 2), Answer::Refused(Refusal::Missing));
+    assert_eq!(record.apply(settle(next, "late"), T0 + 2), Answer::Refused(Refusal::Missing));
     assert!(record.win(terms(), T0 + 2) > next);
 }
 
 #[test]
 fn a_different_fingerprint_is_a_mismatch_whatever_the_state() {
-    let made_from = |fingerprint: &str| Terms {
-        fingerprint: Some(fingerprint.into()),
-        ..terms()
-    };
+    let made_from = |fingerprint: &str| Terms { fingerprint: Some(fingerprint.into()), ..terms() };
     let mut record = Record(None);
     let token = record.win(made_from("a"), T0);
     let other = |record: &mut Record, micros| record.apply(Command::Claim(made_from("b")), micros);
     assert!(matches!(other(&mut record, T0), Answer::Mismatch(_)));
     record.apply(settle(token, "1"), T0);
     assert!(matches!(other(&mut record, T0), Answer::Mismatch(_)));
-    assert!(
-        matches!(record.claim(T0), Answer::Duplicate(_)),
-        "who brings none is not compared"
-    );
-    assert!(matches!(
-        other(&mut record, T0 + WINDOW.as_micros() as i64),
-        Answer::Won(_)
-    ));
+    assert!(matches!(record.claim(T0), Answer::Duplicate(_)), "who brings none is not compared");
+    assert!(matches!(other(&mut record, T0 + WINDOW.as_micros() as i64), Answer::Won(_)));
 }
 
 #[test]
@@ -339,22 +205,13 @@ fn a_token_that_was_never_given_is_refused() {
     let mut record = Record(None);
     let token = record.win(terms(), T0);
     let forged = Token(token.0 + 1);
-    assert_eq!(
-        record.apply(settle(forged, "1"), T0),
-        Answer::Refused(Refusal::TokenUnknown { current: token })
-    );
+    assert_eq!(record.apply(settle(forged, "1"), T0), Answer::Refused(Refusal::TokenUnknown { current: token }));
 }
 
 #[test]
 fn a_window_for_good_never_ends() {
     let mut record = Record(None);
-    record.win(
-        Terms {
-            window: Duration::MAX,
-            ..terms()
-        },
-        T0,
-    );
+    record.win(Terms { window: Duration::MAX, ..terms() }, T0);
     assert_eq!(record.0.as_ref().unwrap().expires_at, Time::NEVER);
 }
 

@@ -62,17 +62,11 @@ pub fn check(history: &[Event]) {
         let mut outcome: Option<&Bytes> = None;
         for event in events {
             if let What::Accepted(token) | What::Settled(token, _) = &event.what {
-                let superseded = wins
-                    .iter()
-                    .any(|(newer, win)| newer > token && win.returned < event.called);
+                let superseded = wins.iter().any(|(newer, win)| newer > token && win.returned < event.called);
                 assert!(!superseded, "a stale owner's verb was accepted");
             }
             if let What::Settled(_, said) | What::Read(said) = &event.what {
-                assert_eq!(
-                    *outcome.get_or_insert(said),
-                    said,
-                    "two outcomes of one claim"
-                );
+                assert_eq!(*outcome.get_or_insert(said), said, "two outcomes of one claim");
             }
         }
     }
@@ -81,11 +75,7 @@ pub fn check(history: &[Event]) {
 pub async fn concurrent_clients_see_one_owner_and_one_outcome(world: World) {
     let logical = Arc::new(AtomicUsize::new(0));
     let clients = (0..CLIENTS).map(|seed| {
-        let client = Client {
-            store: world.store.clone(),
-            logical: logical.clone(),
-            history: vec![],
-        };
+        let client = Client { store: world.store.clone(), logical: logical.clone(), history: vec![] };
         tokio::spawn(client.run(seed as u64 * 7919 + 1))
     });
     let clients: Vec<_> = clients.collect();
@@ -97,10 +87,7 @@ pub async fn concurrent_clients_see_one_owner_and_one_outcome(world: World) {
     for client in clients {
         history.extend(client.await.expect("does not panic"));
     }
-    let wins = history
-        .iter()
-        .filter(|event| matches!(event.what, What::Won(_)))
-        .count();
+    let wins = history.iter().filter(|event| matches!(event.what, What::Won(_))).count();
     assert!(wins > KEYS, "take-overs happened");
     check(&history);
 }
@@ -116,9 +103,7 @@ impl Client {
         let mut owned: Vec<(ClaimKey, Token)> = vec![];
         for call in 0..CALLS {
             // A small linear congruential generator: the suite needs variety, not randomness.
-            seed = seed
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let dice = (seed >> 33) as usize;
             match dice % 4 {
                 0 | 1 => {
@@ -136,8 +121,7 @@ impl Client {
                 _ if dice % 3 == 0 => {
                     if !owned.is_empty() {
                         let (key, token) = owned.remove(dice / 12 % owned.len());
-                        self.call(&key, settle(token, format!("{token} in call {call}")))
-                            .await;
+                        self.call(&key, settle(token, format!("{token} in call {call}"))).await;
                     }
                 }
                 _ => tokio::time::sleep(Duration::from_millis(dice as u64 % 3)).await,
@@ -149,39 +133,19 @@ impl Client {
     async fn call(&mut self, key: &ClaimKey, command: Command) -> Answer {
         let tick = || self.logical.fetch_add(1, Ordering::SeqCst);
         let called = tick();
-        let op = Op {
-            key: key.clone(),
-            command: command.clone(),
-        };
-        let answer = self
-            .store
-            .commit(op.into())
-            .await
-            .expect("the store is there")
-            .only();
+        let op = Op { key: key.clone(), command: command.clone() };
+        let answer = self.store.commit(op.into()).await.expect("the store is there").only();
         let returned = tick();
         let what = match (&command, &answer) {
             (_, Answer::Won(claim)) => What::Won(claim.token),
-            (
-                Command::Settle {
-                    token,
-                    outcome: Some(outcome),
-                    ..
-                },
-                Answer::Applied(_),
-            ) => What::Settled(*token, outcome.clone()),
-            (Command::Renew { token, .. }, Answer::Applied(_)) => What::Accepted(*token),
-            (_, Answer::Duplicate(claim)) => {
-                What::Read(claim.outcome.clone().expect("settled with an outcome"))
+            (Command::Settle { token, outcome: Some(outcome), .. }, Answer::Applied(_)) => {
+                What::Settled(*token, outcome.clone())
             }
+            (Command::Renew { token, .. }, Answer::Applied(_)) => What::Accepted(*token),
+            (_, Answer::Duplicate(claim)) => What::Read(claim.outcome.clone().expect("settled with an outcome")),
             _ => return answer,
         };
-        self.history.push(Event {
-            key: key.clone(),
-            called,
-            returned,
-            what,
-        });
+        self.history.push(Event { key: key.clone(), called, returned, what });
         answer
     }
 }

@@ -7,24 +7,9 @@ pub async fn workspaces_and_keys_are_kept_and_revoked(world: World) {
     let store = &world.store;
     let name = workspace("acme");
     assert!(store.create_workspace(&name).await.expect("creates"));
-    assert!(
-        !store
-            .create_workspace(&name)
-            .await
-            .expect("is there already")
-    );
-    let names: Vec<_> = store
-        .workspaces()
-        .await
-        .expect("lists")
-        .into_iter()
-        .map(|(name, _)| name)
-        .collect();
-    assert_eq!(
-        names,
-        [name.clone(), workspace("default")],
-        "and the default one, by name"
-    );
+    assert!(!store.create_workspace(&name).await.expect("is there already"));
+    let names: Vec<_> = store.workspaces().await.expect("lists").into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, [name.clone(), workspace("default")], "and the default one, by name");
 
     let key = ApiKey {
         id: "k1".into(),
@@ -34,22 +19,11 @@ pub async fn workspaces_and_keys_are_kept_and_revoked(world: World) {
         created_at: START,
         revoked_at: None,
     };
-    assert!(
-        !store
-            .create_key(ApiKey {
-                workspace: workspace("nobody"),
-                ..key.clone()
-            })
-            .await
-            .expect("answers")
-    );
+    assert!(!store.create_key(ApiKey { workspace: workspace("nobody"), ..key.clone() }).await.expect("answers"));
     assert!(store.create_key(key.clone()).await.expect("creates"));
     assert_eq!(store.keys().await.expect("lists"), [key]);
     assert!(store.revoke_key("k1").await.expect("revokes"));
     assert!(!store.revoke_key("k1").await.expect("answers"), "once");
     assert!(!store.revoke_key("k2").await.expect("answers"));
-    assert_eq!(
-        store.keys().await.expect("lists")[0].revoked_at,
-        Some(START)
-    );
+    assert_eq!(store.keys().await.expect("lists")[0].revoked_at, Some(START));
 }

@@ -13,9 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use oncegate_core::{
-    Answer, Claim, ClaimKey, Command, GuardName, Lost, Terms, Time, Token, Verdict, WorkspaceName,
-};
+use oncegate_core::{Answer, Claim, ClaimKey, Command, GuardName, Lost, Terms, Time, Token, Verdict, WorkspaceName};
 
 use crate::{Commit, Committed, ManualClock, Op, Store};
 
@@ -34,19 +32,11 @@ pub struct World {
 
 impl World {
     pub async fn commit(&self, ops: Vec<Op>) -> Committed {
-        self.store
-            .commit(Commit { ops })
-            .await
-            .expect("the store is there")
+        self.store.commit(Commit { ops }).await.expect("the store is there")
     }
 
     pub async fn apply(&self, key: &ClaimKey, command: Command) -> Answer {
-        self.commit(vec![Op {
-            key: key.clone(),
-            command,
-        }])
-        .await
-        .only()
+        self.commit(vec![Op { key: key.clone(), command }]).await.only()
     }
 
     pub async fn claim(&self, key: &ClaimKey) -> Answer {
@@ -65,11 +55,7 @@ impl World {
     }
 
     pub async fn read(&self, key: &ClaimKey) -> Option<Claim> {
-        self.store
-            .read(key)
-            .await
-            .expect("the store is there")
-            .value
+        self.store.read(key).await.expect("the store is there").value
     }
 }
 
@@ -82,30 +68,15 @@ pub fn key(part: &str) -> ClaimKey {
 }
 
 pub fn key_in(in_workspace: &str, part: &str) -> ClaimKey {
-    ClaimKey::of(
-        &workspace(in_workspace),
-        &GuardName::new("test").expect("a good name"),
-        &[Some(part)],
-    )
+    ClaimKey::of(&workspace(in_workspace), &GuardName::new("test").expect("a good name"), &[Some(part)])
 }
 
 pub fn terms() -> Terms {
-    Terms {
-        window: WINDOW,
-        lease: LEASE,
-        lost: Lost::TakeOver,
-        fingerprint: None,
-        attributes: None,
-        parts: None,
-    }
+    Terms { window: WINDOW, lease: LEASE, lost: Lost::TakeOver, fingerprint: None, attributes: None, parts: None }
 }
 
 pub fn settle(token: Token, outcome: impl Into<Bytes>) -> Command {
-    Command::Settle {
-        token,
-        verdict: Verdict::Done,
-        outcome: Some(outcome.into()),
-    }
+    Command::Settle { token, verdict: Verdict::Done, outcome: Some(outcome.into()) }
 }
 
 /// Makes a test of each rule. `$setup` is an async closure from a clock to a [`World`];

@@ -21,30 +21,13 @@ pub async fn one_winner_each_round(world: World, rounds: usize) {
             let mut wins = 0;
             for round in 0..rounds {
                 let key = key(&format!("round {round}"));
-                let op = Op {
-                    key: key.clone(),
-                    command: Command::Claim(terms()),
-                };
+                let op = Op { key: key.clone(), command: Command::Claim(terms()) };
                 barrier.wait().await;
-                match store
-                    .commit(op.into())
-                    .await
-                    .expect("the store is there")
-                    .only()
-                {
+                match store.commit(op.into()).await.expect("the store is there").only() {
                     Answer::Won(claim) => {
                         wins += 1;
-                        let op = Op {
-                            key,
-                            command: settle(claim.token, round.to_string()),
-                        };
-                        assert!(
-                            store
-                                .commit(op.into())
-                                .await
-                                .expect("the store is there")
-                                .is_written()
-                        );
+                        let op = Op { key, command: settle(claim.token, round.to_string()) };
+                        assert!(store.commit(op.into()).await.expect("the store is there").is_written());
                     }
                     Answer::InFlight(_) => {}
                     Answer::Duplicate(claim) => {

@@ -27,43 +27,18 @@ pub async fn a_claim_keeps_every_field(world: World) {
     let token = world.win_with(&key, brought.clone()).await;
     let claim = world.read(&key).await.expect("just made");
     assert_eq!(claim.key, key);
-    assert_eq!(
-        (claim.state, claim.token, claim.attempt, claim.version),
-        (State::InFlight, token, 1, 1)
-    );
-    assert_eq!(
-        (claim.created_at, claim.lease_until, claim.expires_at),
-        (START, START + LEASE, START + WINDOW)
-    );
+    assert_eq!((claim.state, claim.token, claim.attempt, claim.version), (State::InFlight, token, 1, 1));
+    assert_eq!((claim.created_at, claim.lease_until, claim.expires_at), (START, START + LEASE, START + WINDOW));
     assert_eq!((claim.lost, claim.lease), (Lost::Hold, LEASE));
-    assert_eq!(
-        (
-            claim.settled_at,
-            &claim.outcome,
-            claim.duplicates,
-            claim.last_duplicate_at
-        ),
-        (None, &None, 0, None)
-    );
+    assert_eq!((claim.settled_at, &claim.outcome, claim.duplicates, claim.last_duplicate_at), (None, &None, 0, None));
     assert_eq!(
         (claim.fingerprint, claim.attributes, claim.parts),
         (brought.fingerprint, brought.attributes, brought.parts)
     );
 
     let for_good = super::key("for good");
-    world
-        .win_with(
-            &for_good,
-            Terms {
-                window: Duration::MAX,
-                ..terms()
-            },
-        )
-        .await;
-    assert_eq!(
-        world.read(&for_good).await.expect("just made").expires_at,
-        Time::NEVER
-    );
+    world.win_with(&for_good, Terms { window: Duration::MAX, ..terms() }).await;
+    assert_eq!(world.read(&for_good).await.expect("just made").expires_at, Time::NEVER);
 }
 
 pub async fn the_first_wins_the_second_meets_it_and_reads_its_outcome(world: World) {
@@ -71,35 +46,18 @@ pub async fn the_first_wins_the_second_meets_it_and_reads_its_outcome(world: Wor
     let token = world.win(&key).await;
     assert!(matches!(world.claim(&key).await, Answer::InFlight(claim) if claim.token == token));
     world.clock.advance(MS);
-    assert!(matches!(
-        world.apply(&key, settle(token, "42")).await,
-        Answer::Applied(_)
-    ));
+    assert!(matches!(world.apply(&key, settle(token, "42")).await, Answer::Applied(_)));
     match world.claim(&key).await {
         Answer::Duplicate(claim) => {
-            assert_eq!(
-                (claim.state, claim.outcome),
-                (State::Done, Some(Bytes::from("42")))
-            );
+            assert_eq!((claim.state, claim.outcome), (State::Done, Some(Bytes::from("42"))));
             assert_eq!(claim.settled_at, Some(START + MS));
         }
         other => panic!("{other:?}"),
     }
     let failed = super::key("failed");
     let token = world.win(&failed).await;
-    world
-        .apply(
-            &failed,
-            Command::Settle {
-                token,
-                verdict: Verdict::Failed,
-                outcome: None,
-            },
-        )
-        .await;
-    assert!(
-        matches!(world.claim(&failed).await, Answer::Duplicate(claim) if claim.state == State::Failed)
-    );
+    world.apply(&failed, Command::Settle { token, verdict: Verdict::Failed, outcome: None }).await;
+    assert!(matches!(world.claim(&failed).await, Answer::Duplicate(claim) if claim.state == State::Failed));
 }
 
 pub async fn a_window_ends_at_its_end_to_the_millisecond(world: World) {
@@ -109,15 +67,8 @@ pub async fn a_window_ends_at_its_end_to_the_millisecond(world: World) {
     world.clock.set(START + (WINDOW - MS));
     assert!(matches!(world.claim(&key).await, Answer::Duplicate(_)));
     world.clock.set(START + WINDOW);
-    assert_eq!(
-        world.read(&key).await,
-        None,
-        "expired is absent, swept or not"
-    );
-    assert_eq!(
-        world.apply(&key, settle(token, "1")).await,
-        Answer::Refused(Refusal::Missing)
-    );
+    assert_eq!(world.read(&key).await, None, "expired is absent, swept or not");
+    assert_eq!(world.apply(&key, settle(token, "1")).await, Answer::Refused(Refusal::Missing));
     let next = world.win(&key).await;
     assert!(next > token);
     world.clock.set(START + WINDOW + MS);
@@ -129,18 +80,7 @@ pub async fn a_lease_ends_at_its_end_to_the_millisecond(world: World) {
     let first = world.win(&key).await;
     world.clock.set(START + (LEASE - MS));
     assert!(matches!(world.claim(&key).await, Answer::InFlight(_)));
-    assert!(matches!(
-        world
-            .apply(
-                &key,
-                Command::Renew {
-                    token: first,
-                    lease: None
-                }
-            )
-            .await,
-        Answer::Applied(_)
-    ));
+    assert!(matches!(world.apply(&key, Command::Renew { token: first, lease: None }).await, Answer::Applied(_)));
     let renewed_end = START + (LEASE - MS) + LEASE;
     world.clock.set(START + (LEASE - MS) + (LEASE - MS));
     assert!(matches!(world.claim(&key).await, Answer::InFlight(_)));
@@ -165,9 +105,7 @@ pub async fn tokens_keep_growing_across_expiry_sweep_and_a_clock_stepping_back(w
         last = token;
         world.apply(&key, Command::Release { token }).await;
         while world.store.sweep(100).await.expect("sweeps") > 0 {}
-        world
-            .clock
-            .set(Time::from_micros(START.micros() - step_back * 1_000_000));
+        world.clock.set(Time::from_micros(START.micros() - step_back * 1_000_000));
     }
 }
 
@@ -178,55 +116,30 @@ pub async fn a_stale_owner_is_fenced_in_every_verb(world: World) {
     let current = world.win(&key).await;
     let before = world.read(&key).await;
     let verbs = [
-        Command::Renew {
-            token: stale,
-            lease: None,
-        },
+        Command::Renew { token: stale, lease: None },
         settle(stale, "late"),
-        Command::Settle {
-            token: stale,
-            verdict: Verdict::Failed,
-            outcome: None,
-        },
+        Command::Settle { token: stale, verdict: Verdict::Failed, outcome: None },
         Command::Release { token: stale },
     ];
     for verb in verbs {
-        assert_eq!(
-            world.apply(&key, verb).await,
-            Answer::Refused(Refusal::TokenOutdated { current })
-        );
+        assert_eq!(world.apply(&key, verb).await, Answer::Refused(Refusal::TokenOutdated { current }));
         assert_eq!(world.read(&key).await, before);
     }
     let forged = Token(current.0 + 1);
-    assert_eq!(
-        world.apply(&key, settle(forged, "x")).await,
-        Answer::Refused(Refusal::TokenUnknown { current })
-    );
+    assert_eq!(world.apply(&key, settle(forged, "x")).await, Answer::Refused(Refusal::TokenUnknown { current }));
     let nobody = super::key("nobody");
-    assert_eq!(
-        world.apply(&nobody, settle(current, "x")).await,
-        Answer::Refused(Refusal::Missing)
-    );
+    assert_eq!(world.apply(&nobody, settle(current, "x")).await, Answer::Refused(Refusal::Missing));
 }
 
 pub async fn settling_twice_the_same_is_a_success_and_otherwise_refused(world: World) {
     let key = key("k");
     let token = world.win(&key).await;
     world.apply(&key, settle(token, "1")).await;
-    assert!(matches!(
-        world.apply(&key, settle(token, "1")).await,
-        Answer::Already(_)
-    ));
+    assert!(matches!(world.apply(&key, settle(token, "1")).await, Answer::Already(_)));
     let otherwise = Answer::Refused(Refusal::SettledOtherwise { state: State::Done });
     assert_eq!(world.apply(&key, settle(token, "2")).await, otherwise);
-    assert_eq!(
-        world.apply(&key, Command::Release { token }).await,
-        otherwise
-    );
-    assert_eq!(
-        world.read(&key).await.expect("stands").outcome,
-        Some(Bytes::from("1"))
-    );
+    assert_eq!(world.apply(&key, Command::Release { token }).await, otherwise);
+    assert_eq!(world.read(&key).await.expect("stands").outcome, Some(Bytes::from("1")));
 }
 
 pub async fn a_held_claim_is_unknown_after_its_lease_and_is_resolved_once(world: World) {
@@ -238,108 +151,40 @@ pub async fn a_held_claim_is_unknown_after_its_lease_and_is_resolved_once(world:
         limit: PAGE_MAX,
         after: None,
     };
-    world
-        .win_with(
-            &key,
-            Terms {
-                lost: Lost::Hold,
-                ..terms()
-            },
-        )
-        .await;
-    assert!(
-        world
-            .store
-            .scan(unknown.clone())
-            .await
-            .expect("scans")
-            .claims
-            .is_empty()
-    );
+    world.win_with(&key, Terms { lost: Lost::Hold, ..terms() }).await;
+    assert!(world.store.scan(unknown.clone()).await.expect("scans").claims.is_empty());
     world.clock.advance(LEASE);
     assert!(matches!(world.claim(&key).await, Answer::Held(_)));
-    assert_eq!(
-        world
-            .store
-            .scan(unknown.clone())
-            .await
-            .expect("scans")
-            .claims
-            .len(),
-        1
-    );
-    let resolve = |done| Command::Resolve {
-        done,
-        outcome: Some("by hand".into()),
-    };
-    assert!(matches!(
-        world.apply(&key, resolve(true)).await,
-        Answer::Applied(_)
-    ));
-    assert_eq!(
-        world.apply(&key, resolve(false)).await,
-        Answer::Refused(Refusal::NotUnknown { state: State::Done })
-    );
-    assert!(
-        matches!(world.claim(&key).await, Answer::Duplicate(claim) if claim.outcome == Some("by hand".into()))
-    );
-    assert!(
-        world
-            .store
-            .scan(unknown)
-            .await
-            .expect("scans")
-            .claims
-            .is_empty()
-    );
+    assert_eq!(world.store.scan(unknown.clone()).await.expect("scans").claims.len(), 1);
+    let resolve = |done| Command::Resolve { done, outcome: Some("by hand".into()) };
+    assert!(matches!(world.apply(&key, resolve(true)).await, Answer::Applied(_)));
+    assert_eq!(world.apply(&key, resolve(false)).await, Answer::Refused(Refusal::NotUnknown { state: State::Done }));
+    assert!(matches!(world.claim(&key).await, Answer::Duplicate(claim) if claim.outcome == Some("by hand".into())));
+    assert!(world.store.scan(unknown).await.expect("scans").claims.is_empty());
 }
 
 pub async fn releasing_and_forgetting_make_room(world: World) {
     let key = key("k");
     let first = world.win(&key).await;
-    assert!(matches!(
-        world.apply(&key, Command::Release { token: first }).await,
-        Answer::Applied(_)
-    ));
+    assert!(matches!(world.apply(&key, Command::Release { token: first }).await, Answer::Applied(_)));
     assert_eq!(world.read(&key).await, None);
-    assert_eq!(
-        world.apply(&key, Command::Release { token: first }).await,
-        Answer::Refused(Refusal::Missing)
-    );
+    assert_eq!(world.apply(&key, Command::Release { token: first }).await, Answer::Refused(Refusal::Missing));
     let second = world.win(&key).await;
     assert!(second > first);
     world.apply(&key, settle(second, "1")).await;
-    assert!(matches!(
-        world.apply(&key, Command::Forget).await,
-        Answer::Applied(_)
-    ));
-    assert_eq!(
-        world.apply(&key, Command::Forget).await,
-        Answer::Refused(Refusal::Missing)
-    );
+    assert!(matches!(world.apply(&key, Command::Forget).await, Answer::Applied(_)));
+    assert_eq!(world.apply(&key, Command::Forget).await, Answer::Refused(Refusal::Missing));
     assert!(world.win(&key).await > second);
 }
 
 pub async fn a_fingerprint_that_differs_is_a_mismatch(world: World) {
     let key = key("k");
-    let made_from = |fingerprint: &str| Terms {
-        fingerprint: Some(fingerprint.into()),
-        ..terms()
-    };
+    let made_from = |fingerprint: &str| Terms { fingerprint: Some(fingerprint.into()), ..terms() };
     world.win_with(&key, made_from("a")).await;
-    assert!(matches!(
-        world.apply(&key, Command::Claim(made_from("b"))).await,
-        Answer::Mismatch(_)
-    ));
-    assert!(matches!(
-        world.apply(&key, Command::Claim(made_from("a"))).await,
-        Answer::InFlight(_)
-    ));
+    assert!(matches!(world.apply(&key, Command::Claim(made_from("b"))).await, Answer::Mismatch(_)));
+    assert!(matches!(world.apply(&key, Command::Claim(made_from("a"))).await, Answer::InFlight(_)));
     world.clock.advance(WINDOW);
-    assert!(matches!(
-        world.apply(&key, Command::Claim(made_from("b"))).await,
-        Answer::Won(_)
-    ));
+    assert!(matches!(world.apply(&key, Command::Claim(made_from("b"))).await, Answer::Won(_)));
 }
 
 pub async fn workspaces_do_not_see_each_other(world: World) {
@@ -349,108 +194,51 @@ pub async fn workspaces_do_not_see_each_other(world: World) {
     world.win(&theirs).await;
     world.apply(&ours, settle(token, "1")).await;
     assert!(matches!(world.claim(&theirs).await, Answer::InFlight(_)));
-    let query = Query {
-        workspace: workspace("third"),
-        guard: None,
-        state: None,
-        limit: PAGE_MAX,
-        after: None,
-    };
-    assert!(
-        world
-            .store
-            .scan(query)
-            .await
-            .expect("scans")
-            .claims
-            .is_empty()
-    );
+    let query = Query { workspace: workspace("third"), guard: None, state: None, limit: PAGE_MAX, after: None };
+    assert!(world.store.scan(query).await.expect("scans").claims.is_empty());
 }
 
 pub async fn a_commit_is_all_or_nothing(world: World) {
-    let claim = |part: &str| Op {
-        key: key(part),
-        command: Command::Claim(terms()),
-    };
+    let claim = |part: &str| Op { key: key(part), command: Command::Claim(terms()) };
     let both = world.commit(vec![claim("a"), claim("b")]).await;
     assert!(both.is_written());
     let half = world.commit(vec![claim("c"), claim("a"), claim("d")]).await;
     assert!(!half.is_written());
     assert!(matches!(half.answers[1], Answer::InFlight(_)));
-    assert_eq!(
-        (world.read(&key("c")).await, world.read(&key("d")).await),
-        (None, None)
-    );
+    assert_eq!((world.read(&key("c")).await, world.read(&key("d")).await), (None, None));
 
     let token = world.read(&key("a")).await.expect("won above").token;
-    let op = |part: &str, command| Op {
-        key: key(part),
-        command,
-    };
-    let settles_and_claims = world
-        .commit(vec![op("a", settle(token, "1")), claim("c")])
-        .await;
+    let op = |part: &str, command| Op { key: key(part), command };
+    let settles_and_claims = world.commit(vec![op("a", settle(token, "1")), claim("c")]).await;
     assert!(settles_and_claims.is_written());
-    assert_eq!(
-        world.read(&key("a")).await.expect("stands").state,
-        State::Done
-    );
-    assert_eq!(
-        world.read(&key("c")).await.expect("won").state,
-        State::InFlight
-    );
+    assert_eq!(world.read(&key("a")).await.expect("stands").state, State::Done);
+    assert_eq!(world.read(&key("c")).await.expect("won").state, State::InFlight);
 }
 
 /// Many operations at once, so that they share a commit; one of them cannot be done.
 pub async fn one_bad_operation_fails_alone(world: World) {
     let too_large = Bytes::from(vec![b'x'; OUTCOME_BYTES_MAX + 1]);
     let token = world.win(&key("bad")).await;
-    let bad = Commit::from(Op {
-        key: key("bad"),
-        command: settle(token, too_large),
-    });
+    let bad = Commit::from(Op { key: key("bad"), command: settle(token, too_large) });
     let good = (0..50).map(|i| {
         let store = world.store.clone();
-        let op = Op {
-            key: key(&format!("good {i}")),
-            command: Command::Claim(terms()),
-        };
+        let op = Op { key: key(&format!("good {i}")), command: Command::Claim(terms()) };
         tokio::spawn(async move { store.commit(op.into()).await })
     });
     let good: Vec<_> = good.collect();
-    assert!(matches!(
-        world.store.commit(bad).await,
-        Err(StoreError::Refused(_))
-    ));
+    assert!(matches!(world.store.commit(bad).await, Err(StoreError::Refused(_))));
     for commit in good {
-        assert!(
-            commit
-                .await
-                .expect("does not panic")
-                .expect("is not touched by the bad one")
-                .is_written()
-        );
+        assert!(commit.await.expect("does not panic").expect("is not touched by the bad one").is_written());
     }
-    assert_eq!(
-        world.read(&key("bad")).await.expect("as it was").state,
-        State::InFlight
-    );
+    assert_eq!(world.read(&key("bad")).await.expect("as it was").state, State::InFlight);
 }
 
 pub async fn an_outcome_of_the_largest_size_comes_back_byte_for_byte(world: World) {
     let key = key("k");
-    let outcome: Bytes = (0..OUTCOME_BYTES_MAX)
-        .map(|i| (i * 31 % 256) as u8)
-        .collect();
+    let outcome: Bytes = (0..OUTCOME_BYTES_MAX).map(|i| (i * 31 % 256) as u8).collect();
     let token = world.win(&key).await;
-    assert!(matches!(
-        world.apply(&key, settle(token, outcome.clone())).await,
-        Answer::Applied(_)
-    ));
-    assert_eq!(
-        world.read(&key).await.expect("stands").outcome,
-        Some(outcome)
-    );
+    assert!(matches!(world.apply(&key, settle(token, outcome.clone())).await, Answer::Applied(_)));
+    assert_eq!(world.read(&key).await.expect("stands").outcome, Some(outcome));
 }
 
 pub async fn lists_are_newest_first_filtered_and_paged_without_gaps(world: World) {
@@ -467,38 +255,12 @@ pub async fn lists_are_newest_first_filtered_and_paged_without_gaps(world: World
         made.push((token, key(&i.to_string()).id));
     }
     made.sort_unstable_by(|a, b| b.cmp(a));
-    let all = Query {
-        workspace: workspace("default"),
-        guard: None,
-        state: None,
-        limit: 4,
-        after: None,
-    };
-    assert_eq!(
-        ids_of_all_pages(&world, all.clone()).await,
-        made.iter().map(|(_, id)| *id).collect::<Vec<_>>()
-    );
-    let done = ids_of_all_pages(
-        &world,
-        Query {
-            state: Some(State::Done),
-            ..all.clone()
-        },
-    )
-    .await;
+    let all = Query { workspace: workspace("default"), guard: None, state: None, limit: 4, after: None };
+    assert_eq!(ids_of_all_pages(&world, all.clone()).await, made.iter().map(|(_, id)| *id).collect::<Vec<_>>());
+    let done = ids_of_all_pages(&world, Query { state: Some(State::Done), ..all.clone() }).await;
     assert_eq!(done.len(), 13);
     let other_guard = Some(oncegate_core::GuardName::new("other").expect("a good name"));
-    assert!(
-        ids_of_all_pages(
-            &world,
-            Query {
-                guard: other_guard,
-                ..all.clone()
-            }
-        )
-        .await
-        .is_empty()
-    );
+    assert!(ids_of_all_pages(&world, Query { guard: other_guard, ..all.clone() }).await.is_empty());
     world.clock.advance(WINDOW);
     assert!(ids_of_all_pages(&world, all).await.is_empty());
 }
@@ -526,11 +288,7 @@ pub async fn sweeping_removes_the_expired_and_nothing_else(world: World) {
     }
     assert_eq!(world.store.sweep(1000).await.expect("sweeps"), 0);
     world.clock.advance(MS);
-    assert_eq!(
-        world.store.sweep(20).await.expect("sweeps"),
-        20,
-        "a sweep is bounded"
-    );
+    assert_eq!(world.store.sweep(20).await.expect("sweeps"), 20, "a sweep is bounded");
     assert_eq!(world.store.sweep(20).await.expect("sweeps"), 10);
     assert_eq!(world.store.sweep(20).await.expect("sweeps"), 0);
     for i in 0..5 {
@@ -541,34 +299,12 @@ pub async fn sweeping_removes_the_expired_and_nothing_else(world: World) {
 pub async fn duplicates_are_counted_on_the_owner_that_was_met(world: World) {
     let key = key("k");
     let token = world.win(&key).await;
-    let count = |token, count| DuplicateCount {
-        key: key.clone(),
-        token,
-        count,
-        last_at: START + MS,
-    };
-    world
-        .store
-        .count_duplicates(vec![count(token, 3)])
-        .await
-        .expect("counts");
-    world
-        .store
-        .count_duplicates(vec![count(token, 2), count(Token(token.0 - 1), 9)])
-        .await
-        .expect("counts");
+    let count = |token, count| DuplicateCount { key: key.clone(), token, count, last_at: START + MS };
+    world.store.count_duplicates(vec![count(token, 3)]).await.expect("counts");
+    world.store.count_duplicates(vec![count(token, 2), count(Token(token.0 - 1), 9)]).await.expect("counts");
     let claim = world.read(&key).await.expect("stands");
-    assert_eq!(
-        (claim.duplicates, claim.last_duplicate_at),
-        (5, Some(START + MS))
-    );
-    assert!(
-        matches!(
-            world.apply(&key, settle(token, "1")).await,
-            Answer::Applied(_)
-        ),
-        "counting does not fence"
-    );
+    assert_eq!((claim.duplicates, claim.last_duplicate_at), (5, Some(START + MS)));
+    assert!(matches!(world.apply(&key, settle(token, "1")).await, Answer::Applied(_)), "counting does not fence");
     assert_eq!(world.read(&key).await.expect("stands").duplicates, 5);
 }
 
@@ -578,17 +314,11 @@ pub async fn a_waiter_registered_before_the_settle_is_woken(world: World) {
     world.store.attach(waiters.clone());
     let token = world.win(&key).await;
     let mut waiter = waiters.register(&key.workspace, key.id);
-    world
-        .store
-        .expect_wake(&key)
-        .await
-        .expect("the store is there");
+    world.store.expect_wake(&key).await.expect("the store is there");
     world.apply(&key, settle(token, "1")).await;
     // Where every settle is made in this process the settler wakes; where it may be another's the store does.
     if world.store.report().await.expect("reports").kind != "postgres" {
         waiters.wake(&key.workspace, key.id);
     }
-    tokio::time::timeout(Duration::from_secs(10), waiter.woken())
-        .await
-        .expect("woken by the settle");
+    tokio::time::timeout(Duration::from_secs(10), waiter.woken()).await.expect("woken by the settle");
 }
