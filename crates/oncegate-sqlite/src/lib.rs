@@ -1,1 +1,162 @@
+//! The embedded store: one SQLite file, no service.
+//!
+//! One thread writes. It takes whatever operations are waiting, runs them in one transaction, and
+//! answers each after the commit is on disk (WAL, `synchronous=FULL`), so that many callers share
+//! one fsync and nothing acknowledged is lost. Readers run beside it and never see what is not
+//! committed. Checkpoints run off its path.
 
+mod checkpoint;
+mod keyring;
+mod readers;
+mod rows;
+mod schema;
+mod writer;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use oncegate_core::{Claim, ClaimKey, Moment, Time, WorkspaceName};
+use oncegate_store::{
+    Clock, Commit, Committed, DuplicateCount, Page, Query, Reading, Report, Store, StoreError, SystemClock,
+};
+use rusqlite::{Connection, ErrorCode};
+
+use readers::Readers;
+pub use schema::migrations;
+use writer::Writer;
+
+/// How to open a store.
+#[derive(Clone)]
+pub struct Options {
+    pub clock: Arc<dyn Clock>,
+    /// Bring the schema up to date; otherwise an outdated one is an error.
+    pub migrate: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { clock: Arc::new(SystemClock), migrate: true }
+    }
+}
+
+/// The store. Cheap to share behind an `Arc`.
+pub struct SqliteStore {
+    path: PathBuf,
+    clock: Arc<dyn Clock>,
+    writer: Writer,
+    readers: Readers,
+}
+
+impl SqliteStore {
+    /// Opens the file, making it and its folder (for their owner's eyes only) where they are missing.
+    pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Self, StoreError> {
+        let path = path.as_ref().to_path_buf();
+        create_private(&path)
+            .map_err(|error| StoreError::Unavailable(format!("cannot make {}: {error}", path.display())))?;
+        let mut connection = writer::connect(&path).map_err(store_error)?;
+        schema::prepare(&mut connection, options.migrate)?;
+        drop(connection);
+        let writer = Writer::start(path.clone(), options.clock.clone())?;
+        Ok(SqliteStore { readers: Readers::new(path.clone()), path, clock: options.clock, writer })
+    }
+
+    /// The schema's steps without changing anything; none is applied where there is no file.
+    pub fn pending(path: &Path) -> Result<Vec<oncegate_store::Migration>, StoreError> {
+        if !path.exists() {
+            return Ok(migrations(0));
+        }
+        let connection = readers::connect(path).map_err(store_error)?;
+        Ok(migrations(schema::version(&connection).map_err(store_error)?))
+    }
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    async fn commit(&self, commit: Commit) -> Result<Committed, StoreError> {
+        commit.check()?;
+        self.writer.commit(commit).await
+    }
+
+    async fn read(&self, key: &ClaimKey) -> Result<Reading<Option<Claim>>, StoreError> {
+        let (key, clock) = (key.clone(), self.clock.clone());
+        self.readers
+            .run(move |connection| {
+                let now = clock.now();
+                let mut statement = connection.prepare_cached(rows::READ)?;
+                let claim = rows::read(&mut statement, &key)?.filter(|claim| claim.is_live(now));
+                Ok(Reading { value: claim, now })
+            })
+            .await
+    }
+
+    async fn scan(&self, query: Query) -> Result<Page, StoreError> {
+        let clock = self.clock.clone();
+        self.readers.run(move |connection| rows::scan(connection, &query, clock.now())).await
+    }
+
+    async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
+        self.writer.run(move |connection, moment| rows::sweep(connection, moment, limit)).await
+    }
+
+    async fn count_duplicates(&self, counts: Vec<DuplicateCount>) -> Result<(), StoreError> {
+        self.writer.run(move |connection, _| rows::count_duplicates(connection, &counts)).await
+    }
+
+    async fn report(&self) -> Result<Report, StoreError> {
+        let (clock, detail) = (self.clock.clone(), format!("SQLite {} at {}", rusqlite::version(), self.path.display()));
+        // Through the writer: ready means that it can write.
+        self.writer
+            .run(move |connection, _| {
+                Ok(Report {
+                    kind: "sqlite",
+                    detail,
+                    schema_version: schema::version(connection)?,
+                    now: clock.now(),
+                    warnings: vec![],
+                })
+            })
+            .await
+    }
+
+    async fn close(&self) {
+        self.writer.stop().await;
+    }
+}
+
+/// Personal data may be in it: the file, and the folder if we make it, are the owner's alone.
+fn create_private(path: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists()) {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    }
+    std::fs::OpenOptions::new().create(true).append(true).mode(0o600).open(path).map(drop)
+}
+
+/// What SQLite says, in the seam's words. Whether anything was written is known but for one case:
+/// a failed sync, after which the frames may or may not have reached the disk.
+fn failure(error: &rusqlite::Error) -> StoreError {
+    let message = error.to_string();
+    match error.sqlite_error() {
+        Some(cause) if cause.extended_code == rusqlite::ffi::SQLITE_IOERR_FSYNC => StoreError::Unknown(message),
+        Some(cause) if matches!(cause.code, ErrorCode::TooBig | ErrorCode::ConstraintViolation) => {
+            StoreError::Refused(message)
+        }
+        _ => StoreError::Unavailable(message),
+    }
+}
+
+fn store_error(error: rusqlite::Error) -> StoreError {
+    failure(&error)
+}
+
+fn moment(connection: &Connection, now: Time) -> rusqlite::Result<Moment> {
+    let floor = connection.prepare_cached("SELECT token FROM token_floor")?.query_row([], |row| row.get(0))?;
+    Ok(Moment { now, token_floor: oncegate_core::Token(floor) })
+}
+
+fn workspace_name(name: &str) -> rusqlite::Result<WorkspaceName> {
+    WorkspaceName::new(name).map_err(|error| {
+        rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Text, Box::new(error))
+    })
+}

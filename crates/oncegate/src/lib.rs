@@ -1,1 +1,46 @@
+//! Make an effect happen once, on infrastructure that delivers more than once.
+//!
+//! Open a store by its URL, name a guard and its policy, run a closure under a key. The first caller
+//! runs it; everyone who comes later with the same key, in this process or another, gets what it returned.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use oncegate::{Gate, How, Policy};
+//!
+//! let gate = Gate::open("memory:").await?; // or sqlite:FILE, postgres://…
+//! let charges = gate.guard("charge", Policy::default())?;
+//! let charge = |_| async { Ok::<_, std::io::Error>("receipt 1".to_string()) };
+//!
+//! let first = charges.run(["order 17"], charge).await?;
+//! let again = charges.run(["order 17"], charge).await?;
+//! assert_eq!(first.how, How::First);
+//! assert!(matches!(again.how, How::Duplicate { .. }));
+//! assert_eq!(again.value, first.value);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What is promised, and what is not: an effect outside the store cannot be made to happen once by
+//! the store alone. A process that dies between the effect and its record leaves a claim whose owner
+//! is gone; [`Policy::lost`] says whether the next caller may try, or a person has to look.
 
+mod duplicates;
+mod gate;
+mod guard;
+mod key;
+mod ledger;
+mod run;
+mod sweeper;
+
+pub use gate::{Gate, OpenError, StoreUrl};
+pub use guard::{Claimed, Guard, Owner, OwnerError};
+pub use key::{Part, parts};
+pub use ledger::{Decided, Ledger, Observer};
+pub use oncegate_core::{
+    Answer, Claim, ClaimId, ClaimKey, Command, GuardName, InvalidName, Lost, OnFailure, OnStoreError, Policy, Refusal,
+    State, Terms, Time, Token, Verdict, WorkspaceName, limits,
+};
+pub use oncegate_store as store;
+pub use oncegate_store::StoreError;
+pub use run::{How, Ran, RunError};

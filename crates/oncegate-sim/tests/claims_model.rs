@@ -1,0 +1,72 @@
+//! The checker's verdict on the claims kernel: sound as it is, and seen to break when
+//! a part of it is taken out.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use oncegate_core::Lost;
+use oncegate_sim::claims::properties::{
+    HELD_EFFECT_STARTS_ONCE, ONE_LIVE_OWNER, ONE_OUTCOME, STALE_WRITES_CHANGE_NOTHING, TOKENS_GROW,
+};
+use oncegate_sim::claims::{Bounds, ClaimModel, Fault};
+use stateright::{Checker, HasDiscoveries, Model};
+
+const BOUNDS: Bounds = Bounds { ticks: 5, steps_back: 1, mishaps: 2 };
+
+fn model(lost: Lost, fault: Option<Fault>) -> ClaimModel {
+    ClaimModel { workers: 3, lost, fault, bounds: BOUNDS }
+}
+
+/// Visits every world within the bounds.
+fn assert_sound(lost: Lost) {
+    let began = Instant::now();
+    let checker = model(lost, None).checker().threads(2).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
+    println!(
+        "{lost:?}: {} distinct worlds, {} steps, no violation; {:.1?}",
+        checker.unique_state_count(),
+        checker.state_count(),
+        began.elapsed()
+    );
+    checker.assert_properties();
+}
+
+/// Looks for a way to break each of `broken`, and prints the shortest.
+fn assert_breaks(lost: Lost, fault: Fault, broken: &[&'static str]) {
+    let wanted = BTreeSet::from_iter(broken.iter().copied());
+    let checker =
+        model(lost, Some(fault)).checker().threads(2).finish_when(HasDiscoveries::AllOf(wanted)).spawn_bfs().join();
+    for property in broken {
+        let path = checker.assert_any_discovery(property);
+        println!("{lost:?}, {fault:?}: not so: {property}: {:?}", path.into_actions());
+    }
+}
+
+#[test]
+fn every_promise_holds_in_every_world_where_lost_claims_are_taken_over() {
+    assert_sound(Lost::TakeOver);
+}
+
+#[test]
+fn every_promise_holds_in_every_world_where_lost_claims_are_held() {
+    assert_sound(Lost::Hold);
+}
+
+#[test]
+fn without_the_fence_the_checker_finds_two_owners_and_stale_writes() {
+    assert_breaks(Lost::TakeOver, Fault::Unfenced, &[ONE_LIVE_OWNER, STALE_WRITES_CHANGE_NOTHING]);
+}
+
+#[test]
+fn without_the_fence_the_checker_finds_an_at_most_once_effect_started_twice() {
+    assert_breaks(Lost::Hold, Fault::Unfenced, &[HELD_EFFECT_STARTS_ONCE, STALE_WRITES_CHANGE_NOTHING]);
+}
+
+#[test]
+fn without_the_token_floor_the_checker_finds_a_token_given_twice() {
+    assert_breaks(Lost::TakeOver, Fault::FloorForgotten, &[TOKENS_GROW]);
+}
+
+#[test]
+fn with_a_sweeper_that_ignores_windows_the_checker_finds_a_lost_outcome() {
+    assert_breaks(Lost::TakeOver, Fault::SweptTooSoon, &[ONE_OUTCOME]);
+}

@@ -1,0 +1,6 @@
+-- The record under a key, expired or not: an expired one still holds the last token.
+-- The guard is part of the id's hash; it is compared for callers that name an id and a guard.
+SELECT state, token, version, attempt, lost, lease_us, lease_until, expires_at, created_at, settled_at,
+       fingerprint, duplicates, last_duplicate_at, attributes, parts, outcome, rowid
+FROM claims
+WHERE workspace = ?1 AND id = ?2 AND guard = ?3

@@ -1,0 +1,11 @@
+-- Newest first. `{state}` is a condition on the state as it is at ?2, from a fixed list.
+SELECT state, token, version, attempt, lost, lease_us, lease_until, expires_at, created_at, settled_at,
+       fingerprint, duplicates, last_duplicate_at, attributes, parts, outcome, id, guard
+FROM claims
+WHERE workspace = ?1
+  AND expires_at > ?2
+  AND (?3 IS NULL OR guard = ?3)
+  AND (token, id) < (?4, ?5)
+  AND {state}
+ORDER BY token DESC, id DESC
+LIMIT ?6

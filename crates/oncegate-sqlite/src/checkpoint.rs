@@ -1,0 +1,83 @@
+//! Checkpoints, off the writer's path.
+//!
+//! A thread of its own copies committed pages from the log into the file, a few megabytes at a time,
+//! while the writer goes on. The log starts over only when all of it has been copied; a busy writer
+//! always stays a little ahead, so now and then it copies that last little bit itself.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use rusqlite::Connection;
+
+/// Pages in the log before a copy is worth its syncs.
+const STEP_PAGES: i64 = 1_000;
+/// Pages in the log after which it should start over.
+const RESTART_PAGES: i64 = 8_000;
+/// What the writer copies itself: a few milliseconds' worth.
+const LAST_BIT_PAGES: i64 = 3_000;
+
+pub struct Checkpoints {
+    copied: AtomicI64,
+    restart_due: AtomicBool,
+}
+
+impl Checkpoints {
+    /// Starts the thread and hooks it to the writer's connection. It ends when that connection closes.
+    pub fn start(path: &Path, writer: &mut Connection) -> rusqlite::Result<(Arc<Self>, JoinHandle<()>)> {
+        let checkpoints = Arc::new(Checkpoints { copied: AtomicI64::new(0), restart_due: AtomicBool::new(false) });
+        let (due, dues) = sync_channel::<()>(1);
+        checkpoints.clone().hook(writer, due)?;
+        let connection = crate::writer::connect(path)?;
+        let copier = checkpoints.clone();
+        let thread = std::thread::Builder::new()
+            .name("oncegate-checkpoint".into())
+            .spawn(move || {
+                while dues.recv().is_ok() {
+                    copier.copy(&connection);
+                }
+            })
+            .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
+        Ok((checkpoints, thread))
+    }
+
+    fn hook(self: Arc<Self>, writer: &mut Connection, due: SyncSender<()>) -> rusqlite::Result<()> {
+        writer.wal_hook(Some(move |_: &mut rusqlite::hooks::Wal, pages: i32| {
+            if i64::from(pages) - self.copied.load(Ordering::Relaxed) >= STEP_PAGES {
+                // Full means that the thread has been told already.
+                let _ = due.try_send(());
+            }
+            Ok(())
+        }))
+    }
+
+    fn copy(&self, connection: &Connection) {
+        match passive(connection) {
+            Ok((log, copied)) => {
+                self.copied.store(copied, Ordering::Relaxed);
+                if log >= RESTART_PAGES && log - copied <= LAST_BIT_PAGES {
+                    self.restart_due.store(true, Ordering::Relaxed);
+                }
+            }
+            Err(error) => tracing::warn!(event = "sqlite.checkpoint_failed", %error),
+        }
+    }
+
+    /// Called by the writer between two transactions.
+    pub fn finish_if_due(&self, writer: &Connection) {
+        if self.restart_due.swap(false, Ordering::Relaxed) {
+            match passive(writer) {
+                Ok((log, copied)) if log == copied => self.copied.store(0, Ordering::Relaxed),
+                Ok((_, copied)) => self.copied.store(copied, Ordering::Relaxed),
+                Err(error) => tracing::warn!(event = "sqlite.checkpoint_failed", %error),
+            }
+        }
+    }
+}
+
+/// Pages in the log, and how many of them are copied. Passive: it waits for nobody.
+fn passive(connection: &Connection) -> rusqlite::Result<(i64, i64)> {
+    connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| Ok((row.get(1)?, row.get(2)?)))
+}

@@ -1,0 +1,78 @@
+//! Workspaces and keys.
+
+use async_trait::async_trait;
+use oncegate_core::{Time, WorkspaceName};
+use oncegate_store::{ApiKey, Keyring, Role, StoreError};
+use rusqlite::params;
+
+use crate::{SqliteStore, workspace_name};
+
+#[async_trait]
+impl Keyring for SqliteStore {
+    async fn create_workspace(&self, name: &WorkspaceName) -> Result<bool, StoreError> {
+        let name = name.clone();
+        self.writer
+            .run(move |connection, moment| {
+                let insert = "INSERT INTO workspaces (name, created_at) VALUES (?1, ?2) ON CONFLICT DO NOTHING";
+                connection.execute(insert, params![name.as_str(), moment.now.micros()]).map(|rows| rows == 1)
+            })
+            .await
+    }
+
+    async fn workspaces(&self) -> Result<Vec<(WorkspaceName, Time)>, StoreError> {
+        self.readers
+            .run(|connection| {
+                let mut statement = connection.prepare_cached("SELECT name, created_at FROM workspaces ORDER BY name")?;
+                let rows = statement.query_map([], |row| {
+                    Ok((workspace_name(row.get_ref(0)?.as_str()?)?, Time::from_micros(row.get(1)?)))
+                })?;
+                rows.collect()
+            })
+            .await
+    }
+
+    async fn create_key(&self, key: ApiKey) -> Result<bool, StoreError> {
+        self.writer
+            .run(move |connection, moment| {
+                let insert = "INSERT INTO api_keys (id, workspace, role, hash, created_at)
+                              SELECT ?1, name, ?3, ?4, ?5 FROM workspaces WHERE name = ?2";
+                let (workspace, role) = (key.workspace.as_str(), key.role.as_str());
+                connection
+                    .execute(insert, params![key.id, workspace, role, key.hash, moment.now.micros()])
+                    .map(|rows| rows == 1)
+            })
+            .await
+    }
+
+    async fn keys(&self) -> Result<Vec<ApiKey>, StoreError> {
+        self.readers
+            .run(|connection| {
+                let mut statement = connection.prepare_cached(
+                    "SELECT id, workspace, role, hash, created_at, revoked_at FROM api_keys ORDER BY created_at, id",
+                )?;
+                let rows = statement.query_map([], |row| {
+                    Ok(ApiKey {
+                        id: row.get(0)?,
+                        workspace: workspace_name(row.get_ref(1)?.as_str()?)?,
+                        // A role that this version does not know may do the least.
+                        role: Role::parse(row.get_ref(2)?.as_str()?).unwrap_or(Role::Send),
+                        hash: row.get(3)?,
+                        created_at: Time::from_micros(row.get(4)?),
+                        revoked_at: row.get::<_, Option<i64>>(5)?.map(Time::from_micros),
+                    })
+                })?;
+                rows.collect()
+            })
+            .await
+    }
+
+    async fn revoke_key(&self, id: &str) -> Result<bool, StoreError> {
+        let id = id.to_owned();
+        self.writer
+            .run(move |connection, moment| {
+                let revoke = "UPDATE api_keys SET revoked_at = ?2 WHERE id = ?1 AND revoked_at IS NULL";
+                connection.execute(revoke, params![id, moment.now.micros()]).map(|rows| rows == 1)
+            })
+            .await
+    }
+}

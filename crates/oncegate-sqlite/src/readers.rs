@@ -1,0 +1,55 @@
+//! Readers: connections that see the last commit and never hold up the writer.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use oncegate_store::StoreError;
+use rusqlite::{Connection, OpenFlags};
+
+use crate::store_error;
+
+/// Connections kept for the next reader; more are opened and closed as needed.
+const IDLE_MAX: usize = 4;
+
+pub struct Readers {
+    path: PathBuf,
+    idle: Arc<Mutex<Vec<Connection>>>,
+}
+
+pub fn connect(path: &Path) -> rusqlite::Result<Connection> {
+    let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    connection.pragma_update(None, "query_only", true)?;
+    connection.busy_timeout(crate::writer::BUSY_TIMEOUT)?;
+    Ok(connection)
+}
+
+impl Readers {
+    pub fn new(path: PathBuf) -> Self {
+        Readers { path, idle: Arc::default() }
+    }
+
+    pub async fn run<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (path, idle) = (self.path.clone(), self.idle.clone());
+        let task = tokio::task::spawn_blocking(move || {
+            let lock = || idle.lock().expect("no holder of this lock panics");
+            let kept = lock().pop();
+            let connection = match kept {
+                Some(connection) => connection,
+                None => connect(&path)?,
+            };
+            let result = read(&connection);
+            let mut idle = lock();
+            if idle.len() < IDLE_MAX {
+                idle.push(connection);
+            }
+            result
+        });
+        match task.await {
+            Ok(result) => result.map_err(store_error),
+            Err(error) => Err(StoreError::Unavailable(error.to_string())),
+        }
+    }
+}

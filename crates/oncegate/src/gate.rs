@@ -1,0 +1,138 @@
+//! The front door: a store by its URL.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use oncegate_core::{GuardName, InvalidName, Policy, WorkspaceName};
+use oncegate_store::{MemoryStore, Migration, Store, StoreError};
+
+use crate::guard::Guard;
+use crate::ledger::{Ledger, Observer};
+
+/// Where claims are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreUrl {
+    /// `memory:`: this process only. For tests.
+    Memory,
+    /// `sqlite:FILE`: one file, no service.
+    Sqlite(PathBuf),
+    /// `postgres://user@host/database`: several replicas.
+    Postgres(String),
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("{0:?} is no store. hint: sqlite:FILE, postgres://USER@HOST/DATABASE or memory:")]
+    Url(String),
+    #[error("this build has no {0} store. hint: enable the feature {0:?} of the crate `oncegate`")]
+    NotBuilt(&'static str),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl FromStr for StoreUrl {
+    type Err = OpenError;
+
+    fn from_str(url: &str) -> Result<Self, OpenError> {
+        match url.split_once(':') {
+            Some(("memory", "")) => Ok(StoreUrl::Memory),
+            Some(("sqlite", file)) if !file.trim_start_matches('/').is_empty() => {
+                // sqlite:///var/x.db is how others write /var/x.db.
+                Ok(StoreUrl::Sqlite(file.strip_prefix("//").unwrap_or(file).into()))
+            }
+            Some(("postgres" | "postgresql", rest)) if rest.starts_with("//") => Ok(StoreUrl::Postgres(url.into())),
+            // The rest of it may hold a password.
+            Some((scheme, _)) => Err(OpenError::Url(format!("{scheme}:…"))),
+            None => Err(OpenError::Url(url.into())),
+        }
+    }
+}
+
+impl StoreUrl {
+    /// Opens the store and brings its schema up to date.
+    pub async fn open(&self) -> Result<Arc<dyn Store>, OpenError> {
+        match self {
+            StoreUrl::Memory => Ok(Arc::new(MemoryStore::default())),
+            #[cfg(feature = "sqlite")]
+            StoreUrl::Sqlite(file) => Ok(Arc::new(oncegate_sqlite::SqliteStore::open(file, Default::default())?)),
+            #[cfg(feature = "postgres")]
+            StoreUrl::Postgres(url) => {
+                Ok(Arc::new(oncegate_postgres::PostgresStore::open(url, Default::default()).await?))
+            }
+            #[cfg(not(feature = "sqlite"))]
+            StoreUrl::Sqlite(_) => Err(OpenError::NotBuilt("sqlite")),
+            #[cfg(not(feature = "postgres"))]
+            StoreUrl::Postgres(_) => Err(OpenError::NotBuilt("postgres")),
+        }
+    }
+
+    /// The steps of the store's schema, and which of them are applied. Changes nothing.
+    pub async fn migrations(&self) -> Result<Vec<Migration>, OpenError> {
+        match self {
+            StoreUrl::Memory => Ok(vec![]),
+            #[cfg(feature = "sqlite")]
+            StoreUrl::Sqlite(file) => Ok(oncegate_sqlite::SqliteStore::pending(file)?),
+            #[cfg(feature = "postgres")]
+            StoreUrl::Postgres(url) => Ok(oncegate_postgres::migrations(url, None).await?),
+            #[cfg(not(feature = "sqlite"))]
+            StoreUrl::Sqlite(_) => Err(OpenError::NotBuilt("sqlite")),
+            #[cfg(not(feature = "postgres"))]
+            StoreUrl::Postgres(_) => Err(OpenError::NotBuilt("postgres")),
+        }
+    }
+}
+
+/// An open store in one workspace. Cheap to clone.
+#[derive(Clone)]
+pub struct Gate {
+    ledger: Arc<Ledger>,
+    workspace: WorkspaceName,
+}
+
+impl Gate {
+    /// Opens the store at `url`, in the workspace `default`.
+    pub async fn open(url: &str) -> Result<Gate, OpenError> {
+        let store = url.parse::<StoreUrl>()?.open().await?;
+        Ok(Gate::over(store, Arc::new(())))
+    }
+
+    /// Over a store that is open already, with somebody who hears of every decision.
+    pub fn over(store: Arc<dyn Store>, observer: Arc<dyn Observer>) -> Gate {
+        Gate { ledger: Arc::new(Ledger::start(store, observer)), workspace: WorkspaceName::default_workspace() }
+    }
+
+    /// The same store, in another workspace.
+    pub fn in_workspace(&self, name: &str) -> Result<Gate, InvalidName> {
+        Ok(Gate { ledger: self.ledger.clone(), workspace: WorkspaceName::new(name)? })
+    }
+
+    /// A guard: claims under `name`, by `policy`.
+    pub fn guard(&self, name: &str, policy: Policy) -> Result<Guard, InvalidName> {
+        Ok(Guard::new(self.ledger.clone(), self.workspace.clone(), GuardName::new(name)?, policy))
+    }
+
+    /// Finishes what is under way. Claims that are in flight stay so until their leases end.
+    pub async fn close(&self) {
+        self.ledger.close().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_url_is_read_or_refused_without_showing_a_password() {
+        let parse = |url: &str| url.parse::<StoreUrl>();
+        assert_eq!(parse("memory:").unwrap(), StoreUrl::Memory);
+        assert_eq!(parse("sqlite:data/x.db").unwrap(), StoreUrl::Sqlite("data/x.db".into()));
+        assert_eq!(parse("sqlite:///var/x.db").unwrap(), StoreUrl::Sqlite("/var/x.db".into()));
+        assert_eq!(parse("sqlite:/var/x.db").unwrap(), StoreUrl::Sqlite("/var/x.db".into()));
+        assert!(matches!(parse("postgresql://a@b/c").unwrap(), StoreUrl::Postgres(_)));
+        for bad in ["", "sqlite", "sqlite:", "sqlite://", "memory:x", "mysql://u:secret@h/d", "postgres:u:secret@h"] {
+            let error = parse(bad).unwrap_err().to_string();
+            assert!(error.contains("hint:") && !error.contains("secret"), "{bad}: {error}");
+        }
+    }
+}

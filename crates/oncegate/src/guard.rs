@@ -1,0 +1,148 @@
+//! A guard: one policy over claims under one name.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use oncegate_core::{Answer, Claim, ClaimKey, Command, GuardName, Policy, Refusal, Terms, Time, Token, Verdict, WorkspaceName};
+use oncegate_store::StoreError;
+
+use crate::key::Part;
+use crate::ledger::Ledger;
+
+/// Cheap to clone. How a closure is run under it: [`Guard::run`].
+#[derive(Clone)]
+pub struct Guard {
+    pub(crate) ledger: Arc<Ledger>,
+    workspace: WorkspaceName,
+    name: GuardName,
+    pub(crate) policy: Policy,
+    pub(crate) wait: Duration,
+}
+
+impl Guard {
+    pub(crate) fn new(ledger: Arc<Ledger>, workspace: WorkspaceName, name: GuardName, policy: Policy) -> Self {
+        Guard { ledger, workspace, name, policy, wait: Duration::ZERO }
+    }
+
+    /// How long a caller waits where another is at work on the same key. Not at all unless told.
+    pub fn waiting(self, wait: Duration) -> Self {
+        Guard { wait, ..self }
+    }
+
+    /// The key of these parts under this guard.
+    pub fn key<K>(&self, parts: K) -> ClaimKey
+    where
+        K: IntoIterator,
+        K::Item: Into<Part>,
+    {
+        ClaimKey::of(&self.workspace, &self.name, &crate::key::parts(parts))
+    }
+
+    /// Claims `key`. The winner must settle, fail or release through its [`Owner`], and renew while it works;
+    /// [`Guard::run`] does all of that.
+    pub async fn claim(&self, key: &ClaimKey) -> Result<Claimed, StoreError> {
+        let reading = self.ledger.claim(key, self.terms(), self.wait).await?;
+        Ok(match reading.value {
+            Answer::Won(claim) => Claimed::Won(Owner { ledger: self.ledger.clone(), claim }),
+            Answer::Duplicate(claim) => Claimed::Duplicate { age: reading.now.since(claim.created_at), claim },
+            Answer::InFlight(claim) => Claimed::InFlight { lease_until: claim.lease_until },
+            Answer::Mismatch(_) => Claimed::Mismatch,
+            Answer::Held(claim) => Claimed::Held { since: claim.settled_at.unwrap_or(claim.lease_until) },
+            other => unreachable!("not an answer to a claim: {other:?}"),
+        })
+    }
+
+    /// The claim under `key` as it stands.
+    pub async fn find(&self, key: &ClaimKey) -> Result<Option<Claim>, StoreError> {
+        Ok(self.ledger.read(key).await?.value)
+    }
+
+    fn terms(&self) -> Terms {
+        Terms {
+            window: self.policy.window,
+            lease: self.policy.lease,
+            lost: self.policy.lost,
+            fingerprint: None,
+            attributes: None,
+            parts: None,
+        }
+    }
+}
+
+/// What a caller gets.
+pub enum Claimed {
+    Won(Owner),
+    /// Settled already.
+    Duplicate { claim: Claim, age: Duration },
+    /// Another is at work, and was until the wait was over.
+    InFlight { lease_until: Time },
+    /// Made from a different fingerprint.
+    Mismatch,
+    /// Its owner is gone, and nobody may take over: `unknown`.
+    Held { since: Time },
+}
+
+/// The owner of a claim. Every verb is fenced: once another owns it, all of them are refused.
+#[derive(Clone)]
+pub struct Owner {
+    ledger: Arc<Ledger>,
+    claim: Claim,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum OwnerError {
+    #[error("no longer the owner: {0}")]
+    Fenced(Refusal),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl Owner {
+    /// The fencing token: pass it on to whatever can refuse a smaller one.
+    pub fn token(&self) -> Token {
+        self.claim.token
+    }
+
+    /// 1 for the first owner; more after take-overs: the effect may have happened before.
+    pub fn attempt(&self) -> i32 {
+        self.claim.attempt
+    }
+
+    pub fn key(&self) -> &ClaimKey {
+        &self.claim.key
+    }
+
+    pub async fn renew(&self) -> Result<(), OwnerError> {
+        self.apply(Command::Renew { token: self.token(), lease: None }).await
+    }
+
+    pub async fn settle(&self, outcome: Option<Bytes>) -> Result<(), OwnerError> {
+        self.settle_as(Verdict::Done, outcome).await
+    }
+
+    pub async fn fail(&self, outcome: Option<Bytes>) -> Result<(), OwnerError> {
+        self.settle_as(Verdict::Failed, outcome).await
+    }
+
+    /// The owner cannot say whether the effect happened.
+    pub async fn settle_unknown(&self, outcome: Option<Bytes>) -> Result<(), OwnerError> {
+        self.settle_as(Verdict::Unknown, outcome).await
+    }
+
+    /// Nothing happened: the next caller may try.
+    pub async fn release(&self) -> Result<(), OwnerError> {
+        self.apply(Command::Release { token: self.token() }).await
+    }
+
+    pub(crate) async fn settle_as(&self, verdict: Verdict, outcome: Option<Bytes>) -> Result<(), OwnerError> {
+        self.apply(Command::Settle { token: self.token(), verdict, outcome }).await
+    }
+
+    pub(crate) async fn apply(&self, command: Command) -> Result<(), OwnerError> {
+        match self.ledger.apply(self.key(), command).await?.value {
+            Answer::Refused(refusal) => Err(OwnerError::Fenced(refusal)),
+            _ => Ok(()),
+        }
+    }
+}

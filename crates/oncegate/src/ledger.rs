@@ -1,0 +1,138 @@
+//! The ledger: every claim of a process goes through here.
+//!
+//! It adds to a store what no store should have to think of: callers that wait and are woken,
+//! duplicates counted behind their backs, and an [`Observer`] that hears of every decision.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use oncegate_core::{Answer, Claim, ClaimKey, Command, Terms, Time};
+use oncegate_store::{Committed, Op, Reading, Store, StoreError, Waiters};
+use tokio::time::Instant;
+
+use crate::duplicates::Duplicates;
+use crate::sweeper::Sweeper;
+
+/// Hears of what the ledger does. Called on the caller's task: be quick.
+pub trait Observer: Send + Sync + 'static {
+    fn decided(&self, _decided: &Decided<'_>) {}
+    fn store_failed(&self, _key: &ClaimKey, _error: &StoreError) {}
+    fn swept(&self, _claims: usize) {}
+}
+
+/// Somebody asked something of a claim, and this is what they were told.
+pub struct Decided<'a> {
+    pub key: &'a ClaimKey,
+    pub command: &'a Command,
+    pub answer: &'a Answer,
+    pub now: Time,
+    /// Whether the caller waited for another's claim.
+    pub waited: bool,
+}
+
+/// The observer that does nothing.
+impl Observer for () {}
+
+pub struct Ledger {
+    store: Arc<dyn Store>,
+    waiters: Arc<Waiters>,
+    observer: Arc<dyn Observer>,
+    duplicates: Duplicates,
+    sweeper: Sweeper,
+}
+
+impl Ledger {
+    /// Starts the ledger's background work on the current tokio runtime.
+    pub fn start(store: Arc<dyn Store>, observer: Arc<dyn Observer>) -> Self {
+        let waiters = Arc::new(Waiters::default());
+        store.attach(waiters.clone());
+        Ledger {
+            duplicates: Duplicates::start(store.clone()),
+            sweeper: Sweeper::start(store.clone(), observer.clone()),
+            waiters,
+            observer,
+            store,
+        }
+    }
+
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    /// Claims `key`. Where its owner is at work, waits up to `wait` for it to settle, release or die.
+    pub async fn claim(&self, key: &ClaimKey, terms: Terms, wait: Duration) -> Result<Reading<Answer>, StoreError> {
+        let command = Command::Claim(terms);
+        let mut reading = self.ask(key, &command).await?;
+        let waits = !wait.is_zero() && matches!(reading.value, Answer::InFlight(_));
+        if waits {
+            reading = self.wait_and_claim(key, &command, wait).await?;
+        }
+        if let Some(met) = reading.value.met() {
+            self.duplicates.count(met, reading.now);
+        }
+        self.tell(key, &command, &reading, waits);
+        Ok(reading)
+    }
+
+    /// An owner's or a person's verb.
+    pub async fn apply(&self, key: &ClaimKey, command: Command) -> Result<Reading<Answer>, StoreError> {
+        let reading = self.ask(key, &command).await?;
+        if matches!(reading.value, Answer::Applied(_)) && !matches!(command, Command::Renew { .. }) {
+            self.waiters.wake(&key.workspace, key.id);
+        }
+        self.tell(key, &command, &reading, false);
+        Ok(reading)
+    }
+
+    pub async fn read(&self, key: &ClaimKey) -> Result<Reading<Option<Claim>>, StoreError> {
+        self.store.read(key).await.inspect_err(|error| self.observer.store_failed(key, error))
+    }
+
+    /// Stops the background work, writes what is still to be written behind, and closes the store.
+    pub async fn close(&self) {
+        self.sweeper.stop();
+        self.duplicates.stop().await;
+        self.store.close().await;
+    }
+
+    /// Registers first and asks after, so that a settle in between is not missed. Sleeps until woken,
+    /// or until the owner's lease ends and the claim may be taken over, or until `wait` is over.
+    async fn wait_and_claim(
+        &self,
+        key: &ClaimKey,
+        command: &Command,
+        wait: Duration,
+    ) -> Result<Reading<Answer>, StoreError> {
+        let deadline = Instant::now() + wait;
+        let mut waiter = self.waiters.register(&key.workspace, key.id);
+        loop {
+            self.store.expect_wake(key).await.inspect_err(|error| self.observer.store_failed(key, error))?;
+            let reading = self.ask(key, command).await?;
+            let Answer::InFlight(claim) = &reading.value else { return Ok(reading) };
+            if Instant::now() >= deadline {
+                return Ok(reading);
+            }
+            let lease_left = claim.lease_until.since(reading.now);
+            let until = deadline.min(Instant::now() + lease_left);
+            // Whichever it is, the next look decides.
+            let _ = tokio::time::timeout_at(until, waiter.woken()).await;
+        }
+    }
+
+    async fn ask(&self, key: &ClaimKey, command: &Command) -> Result<Reading<Answer>, StoreError> {
+        let op = Op { key: key.clone(), command: command.clone() };
+        match self.store.commit(op.into()).await {
+            Ok(Committed { mut answers, now }) => {
+                Ok(Reading { value: answers.pop().expect("one operation has one answer"), now })
+            }
+            Err(error) => {
+                self.observer.store_failed(key, &error);
+                Err(error)
+            }
+        }
+    }
+
+    fn tell(&self, key: &ClaimKey, command: &Command, reading: &Reading<Answer>, waited: bool) {
+        self.observer.decided(&Decided { key, command, answer: &reading.value, now: reading.now, waited });
+    }
+}

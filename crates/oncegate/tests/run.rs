@@ -1,0 +1,210 @@
+//! What `Guard::run` promises.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use oncegate::store::{
+    ApiKey, Commit, Committed, DuplicateCount, Keyring, MemoryStore, Page, Query, Reading, Report, Store, StoreError,
+};
+use oncegate::{Claim, ClaimKey, Gate, How, OnFailure, OnStoreError, Policy, RunError, State, Time, WorkspaceName};
+
+async fn gate() -> Gate {
+    Gate::open("memory:").await.unwrap()
+}
+
+type Io = std::io::Error;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn fifty_callers_at_once_run_it_once_and_all_get_its_value() {
+    let guard = gate().await.guard("g", Policy::default()).unwrap().waiting(Duration::from_secs(10));
+    let runs = Arc::new(AtomicU32::new(0));
+    let callers = (0..50).map(|caller| {
+        let (guard, runs) = (guard.clone(), runs.clone());
+        tokio::spawn(async move {
+            guard
+                .run(["k"], |_| async move {
+                    runs.fetch_add(1, Ordering::Relaxed);
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    Ok::<_, Io>(caller)
+                })
+                .await
+                .unwrap()
+                .value
+        })
+    });
+    let mut values = vec![];
+    for caller in callers.collect::<Vec<_>>() {
+        values.push(caller.await.unwrap());
+    }
+    assert_eq!(runs.load(Ordering::Relaxed), 1);
+    assert!(values.iter().all(|value| *value == values[0]));
+}
+
+#[tokio::test]
+async fn a_waiter_is_woken_by_the_settle_and_not_by_a_timer() {
+    let guard = gate().await.guard("g", Policy::default()).unwrap().waiting(Duration::from_secs(30));
+    let (settled_at, woken_at) = tokio::join!(
+        async {
+            guard
+                .run(["k"], |_| async {
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    Ok::<_, Io>(())
+                })
+                .await
+                .unwrap();
+            Instant::now()
+        },
+        async {
+            tokio::task::yield_now().await;
+            assert!(matches!(guard.run(["k"], |_| async { Ok::<_, Io>(()) }).await.unwrap().how, How::Duplicate { .. }));
+            Instant::now()
+        }
+    );
+    assert!(woken_at.saturating_duration_since(settled_at) < Duration::from_secs(5), "long before the wait is over");
+}
+
+#[tokio::test]
+async fn a_failed_effect_is_released_or_kept_as_the_policy_says() {
+    let fail = |_| async { Err::<(), _>(Io::other("refused")) };
+    let released = gate().await.guard("g", Policy::default()).unwrap();
+    assert!(matches!(released.run(["k"], fail).await, Err(RunError::Effect(_))));
+    assert_eq!(released.run(["k"], |_| async { Ok::<_, Io>(7) }).await.unwrap().how, How::First);
+
+    let policy = Policy { on_failure: OnFailure::Keep, ..Policy::default() };
+    let kept = gate().await.guard("g", policy).unwrap();
+    assert!(matches!(kept.run(["k"], fail).await, Err(RunError::Effect(_))));
+    assert!(matches!(kept.run(["k"], fail).await, Err(RunError::FailedBefore { .. })));
+}
+
+#[tokio::test]
+async fn an_effect_longer_than_its_lease_keeps_it_by_renewing() {
+    let policy = Policy { lease: Duration::from_millis(60), ..Policy::default() };
+    let guard = gate().await.guard("g", policy).unwrap();
+    let slow = guard.run(["k"], |_| async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        Ok::<_, Io>(1)
+    });
+    let impatient = async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        guard.run(["k"], |_| async { Ok::<_, Io>(2) }).await
+    };
+    let (slow, impatient) = tokio::join!(slow, impatient);
+    assert_eq!(slow.unwrap().how, How::First);
+    assert!(matches!(impatient, Err(RunError::InFlight { .. })));
+}
+
+#[tokio::test]
+async fn a_dropped_run_leaves_the_claim_to_its_lease() {
+    let policy = Policy { lease: Duration::from_millis(80), ..Policy::default() };
+    let guard = gate().await.guard("g", policy).unwrap();
+    let endless = guard.run(["k"], |_| async {
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        Ok::<_, Io>(1)
+    });
+    assert!(tokio::time::timeout(Duration::from_millis(20), endless).await.is_err());
+    let guard = guard.waiting(Duration::from_secs(10));
+    let next = guard
+        .run(["k"], |owner| async move {
+            assert_eq!(owner.expect("guarded").attempt(), 2);
+            Ok::<_, Io>(2)
+        })
+        .await;
+    assert_eq!(next.unwrap().value, 2);
+}
+
+#[tokio::test]
+async fn a_store_that_is_away_lets_it_happen_or_not_as_the_policy_says() {
+    let away = Gate::over(Arc::new(Flaky::away_from(0, u32::MAX)), Arc::new(()));
+    let run = async |on_store_error| {
+        let guard = away.guard("g", Policy { on_store_error, ..Policy::default() }).unwrap();
+        guard.run(["k"], |_| async { Ok::<_, Io>(1) }).await
+    };
+    assert!(matches!(run(OnStoreError::Closed).await, Err(RunError::Store(_))));
+    assert_eq!(run(OnStoreError::Open).await.unwrap().how, How::Unguarded);
+}
+
+#[tokio::test]
+async fn when_only_the_settle_fails_the_caller_gets_its_answer_and_the_settle_is_retried() {
+    // The first commit is the claim; the next three, settles, find the store away.
+    let gate = Gate::over(Arc::new(Flaky::away_from(1, 3)), Arc::new(()));
+    let guard = gate.guard("g", Policy::default()).unwrap();
+    assert_eq!(guard.run(["k"], |_| async { Ok::<_, Io>(1) }).await.unwrap().value, 1);
+    let key = guard.key(["k"]);
+    assert_eq!(guard.find(&key).await.unwrap().unwrap().state, State::InFlight);
+    tokio::time::timeout(Duration::from_secs(20), async {
+        while guard.find(&key).await.unwrap().unwrap().state != State::Done {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await
+    .expect("settled behind the caller's back");
+    assert_eq!(guard.run(["k"], |_| async { Ok::<_, Io>(2) }).await.unwrap().value, 1);
+}
+
+#[tokio::test]
+async fn an_outcome_too_large_to_keep_is_a_tombstone_and_never_a_second_run() {
+    let guard = gate().await.guard("g", Policy::default()).unwrap();
+    let large = |_| async { Ok::<_, Io>("x".repeat(2 << 20)) };
+    assert_eq!(guard.run(["k"], large).await.unwrap().value.len(), 2 << 20);
+    assert!(matches!(guard.run(["k"], large).await, Err(RunError::OutcomeNotReadable { .. })));
+}
+
+/// A memory store whose commits from the `from`th on fail, `count` times.
+struct Flaky {
+    store: MemoryStore,
+    commits: AtomicU32,
+    away: std::ops::Range<u32>,
+}
+
+impl Flaky {
+    fn away_from(from: u32, count: u32) -> Self {
+        Flaky { store: MemoryStore::default(), commits: AtomicU32::new(0), away: from..from.saturating_add(count) }
+    }
+}
+
+#[async_trait]
+impl Store for Flaky {
+    async fn commit(&self, commit: Commit) -> Result<Committed, StoreError> {
+        if self.away.contains(&self.commits.fetch_add(1, Ordering::Relaxed)) {
+            return Err(StoreError::Unavailable("away".into()));
+        }
+        self.store.commit(commit).await
+    }
+    async fn read(&self, key: &ClaimKey) -> Result<Reading<Option<Claim>>, StoreError> {
+        self.store.read(key).await
+    }
+    async fn scan(&self, query: Query) -> Result<Page, StoreError> {
+        self.store.scan(query).await
+    }
+    async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
+        self.store.sweep(limit).await
+    }
+    async fn count_duplicates(&self, counts: Vec<DuplicateCount>) -> Result<(), StoreError> {
+        self.store.count_duplicates(counts).await
+    }
+    async fn report(&self) -> Result<Report, StoreError> {
+        self.store.report().await
+    }
+    async fn close(&self) {}
+}
+
+#[async_trait]
+impl Keyring for Flaky {
+    async fn create_workspace(&self, name: &WorkspaceName) -> Result<bool, StoreError> {
+        self.store.create_workspace(name).await
+    }
+    async fn workspaces(&self) -> Result<Vec<(WorkspaceName, Time)>, StoreError> {
+        self.store.workspaces().await
+    }
+    async fn create_key(&self, key: ApiKey) -> Result<bool, StoreError> {
+        self.store.create_key(key).await
+    }
+    async fn keys(&self) -> Result<Vec<ApiKey>, StoreError> {
+        self.store.keys().await
+    }
+    async fn revoke_key(&self, id: &str) -> Result<bool, StoreError> {
+        self.store.revoke_key(id).await
+    }
+}
