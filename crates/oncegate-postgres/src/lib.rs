@@ -1,1 +1,35 @@
+//! Claims in PostgreSQL, shared by any number of equal replicas.
+//!
+//! Promises: the primary key, in one conditional statement, decides every race; an answer is given only after
+//! its COMMIT; a COMMIT whose answer got lost is looked up, not guessed; a server that is away, slow or half-open
+//! is an error within a few seconds, and the store is back about a second after the server is.
+//!
+//! Operations of concurrent callers share their statements and their COMMIT: a bounded [`queue`] feeds a few
+//! [`lane`]s of one connection each, and each takes whatever waits when it is free ([`batch`]).
+//! What is not an operation on a claim goes over a [`desk`]. Settled claims that somebody waits for are announced
+//! on the channel `oncegate_<schema>` ([`listen`]).
+//!
+//! Needs PostgreSQL 13. Connections are not encrypted: a URL that asks for it is refused.
 
+mod batch;
+mod commit;
+mod decide;
+mod desk;
+mod fault;
+mod job;
+mod keyring;
+mod lane;
+mod line;
+mod link;
+mod listen;
+mod migrate;
+mod queue;
+mod report;
+mod row;
+mod server;
+mod store;
+mod write;
+
+pub use migrate::{migrate, migrations};
+pub use server::Options;
+pub use store::PostgresStore;

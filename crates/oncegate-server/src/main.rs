@@ -1,1 +1,17 @@
-fn main() {}
+//! `oncegate`: the server and the command line.
+
+mod api;
+mod auth;
+mod cli;
+mod config;
+mod log;
+mod observe;
+mod problem;
+mod rate;
+mod serve;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::run()
+}

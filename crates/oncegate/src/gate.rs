@@ -74,7 +74,7 @@ impl StoreUrl {
             #[cfg(feature = "sqlite")]
             StoreUrl::Sqlite(file) => Ok(oncegate_sqlite::SqliteStore::pending(file)?),
             #[cfg(feature = "postgres")]
-            StoreUrl::Postgres(url) => Ok(oncegate_postgres::migrations(url, None).await?),
+            StoreUrl::Postgres(url) => Ok(oncegate_postgres::migrations(url, &Default::default()).await?),
             #[cfg(not(feature = "sqlite"))]
             StoreUrl::Sqlite(_) => Err(OpenError::NotBuilt("sqlite")),
             #[cfg(not(feature = "postgres"))]

@@ -2,23 +2,24 @@
 
 use oncegate_core::{Answer, Command, State, Time};
 
-use super::worker::{Letter, Request, Verb, Worker};
+use super::worker::{Letter, Verb, Worker};
 use super::{ClaimModel, Fault, World, shelf};
 
-/// One step. Workers and late letters are named by their place.
+/// One step. Workers and late letters are named by their place, which a step may change.
+///
+/// A letter that arrives is sent and answered in one step: a sender that is paused before
+/// it asks and one that waits for its answer are the same to everybody else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    Send(usize, Verb),
-    /// The worker's letter reaches the store, and the answer reaches the worker.
-    Arrive(usize),
-    /// The letter reaches the store and does its work; the answer is lost.
-    ArriveUnanswered(usize),
-    /// The worker has waited long enough and sends the same again. What it gave up on may still arrive.
-    Repeat(usize),
+    Ask(usize, Verb),
+    /// The letter does its work at the store; the answer is lost.
+    AskUnanswered(usize, Verb),
+    /// The letter stays under way. Its sender gives up on it and may ask again, or crash, before it arrives.
+    AskDelayed(usize, Verb),
+    ArriveLate(usize),
     StartEffect(usize),
     /// The worker dies and is started again, knowing nothing.
     Crash(usize),
-    ArriveLate(usize),
     Tick,
     StepBack,
     Sweep,
@@ -29,7 +30,8 @@ pub enum Action {
 impl World {
     pub(super) fn possible(&self, fault: Option<Fault>, actions: &mut Vec<Action>) {
         for (place, worker) in self.workers.iter().enumerate() {
-            if self.is_first_of_its_kind(place) {
+            // Two workers that know the same would do the same.
+            if place == 0 || *worker != self.workers[place - 1] {
                 self.possible_for(place, worker, actions);
             }
         }
@@ -48,26 +50,23 @@ impl World {
         }
     }
 
-    /// Two workers that know the same would do the same.
-    fn is_first_of_its_kind(&self, place: usize) -> bool {
-        place == 0 || self.workers[place] != self.workers[place - 1]
-    }
-
     fn possible_for(&self, place: usize, worker: &Worker, actions: &mut Vec<Action>) {
         let mishaps_left = self.left.mishaps > 0;
-        actions.extend(worker.verbs().iter().map(|verb| Action::Send(place, *verb)));
+        for verb in worker.verbs() {
+            if *verb == Verb::Release && worker.unanswered.is_none() && self.left.releases == 0 {
+                continue;
+            }
+            actions.push(Action::Ask(place, *verb));
+            if mishaps_left {
+                actions.push(Action::AskUnanswered(place, *verb));
+            }
+            // A claim says nothing of its sender: a late one is another's, unanswered.
+            if mishaps_left && *verb != Verb::Claim {
+                actions.push(Action::AskDelayed(place, *verb));
+            }
+        }
         if worker.may_start() {
             actions.push(Action::StartEffect(place));
-        }
-        match worker.request {
-            Some(Request { answer_lost: true, .. }) => actions.push(Action::Repeat(place)),
-            Some(Request { answer_lost: false, .. }) => {
-                actions.push(Action::Arrive(place));
-                if mishaps_left {
-                    actions.extend([Action::ArriveUnanswered(place), Action::Repeat(place)]);
-                }
-            }
-            None => {}
         }
         if mishaps_left && *worker != Worker::default() {
             actions.push(Action::Crash(place));
@@ -78,25 +77,23 @@ impl World {
 impl ClaimModel {
     pub(super) fn take(&self, world: &mut World, action: Action) {
         match action {
-            Action::Send(place, verb) => world.workers[place].send(verb),
-            Action::Arrive(place) => {
-                let letter = world.request(place).letter;
-                let answer = self.deliver(world, letter);
-                world.workers[place].hear(&answer);
+            Action::Ask(place, verb) => {
+                let answer = self.deliver(world, world.workers[place].letter(verb));
+                world.workers[place].hears(verb, &answer);
             }
-            Action::ArriveUnanswered(place) => {
+            Action::AskUnanswered(place, verb) => {
                 world.left.mishaps -= 1;
-                let letter = world.request(place).letter;
-                self.deliver(world, letter);
-                world.workers[place].request = Some(Request { letter, answer_lost: true });
+                self.deliver(world, world.workers[place].letter(verb));
+                world.workers[place].hears_nothing(verb);
             }
-            Action::Repeat(place) => {
-                let verb = world.request(place).letter.verb;
-                if let Some(letter) = world.workers[place].give_up() {
-                    world.left.mishaps -= 1;
-                    world.late.push(letter);
-                }
-                world.workers[place].send(verb);
+            Action::AskDelayed(place, verb) => {
+                world.left.mishaps -= 1;
+                world.late.push(world.workers[place].letter(verb));
+                world.workers[place].hears_nothing(verb);
+            }
+            Action::ArriveLate(place) => {
+                let letter = world.late.remove(place);
+                self.deliver(world, letter);
             }
             Action::StartEffect(place) => {
                 let worker = &mut world.workers[place];
@@ -105,13 +102,7 @@ impl ClaimModel {
             }
             Action::Crash(place) => {
                 world.left.mishaps -= 1;
-                let under_way = world.workers[place].give_up();
-                world.late.extend(under_way);
                 world.workers[place] = Worker::default();
-            }
-            Action::ArriveLate(place) => {
-                let letter = world.late.remove(place);
-                self.deliver(world, letter);
             }
             Action::Tick => {
                 world.left.ticks -= 1;
@@ -130,6 +121,9 @@ impl ClaimModel {
     fn deliver(&self, world: &mut World, letter: Letter) -> Answer {
         let before = world.shelf.clone();
         let answer = world.shelf.commit(&letter.command(shelf::terms(self.lost)), world.now, self.fault);
+        if letter.verb == Verb::Release && answer.is_accepted() {
+            world.left.releases = world.left.releases.saturating_sub(1);
+        }
         let records = (before.record(), world.shelf.record());
         world.just = world.ledger.note(&letter, &answer, records, world.now);
         answer
@@ -140,11 +134,5 @@ impl ClaimModel {
         if let Answer::Applied(claim) = world.shelf.commit(&resolve, world.now, self.fault) {
             world.ledger.resolved(&claim);
         }
-    }
-}
-
-impl World {
-    fn request(&self, place: usize) -> Request {
-        self.workers[place].request.expect("the action is possible only while the worker waits")
     }
 }

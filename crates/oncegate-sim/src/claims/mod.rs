@@ -18,7 +18,7 @@ use stateright::{Model, Property};
 pub use actions::Action;
 pub use ledger::{Event, Ledger};
 pub use shelf::{Fault, Shelf};
-pub use worker::{Letter, Request, Verb, Worker};
+pub use worker::{Letter, Verb, Worker};
 
 /// How far the checker goes. Each bound ends one way in which the world could go on for good.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +29,8 @@ pub struct Bounds {
     pub steps_back: u8,
     /// Crashes, lost answers and requests given up on while under way, in all.
     pub mishaps: u8,
+    /// How often an owner gives the key back. Each time the next token can run further ahead of the clock.
+    pub releases: u8,
 }
 
 /// The model: whose workers these are, under which policy, on a store with which fault.
@@ -62,6 +64,7 @@ pub struct Left {
     pub ticks: u8,
     pub steps_back: u8,
     pub mishaps: u8,
+    pub releases: u8,
 }
 
 impl Model for ClaimModel {
@@ -69,13 +72,13 @@ impl Model for ClaimModel {
     type Action = Action;
 
     fn init_states(&self) -> Vec<World> {
-        let Bounds { ticks, steps_back, mishaps } = self.bounds;
+        let Bounds { ticks, steps_back, mishaps, releases } = self.bounds;
         vec![World {
             now: shelf::START,
             shelf: Shelf::default(),
             workers: vec![Worker::default(); self.workers],
             late: Vec::new(),
-            left: Left { ticks, steps_back, mishaps },
+            left: Left { ticks, steps_back, mishaps, releases },
             ledger: Ledger::default(),
             just: None,
         }]

@@ -42,52 +42,44 @@ fn outcome_of(token: Token) -> Bytes {
     Bytes::copy_from_slice(&token.0.to_be_bytes())
 }
 
-/// A letter that its sender waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Request {
-    pub letter: Letter,
-    /// The store has it and has answered, and the answer was lost. The sender cannot tell.
-    pub answer_lost: bool,
-}
-
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Worker {
     /// Set while the worker takes itself for the owner, rightly or not.
     pub token: Option<Token>,
     pub started: bool,
-    pub request: Option<Request>,
+    /// What it asked for as the owner without hearing back. It cannot tell whether that arrived, and
+    /// asks the same again until it is told.
+    pub unanswered: Option<Verb>,
 }
 
 impl Worker {
-    /// What the worker may send now, if it waits for nothing.
-    pub fn verbs(&self) -> &'static [Verb] {
-        match (self.request, self.token, self.started) {
-            (Some(_), _, _) => &[],
-            (None, None, _) => &[Verb::Claim],
-            (None, Some(_), false) => &[Verb::Renew, Verb::Release],
-            (None, Some(_), true) => &[Verb::Renew, Verb::Settle],
+    /// What the worker may ask for now.
+    pub fn verbs(&self) -> &[Verb] {
+        match (self.token, &self.unanswered, self.started) {
+            (None, _, _) => &[Verb::Claim],
+            (Some(_), Some(again), _) => std::slice::from_ref(again),
+            (Some(_), None, false) => &[Verb::Renew, Verb::Release],
+            (Some(_), None, true) => &[Verb::Renew, Verb::Settle],
         }
     }
 
-    /// Renewing goes on beside the effect; a worker that gave the key back must not start.
+    /// Renewing goes on beside the effect; a worker that is giving the key back must not start.
     pub fn may_start(&self) -> bool {
-        let giving_back = self.request.is_some_and(|request| request.letter.verb != Verb::Renew);
-        self.token.is_some() && !self.started && !giving_back
+        self.token.is_some() && !self.started && matches!(self.unanswered, None | Some(Verb::Renew))
     }
 
-    pub fn send(&mut self, verb: Verb) {
-        self.request = Some(Request { letter: Letter { verb, token: self.token }, answer_lost: false });
+    pub fn letter(&self, verb: Verb) -> Letter {
+        Letter { verb, token: self.token }
     }
 
-    /// Stops waiting, and returns the letter if it has yet to arrive.
-    pub fn give_up(&mut self) -> Option<Letter> {
-        self.request.take().filter(|request| !request.answer_lost).map(|request| request.letter)
+    pub fn hears_nothing(&mut self, verb: Verb) {
+        self.unanswered = self.token.map(|_| verb);
     }
 
-    /// Takes in the answer to its request. Whoever is refused knows that it is not the owner.
-    pub fn hear(&mut self, answer: &Answer) {
-        let request = self.request.take().expect("an answer is heard only by who waits for it");
-        match (request.letter.verb, answer) {
+    /// Whoever is refused knows that it is not the owner.
+    pub fn hears(&mut self, verb: Verb, answer: &Answer) {
+        self.unanswered = None;
+        match (verb, answer) {
             (Verb::Claim, Answer::Won(claim)) => self.token = Some(claim.token),
             (Verb::Renew, Answer::Applied(_)) => {}
             _ => *self = Worker::default(),

@@ -1,0 +1,5 @@
+-- Ends a backend that still holds a transaction whose client is gone, so that it commits or aborts now.
+--   $1 backend   $2 transaction
+SELECT pg_terminate_backend(pid)
+FROM pg_stat_activity
+WHERE pid = $1::integer AND backend_xid = ($2::text::xid8)::xid

@@ -1,0 +1,195 @@
+//! What becomes of commits whose records have been read, as far as it can be said before anything is written.
+//!
+//! Several of them may be about one key. Those that change nothing are answered from the record that was read.
+//! The first that changes something is to be written; those after it follow it, and are looked at again only
+//! when that write is committed: nobody is told of something that may yet be undone.
+
+use std::collections::HashMap;
+
+use oncegate_core::{Answer, Claim, ClaimKey, Command, Decision, Moment, Time, Token, decide};
+use oncegate_store::{Committed, StoreError};
+
+use crate::job::Job;
+use crate::row::Records;
+
+/// One record to be written.
+pub(crate) struct Write {
+    /// Token and version of the record that it replaces; `None` where it is created.
+    pub was: Option<(Token, i64)>,
+    pub next: Claim,
+    /// Past this the decision no longer stands: the lease that it was made under, or gives, is over.
+    pub stands_until: Time,
+    /// A claim, which replaces what the last owner brought; else a verb, which leaves that alone.
+    pub new_owner: bool,
+    /// Whether those who wait want to hear of it.
+    pub announce: bool,
+}
+
+/// A commit that has something to write.
+pub(crate) struct Decided {
+    job: Job,
+    answers: Vec<Answer>,
+    moment: Moment,
+    /// All or none of them. One, unless the job is alone.
+    pub writes: Vec<Write>,
+    /// Commits on the same key that came later, and when the last of them was read.
+    followers: Vec<Job>,
+    followed_at: Moment,
+}
+
+impl AsRef<Job> for Decided {
+    fn as_ref(&self) -> &Job {
+        &self.job
+    }
+}
+
+/// The distinct keys of some commits, and where each operation's key is among them.
+pub(crate) struct Keys<'a> {
+    pub distinct: Vec<&'a ClaimKey>,
+    pub places: Vec<usize>,
+}
+
+impl<'a> Keys<'a> {
+    pub fn of(jobs: &'a [Job]) -> Keys<'a> {
+        let mut known = HashMap::new();
+        let mut keys = Keys { distinct: vec![], places: vec![] };
+        for key in jobs.iter().flat_map(Job::keys) {
+            let place = *known.entry(key).or_insert(keys.distinct.len());
+            if place == keys.distinct.len() {
+                keys.distinct.push(key);
+            }
+            keys.places.push(place);
+        }
+        keys
+    }
+}
+
+/// Decides all, answers those that write nothing, and returns the others. `places` is from [`Keys`].
+pub(crate) fn decide_all(jobs: Vec<Job>, places: &[usize], records: &Records) -> Vec<Decided> {
+    let mut all: Vec<Decided> = vec![];
+    let mut leaders: Vec<Option<usize>> = vec![None; records.claims.len()];
+    let mut places = places;
+    for job in jobs {
+        let (of_job, rest) = places.split_at(job.commit.ops.len());
+        places = rest;
+        if job.alone {
+            all.extend(decide_together(job, of_job, records));
+            continue;
+        }
+        let place = of_job[0];
+        match leaders[place] {
+            Some(leader) => all[leader].followers.push(job),
+            None => {
+                if let Some(decided) = decide_one(job, records.claims[place].as_ref(), records.moment) {
+                    leaders[place] = Some(all.len());
+                    all.push(decided);
+                }
+            }
+        }
+    }
+    all
+}
+
+fn decide_one(job: Job, existing: Option<&Claim>, moment: Moment) -> Option<Decided> {
+    let op = &job.commit.ops[0];
+    let Decision { write, answer } = decide(&op.key, existing, &op.command, moment);
+    match write {
+        Some(next) => {
+            let writes = vec![Write::new(existing, &op.command, next)];
+            Some(Decided::new(job, vec![answer], writes, moment))
+        }
+        None => {
+            job.answer(Ok(Committed { answers: vec![answer], now: moment.now }));
+            None
+        }
+    }
+}
+
+/// All or nothing.
+fn decide_together(job: Job, places: &[usize], records: &Records) -> Option<Decided> {
+    if records.claims.len() < places.len() {
+        job.answer(Err(StoreError::Refused("two operations of one commit have the same key".into())));
+        return None;
+    }
+    let moment = records.moment;
+    let mut writes = vec![];
+    let mut answers = vec![];
+    let mut is_needed = false;
+    for (op, &place) in job.commit.ops.iter().zip(places) {
+        let existing = records.claims[place].as_ref();
+        let Decision { write, answer } = decide(&op.key, existing, &op.command, moment);
+        is_needed |= write.is_some();
+        // What is so already is written as it is, so that it is still so when the others are.
+        let next = write.or_else(|| existing.filter(|_| answer.is_accepted()).cloned());
+        writes.extend(next.map(|next| Write::new(existing, &op.command, next)));
+        answers.push(answer);
+    }
+    let is_accepted = answers.iter().all(Answer::is_accepted);
+    if is_needed && is_accepted {
+        return Some(Decided::new(job, answers, writes, moment));
+    }
+    job.answer(Ok(Committed { answers, now: moment.now }));
+    None
+}
+
+impl Decided {
+    fn new(job: Job, answers: Vec<Answer>, writes: Vec<Write>, moment: Moment) -> Decided {
+        assert!(!writes.is_empty(), "what writes nothing has been answered");
+        Decided { job, answers, moment, writes, followers: vec![], followed_at: moment }
+    }
+
+    /// Of its first write.
+    pub fn key(&self) -> &ClaimKey {
+        &self.writes[0].next.key
+    }
+
+    /// Another that was decided on the same key, without knowing of this one.
+    pub fn lead(&mut self, later: Decided) {
+        self.followed_at = later.moment;
+        self.followers.extend(later.into_jobs());
+    }
+
+    /// Takes as many flags as it has writes, and says whether all are set.
+    pub fn take_landed(&self, flags: &mut &[bool]) -> bool {
+        let (own, rest) = flags.split_at(self.writes.len());
+        *flags = rest;
+        own.iter().all(|landed| *landed)
+    }
+
+    /// Its write is committed: it is answered, and so are those who followed it, as far as they too change
+    /// nothing. Hands back those who do.
+    pub fn answer(self) -> Vec<Job> {
+        let Decided { job, answers, moment, writes, followers, followed_at } = self;
+        job.answer(Ok(Committed { answers, now: moment.now }));
+        let decide_again = |job| decide_one(job, Some(&writes[0].next), followed_at);
+        followers.into_iter().filter_map(decide_again).flat_map(Decided::into_jobs).collect()
+    }
+
+    /// Whether it was written is not known. Those who followed it surely wrote nothing.
+    pub fn answer_unknown(self, why: &str) -> Vec<Job> {
+        self.job.answer(Err(StoreError::Unknown(why.into())));
+        self.followers
+    }
+
+    pub fn into_jobs(self) -> Vec<Job> {
+        let mut jobs = self.followers;
+        jobs.insert(0, self.job);
+        jobs
+    }
+}
+
+impl Write {
+    fn new(existing: Option<&Claim>, command: &Command, next: Claim) -> Write {
+        let until = |end: fn(&Claim) -> Time| existing.map_or(Time::NEVER, end);
+        let (stands_until, new_owner, announce) = match command {
+            Command::Claim(_) => (next.lease_until, true, false),
+            Command::Renew { .. } => (until(|claim| claim.lease_until), false, false),
+            // The second of two equal settles, which needs no lease.
+            Command::Settle { .. } if existing == Some(&next) => (next.expires_at, false, false),
+            Command::Settle { .. } | Command::Release { .. } => (until(|claim| claim.lease_until), false, true),
+            Command::Forget | Command::Resolve { .. } => (until(|claim| claim.expires_at), false, true),
+        };
+        let was = existing.map(|claim| (claim.token, claim.version));
+        Write { was, next, stands_until, new_owner, announce }
+    }
+}

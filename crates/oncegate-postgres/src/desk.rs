@@ -1,0 +1,66 @@
+//! A connection for what is not an operation on a claim: shared by all callers, made anew when it is lost.
+
+use std::sync::Arc;
+
+use oncegate_store::StoreError;
+use tokio::sync::Mutex;
+use tokio_postgres::Row;
+
+use crate::fault::Fault;
+use crate::link::{Link, Params};
+use crate::server::{STATEMENT_WITHIN, Server};
+
+pub(crate) struct Desk {
+    server: Arc<Server>,
+    link: Mutex<Option<Arc<Link>>>,
+}
+
+impl Desk {
+    pub fn new(server: Arc<Server>) -> Desk {
+        Desk { server, link: Mutex::new(None) }
+    }
+
+    pub fn injected_time(&self) -> Option<i64> {
+        self.server.injected_time()
+    }
+
+    /// The connection. While the server is away callers wait for one attempt between them, but not for each other's.
+    pub async fn link(&self) -> Result<Arc<Link>, Fault> {
+        let linked = async {
+            let mut slot = self.link.lock().await;
+            if let Some(link) = slot.as_ref().filter(|link| link.is_usable()) {
+                return Ok(link.clone());
+            }
+            *slot = None;
+            let link = Arc::new(Link::open(self.server.clone()).await?);
+            *slot = Some(link.clone());
+            Ok(link)
+        };
+        let waited = tokio::time::timeout(STATEMENT_WITHIN, linked).await;
+        waited.unwrap_or_else(|_| Err(Fault::silent_for(STATEMENT_WITHIN)))
+    }
+
+    /// Asks something that may be asked twice: if the connection turns out to be lost, over a new one.
+    pub async fn ask(&self, sql: &'static str, params: Params<'_>) -> Result<Vec<Row>, Fault> {
+        let link = self.link().await?;
+        let was_closed = |fault: &Fault| matches!(fault, Fault::Gone(_)) && link.client.is_closed();
+        match link.query(sql, params).await {
+            Err(fault) if was_closed(&fault) => self.link().await?.query(sql, params).await,
+            answered => answered,
+        }
+    }
+
+    /// Tells something that must not be told twice.
+    pub async fn tell(&self, sql: &'static str, params: Params<'_>) -> Result<u64, StoreError> {
+        let link = self.link().await?;
+        let statement = link.prepared(sql).await?;
+        link.within(link.client.execute(&statement, params)).await.map_err(|fault| match fault {
+            Fault::Gone(why) => StoreError::Unknown(why),
+            fault => fault.into(),
+        })
+    }
+
+    pub async fn close(&self) {
+        *self.link.lock().await = None;
+    }
+}

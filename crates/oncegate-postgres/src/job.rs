@@ -1,0 +1,74 @@
+//! A commit on its way, and who waits for its answer.
+
+use std::time::{Duration, Instant};
+
+use oncegate_core::{ClaimKey, Command};
+use oncegate_store::{Commit, Committed, StoreError};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+/// From the call to the last moment at which a lane may still take it up.
+const TAKEN_UP_WITHIN: Duration = Duration::from_millis(2500);
+/// How long the server has to be away before callers are told so at once.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
+/// How often a commit may lose its race before it is given up.
+pub(crate) const RACES_MAX: u32 = 32;
+
+pub(crate) type Reply = Result<Committed, StoreError>;
+
+pub(crate) struct Job {
+    pub commit: Commit,
+    /// Is written as a batch of its own: all or nothing, and its faults are its own.
+    pub alone: bool,
+    /// How often it lost.
+    pub races: u32,
+    reply: oneshot::Sender<Reply>,
+    late_at: Instant,
+    room: OwnedSemaphorePermit,
+}
+
+impl Job {
+    pub fn new(commit: Commit, room: OwnedSemaphorePermit) -> (Job, oneshot::Receiver<Reply>) {
+        let (reply, answer) = oneshot::channel();
+        let alone = commit.ops.len() != 1;
+        let late_at = Instant::now() + TAKEN_UP_WITHIN;
+        (Job { commit, alone, races: 0, reply, late_at, room }, answer)
+    }
+
+    pub fn answer(self, reply: Reply) {
+        // A caller that has gone away wants no answer.
+        let _ = self.reply.send(reply);
+    }
+
+    /// Nobody waits for it any more.
+    pub fn is_abandoned(&self) -> bool {
+        self.reply.is_closed()
+    }
+
+    pub fn is_late(&self, now: Instant) -> bool {
+        self.late_at <= now
+    }
+
+    pub fn keys(&self) -> impl Iterator<Item = &ClaimKey> {
+        self.commit.ops.iter().map(|op| &op.key)
+    }
+
+    pub fn weight(&self) -> usize {
+        self.room.num_permits()
+    }
+}
+
+impl AsRef<Job> for Job {
+    fn as_ref(&self) -> &Job {
+        self
+    }
+}
+
+/// One for each operation, and one for each KiB that it brings.
+pub(crate) fn weigh(commit: &Commit) -> u32 {
+    let bytes = commit.ops.iter().map(|op| match &op.command {
+        Command::Settle { outcome, .. } | Command::Resolve { outcome, .. } => outcome.as_ref().map_or(0, |o| o.len()),
+        Command::Claim(terms) => [&terms.parts, &terms.attributes].into_iter().flatten().map(String::len).sum(),
+        Command::Renew { .. } | Command::Release { .. } | Command::Forget => 0,
+    });
+    u32::try_from(commit.ops.len() + bytes.sum::<usize>() / 1024).unwrap_or(u32::MAX)
+}

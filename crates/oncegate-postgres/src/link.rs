@@ -1,0 +1,88 @@
+//! One connection, its prepared statements, and the time limit on everything that is asked of it.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Row, Statement};
+
+use crate::fault::Fault;
+use crate::server::{STATEMENT_WITHIN, Server};
+
+pub(crate) type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
+
+/// Letting go of a link closes its connection: the server undoes what was not committed.
+pub(crate) struct Link {
+    pub client: Client,
+    pub server: Arc<Server>,
+    statements: Mutex<HashMap<&'static str, Statement>>,
+    driver: JoinHandle<()>,
+    /// Ends with the driver.
+    driven: watch::Receiver<()>,
+    /// Something was asked and not answered: nobody knows what the next answer would be to.
+    is_broken: AtomicBool,
+}
+
+impl Link {
+    pub async fn open(server: Arc<Server>) -> Result<Link, Fault> {
+        let (client, connection) = server.connect().await?;
+        let (driving, driven) = watch::channel(());
+        let driver = tokio::spawn(async move {
+            // What broke it is told to whoever asks something of the client.
+            let _ = connection.await;
+            drop(driving);
+        });
+        let statements = Mutex::default();
+        let link = Link { client, server, statements, driver, driven, is_broken: AtomicBool::new(false) };
+        link.server.begin_session(&link.client).await?;
+        Ok(link)
+    }
+
+    pub fn is_usable(&self) -> bool {
+        !self.is_broken.load(Ordering::Relaxed) && !self.client.is_closed()
+    }
+
+    /// Returns when the connection is lost.
+    pub async fn closed(&self) {
+        let mut driven = self.driven.clone();
+        while driven.changed().await.is_ok() {}
+    }
+
+    /// The statement of this text, prepared on first use.
+    pub async fn prepared(&self, sql: &'static str) -> Result<Statement, Fault> {
+        let known = || self.statements.lock().expect("no holder of this lock panics");
+        if let Some(statement) = known().get(sql) {
+            return Ok(statement.clone());
+        }
+        let statement = self.within(self.client.prepare(sql)).await?;
+        known().insert(sql, statement.clone());
+        Ok(statement)
+    }
+
+    pub async fn query(&self, sql: &'static str, params: Params<'_>) -> Result<Vec<Row>, Fault> {
+        let statement = self.prepared(sql).await?;
+        self.within(self.client.query(&statement, params)).await
+    }
+
+    /// Gives up on an answer after a while, and on the connection with it.
+    pub async fn within<T>(&self, answer: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Fault> {
+        let answered = match tokio::time::timeout(STATEMENT_WITHIN, answer).await {
+            Ok(answered) => answered.map_err(Fault::from),
+            Err(_) => Err(Fault::silent_for(STATEMENT_WITHIN)),
+        };
+        if let Err(Fault::Gone(_)) = answered {
+            self.is_broken.store(true, Ordering::Relaxed);
+        }
+        answered
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}

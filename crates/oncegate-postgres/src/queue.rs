@@ -1,0 +1,173 @@
+//! Commits on their way: those that wait to be read and decided, and those that wait to be written.
+//!
+//! Bounded in number and in bytes, and in time: what no lane took in time is answered, not forgotten.
+//! While the server is known to be away nobody waits at all.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
+
+use oncegate_store::{Commit, StoreError};
+use tokio::sync::{Notify, Semaphore, oneshot};
+
+use crate::decide::Decided;
+use crate::job::{Job, PATIENCE, RACES_MAX, Reply, weigh};
+use crate::line::Line;
+
+/// What may be on its way, by [`weigh`].
+const QUEUE_WEIGHT_MAX: usize = 128 * 1024;
+
+pub(crate) struct Queue {
+    lines: Mutex<Lines>,
+    some_unread: Notify,
+    some_decided: Notify,
+    room: Arc<Semaphore>,
+}
+
+#[derive(Default)]
+struct Lines {
+    unread: Line<Job>,
+    decided: Line<Decided>,
+    is_closed: bool,
+    lanes_up: usize,
+    away: Option<(Instant, String)>,
+}
+
+impl Queue {
+    pub fn new() -> Queue {
+        let room = Arc::new(Semaphore::new(QUEUE_WEIGHT_MAX));
+        Queue { lines: Mutex::default(), some_unread: Notify::new(), some_decided: Notify::new(), room }
+    }
+
+    /// Joins the line.
+    pub fn push(&self, commit: Commit) -> Result<oneshot::Receiver<Reply>, StoreError> {
+        let Ok(room) = self.room.clone().try_acquire_many_owned(weigh(&commit)) else {
+            return Err(StoreError::Unavailable("too many operations wait for the server".into()));
+        };
+        let (job, answer) = Job::new(commit, room);
+        let mut lines = self.lock();
+        if lines.is_closed {
+            return Err(StoreError::Unavailable("the store is closed".into()));
+        }
+        if let Some((since, why)) = &lines.away
+            && lines.lanes_up == 0
+            && since.elapsed() > PATIENCE
+        {
+            return Err(StoreError::Unavailable(why.clone()));
+        }
+        lines.unread.push_back(job);
+        drop(lines);
+        self.some_unread.notify_one();
+        Ok(answer)
+    }
+
+    /// Those that are to be written.
+    pub fn push_decided(&self, decided: Vec<Decided>) {
+        if !decided.is_empty() {
+            self.lock().decided.extend(decided);
+            self.some_decided.notify_one();
+        }
+    }
+
+    /// Those that a lane could not finish, back to the head of the line; but not for ever.
+    pub fn push_again(&self, jobs: Vec<Job>, why: &str) {
+        let now = Instant::now();
+        let (given_up, again): (Vec<Job>, Vec<Job>) = jobs.into_iter().partition(|job| job.is_late(now));
+        given_up.into_iter().for_each(|job| job.answer(Err(StoreError::Unavailable(why.into()))));
+        if !again.is_empty() {
+            self.lock().unread.push_front(again);
+            self.some_unread.notify_one();
+        }
+    }
+
+    /// Those that lost a race, which is not for ever either.
+    pub fn push_losers(&self, mut jobs: Vec<Job>) {
+        jobs.iter_mut().for_each(|job| job.races += 1);
+        let (given_up, again): (Vec<Job>, Vec<Job>) = jobs.into_iter().partition(|job| job.races > RACES_MAX);
+        for job in given_up {
+            job.answer(Err(StoreError::Unavailable(format!("lost {RACES_MAX} races for its key"))));
+        }
+        self.push_again(again, "lost a race for its key, and there was no time for another");
+    }
+
+    /// What waits to be read, up to a batch of it; `None` when the queue is finished.
+    pub async fn next_unread(&self) -> Option<Vec<Job>> {
+        self.next(&self.some_unread, |lines| &mut lines.unread).await
+    }
+
+    /// What waits to be written, up to a batch of it; `None` when the queue is finished.
+    pub async fn next_decided(&self) -> Option<Vec<Decided>> {
+        self.next(&self.some_decided, |lines| &mut lines.decided).await
+    }
+
+    async fn next<T: AsRef<Job>>(&self, some: &Notify, line: fn(&mut Lines) -> &mut Line<T>) -> Option<Vec<T>> {
+        loop {
+            let mut ready = std::pin::pin!(some.notified());
+            ready.as_mut().enable();
+            {
+                let mut lines = self.lock();
+                let batch = line(&mut lines).take_batch();
+                if !line(&mut lines).is_empty() {
+                    some.notify_one();
+                }
+                if !batch.is_empty() {
+                    return Some(batch);
+                }
+                if lines.is_closed && self.is_idle() {
+                    return None;
+                }
+            }
+            ready.await;
+        }
+    }
+
+    /// Answers those whose time has passed.
+    pub fn expire(&self) {
+        let now = Instant::now();
+        let mut lines = self.lock();
+        let why = lines.away.as_ref().map_or("the server is too slow", |(_, why)| why).to_owned();
+        let unread = lines.unread.take_late(now);
+        let decided = lines.decided.take_late(now);
+        drop(lines);
+        let late = unread.into_iter().chain(decided.into_iter().flat_map(Decided::into_jobs));
+        late.for_each(|job| job.answer(Err(StoreError::Unavailable(why.clone()))));
+    }
+
+    /// No more is taken; what is on its way is still worked on.
+    pub fn close(&self) {
+        self.lock().is_closed = true;
+    }
+
+    /// Closed, and everybody has been answered. Then the lanes are told.
+    pub fn is_finished(&self) -> bool {
+        let is_finished = self.lock().is_closed && self.is_idle();
+        if is_finished {
+            self.some_unread.notify_waiters();
+            self.some_decided.notify_waiters();
+        }
+        is_finished
+    }
+
+    fn is_idle(&self) -> bool {
+        self.room.available_permits() == QUEUE_WEIGHT_MAX
+    }
+
+    pub fn lane_is_up(&self) {
+        let mut lines = self.lock();
+        lines.lanes_up += 1;
+        lines.away = None;
+    }
+
+    pub fn lane_is_down(&self) {
+        self.lock().lanes_up -= 1;
+    }
+
+    pub fn server_is_away(&self, why: &str) {
+        let mut lines = self.lock();
+        let since = lines.away.as_ref().map_or_else(Instant::now, |(since, _)| *since);
+        lines.away = Some((since, why.to_owned()));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Lines> {
+        self.lines.lock().expect("no holder of this lock panics")
+    }
+}

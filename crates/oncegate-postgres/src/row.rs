@@ -1,0 +1,102 @@
+//! Records as rows.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use oncegate_core::{Claim, ClaimKey, Lost, Moment, State, Time, Token};
+use tokio_postgres::Row;
+
+use crate::fault::Fault;
+use crate::link::Link;
+
+const READ_CLAIMS: &str = include_str!("../sql/read_claims.sql");
+
+/// The records under some keys, and when they were read.
+pub(crate) struct Records {
+    pub moment: Moment,
+    /// One for each key, in order.
+    pub claims: Vec<Option<Claim>>,
+}
+
+/// Reads the records under `keys`, in one snapshot. Expired ones too: they hold the last token.
+pub(crate) async fn read(link: &Link, keys: &[&ClaimKey]) -> Result<Records, Fault> {
+    let workspaces: Vec<&str> = keys.iter().map(|key| key.workspace.as_str()).collect();
+    let ids: Vec<&[u8]> = keys.iter().map(|key| &key.id.as_bytes()[..]).collect();
+    let rows = link.query(READ_CLAIMS, &[&link.server.injected_time(), &workspaces, &ids]).await?;
+    let first = rows.first().ok_or_else(|| Fault::Unable("the table `meta` has lost its row".into()))?;
+    let moment = Moment { now: Time::from_micros(first.get(0)), token_floor: Token(first.get(1)) };
+    let mut claims = vec![None; keys.len()];
+    for row in &rows {
+        if let Some(ord) = row.get::<_, Option<i64>>(2) {
+            let place = usize::try_from(ord - 1).expect("WITH ORDINALITY counts from one");
+            claims[place] = Some(claim(row, 3, keys[place].clone()));
+        }
+    }
+    Ok(Records { moment, claims })
+}
+
+/// The record in the columns from `first` on, in the order in which the statements list them.
+pub(crate) fn claim(row: &Row, first: usize, key: ClaimKey) -> Claim {
+    let time = |column: usize| Time::from_micros(row.get(first + column));
+    let maybe_time = |column: usize| row.get::<_, Option<i64>>(first + column).map(Time::from_micros);
+    Claim {
+        key,
+        token: Token(row.get(first)),
+        version: row.get(first + 1),
+        lease: Duration::from_micros(row.get::<_, i64>(first + 2).unsigned_abs()),
+        lease_until: time(3),
+        expires_at: time(4),
+        created_at: time(5),
+        settled_at: maybe_time(6),
+        duplicates: row.get(first + 7),
+        last_duplicate_at: maybe_time(8),
+        attempt: row.get(first + 9),
+        state: state(row.get(first + 10)),
+        lost: lost(row.get(first + 11)),
+        fingerprint: row.get(first + 12),
+        attributes: row.get(first + 13),
+        parts: row.get(first + 14),
+        outcome: row.get::<_, Option<&[u8]>>(first + 15).map(Bytes::copy_from_slice),
+    }
+}
+
+/// How many columns [`claim`] reads.
+pub(crate) const CLAIM_COLUMNS: usize = 16;
+
+pub(crate) fn state_code(state: State) -> i16 {
+    match state {
+        State::InFlight => 0,
+        State::Done => 1,
+        State::Failed => 2,
+        State::Unknown => 3,
+    }
+}
+
+fn state(code: i16) -> State {
+    match code {
+        0 => State::InFlight,
+        1 => State::Done,
+        2 => State::Failed,
+        3 => State::Unknown,
+        other => unreachable!("the table's check keeps state {other} out"),
+    }
+}
+
+pub(crate) fn lost_code(lost: Lost) -> i16 {
+    match lost {
+        Lost::TakeOver => 0,
+        Lost::Hold => 1,
+    }
+}
+
+fn lost(code: i16) -> Lost {
+    match code {
+        0 => Lost::TakeOver,
+        1 => Lost::Hold,
+        other => unreachable!("the table's check keeps lost {other} out"),
+    }
+}
+
+pub(crate) fn micros(span: Duration) -> i64 {
+    i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,180 @@
+//! Where the server is, and how a connection to it begins.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use oncegate_store::{Clock, ManualClock, StoreError};
+use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
+use tokio_postgres::{Client, Config, Connection, NoTls, Socket, tls::NoTlsStream};
+
+use crate::fault::{Fault, describe};
+
+const SESSION: &str = include_str!("../sql/session.sql");
+
+/// To connect, and to set the session up.
+pub(crate) const CONNECT_WITHIN: Duration = Duration::from_secs(2);
+/// Between two attempts to connect.
+pub(crate) const CONNECT_PAUSE: Duration = Duration::from_millis(250);
+/// For any one statement. Less than the server's own limit in `session.sql`: we give up first.
+pub(crate) const STATEMENT_WITHIN: Duration = Duration::from_millis(2500);
+/// An identifier of PostgreSQL has 63 bytes; the channel's name needs some of them.
+const SCHEMA_BYTES_MAX: usize = 48;
+
+const LANES: usize = 4;
+
+/// How to open a store.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Tests bring their own time; otherwise it is the server's.
+    pub clock: Option<Arc<ManualClock>>,
+    /// Where the tables are; otherwise where the server's `search_path` says.
+    pub schema: Option<String>,
+    /// Connections that commit, each a batch at a time. Few: what waits for a lane shares its COMMIT.
+    pub lanes: usize,
+    /// Whether to bring the schema up to date, rather than refuse one that is not.
+    pub migrate: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { clock: None, schema: None, lanes: LANES, migrate: true }
+    }
+}
+
+/// A connection that nobody drives yet.
+pub(crate) type Raw = (Client, Connection<Socket, NoTlsStream>);
+
+#[derive(Debug)]
+pub(crate) struct Server {
+    config: Config,
+    clock: Option<Arc<ManualClock>>,
+    schema: Option<String>,
+    session: String,
+    /// For people: host, port and database, without credentials.
+    pub place: String,
+}
+
+impl Server {
+    pub fn new(url: &str, options: &Options) -> Result<Server, StoreError> {
+        let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| {
+            StoreError::Refused(format!("not a PostgreSQL URL that this build understands: {}", describe(&error)))
+        })?;
+        if config.get_ssl_mode() == SslMode::Require {
+            return Err(StoreError::Refused(
+                "the URL asks for an encrypted connection (sslmode=require), which this build cannot make; \
+                 it will not fall back to an open one"
+                    .into(),
+            ));
+        }
+        if config.get_hosts().len() > 1 && config.get_target_session_attrs() == TargetSessionAttrs::Any {
+            config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+        }
+        if config.get_application_name().is_none() {
+            config.application_name("oncegate");
+        }
+        config
+            .connect_timeout(CONNECT_WITHIN)
+            .tcp_user_timeout(Duration::from_secs(5))
+            .keepalives_idle(Duration::from_secs(10))
+            .keepalives_interval(Duration::from_secs(2))
+            .keepalives_retries(3);
+        let mut session = SESSION.to_owned();
+        if let Some(schema) = &options.schema {
+            check_schema(schema)?;
+            session.push_str(&format!("SET search_path = \"{schema}\";"));
+        }
+        let place = place(&config);
+        Ok(Server { config, clock: options.clock.clone(), schema: options.schema.clone(), session, place })
+    }
+
+    /// The time that tests inject; the server's own clock where it is `None`.
+    pub fn injected_time(&self) -> Option<i64> {
+        self.clock.as_ref().map(|clock| clock.now().micros())
+    }
+
+    pub fn schema(&self) -> Option<&str> {
+        self.schema.as_deref()
+    }
+
+    /// A connection, as yet without its session: its driver is not running.
+    pub async fn connect(&self) -> Result<Raw, Fault> {
+        let connecting = self.config.connect(NoTls);
+        let connected = tokio::time::timeout(CONNECT_WITHIN, connecting).await;
+        let why = match connected {
+            Ok(Ok(raw)) => return Ok(raw),
+            Ok(Err(error)) => describe(&error),
+            Err(_) => format!("no answer within {CONNECT_WITHIN:?}"),
+        };
+        Err(Fault::Gone(format!("cannot connect to {}: {why}", self.place)))
+    }
+
+    pub async fn begin_session(&self, client: &Client) -> Result<(), Fault> {
+        match tokio::time::timeout(CONNECT_WITHIN, client.batch_execute(&self.session)).await {
+            Ok(done) => Ok(done?),
+            Err(_) => Err(Fault::silent_for(CONNECT_WITHIN)),
+        }
+    }
+}
+
+/// Narrow enough to need no thought about quoting.
+fn check_schema(schema: &str) -> Result<(), StoreError> {
+    let well_formed = !schema.is_empty()
+        && schema.len() <= SCHEMA_BYTES_MAX
+        && !schema.starts_with(|first: char| first.is_ascii_digit())
+        && schema.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
+    if well_formed {
+        return Ok(());
+    }
+    Err(StoreError::Refused(format!(
+        "a schema's name is 1 to {SCHEMA_BYTES_MAX} characters of a-z, 0-9 and '_', not starting with a digit"
+    )))
+}
+
+fn place(config: &Config) -> String {
+    let hosts = config.get_hosts().iter().enumerate().map(|(i, host)| {
+        let port = config.get_ports().get(i).or(config.get_ports().first()).copied().unwrap_or(5432);
+        match host {
+            Host::Tcp(name) => format!("{name}:{port}"),
+            #[cfg(unix)]
+            Host::Unix(path) => format!("{}:{port}", path.display()),
+        }
+    });
+    let database = config.get_dbname().or(config.get_user()).unwrap_or("postgres");
+    format!("{}/{database}", hosts.collect::<Vec<_>>().join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_place_names_no_credentials() {
+        let url = "postgres://ann:secret@db.example:6432/ledger";
+        let server = Server::new(url, &Options::default()).unwrap();
+        assert_eq!(server.place, "db.example:6432/ledger");
+    }
+
+    #[test]
+    fn a_url_that_asks_for_encryption_is_refused_rather_than_served_in_the_clear() {
+        let url = "postgres://ann:secret@db.example/ledger?sslmode=require";
+        let refused = Server::new(url, &Options::default()).unwrap_err().to_string();
+        assert!(refused.contains("sslmode=require"), "{refused}");
+        assert!(Server::new("postgres://db.example/x?sslmode=verify-full", &Options::default()).is_err());
+    }
+
+    #[test]
+    fn a_bad_url_is_refused_without_its_password() {
+        let refused = Server::new("postgres://ann:secret@db.example:port/x", &Options::default()).unwrap_err();
+        assert!(!refused.to_string().contains("secret"), "{refused}");
+    }
+
+    #[test]
+    fn a_schema_needs_no_quoting() {
+        for good in ["public", "oncegate_7", "_t"] {
+            assert!(check_schema(good).is_ok(), "{good}");
+        }
+        for bad in ["", "7th", "a\"b", "A", "a b", &"x".repeat(SCHEMA_BYTES_MAX + 1)] {
+            assert!(check_schema(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! The conditional writes of a batch, inside its transaction.
+
+use futures::future::join4;
+use oncegate_core::{Claim, Token};
+use tokio_postgres::Row;
+
+use crate::batch::Batch;
+use crate::decide::Write;
+use crate::fault::Fault;
+use crate::link::Link;
+use crate::listen::Channel;
+use crate::row::{lost_code, micros, state_code};
+
+const CREATE_CLAIMS: &str = include_str!("../sql/create_claims.sql");
+const REPLACE_CLAIMS: &str = include_str!("../sql/replace_claims.sql");
+const SEAL: &str = include_str!("../sql/seal.sql");
+
+/// What is known of a transaction before its COMMIT.
+#[derive(Debug)]
+pub(crate) struct Seal {
+    pub transaction: String,
+    pub backend: i32,
+    pub token_floor: Token,
+}
+
+/// Writes that are not committed yet.
+pub(crate) struct Written {
+    pub seal: Seal,
+    /// One for each write of the batch: whether it changed a row, or came too late.
+    pub landed: Vec<bool>,
+}
+
+/// Begins a transaction and writes.
+pub(crate) async fn write(link: &Link, channel: &Channel, batch: &Batch) -> Result<Written, Fault> {
+    let create = link.prepared(CREATE_CLAIMS).await?;
+    let replace = link.prepared(REPLACE_CLAIMS).await?;
+    let seal = link.prepared(SEAL).await?;
+    let now = link.server.injected_time();
+    let creation = Columns::of(batch, |write| write.was.is_none());
+    let replacement = Columns::of(batch, |write| write.was.is_some());
+    // Sent one behind the other without waiting for answers in between: polled in this order.
+    let all = async {
+        let (begun, created, replaced, sealed) = join4(
+            link.client.batch_execute("BEGIN"),
+            creation.create(link, &create, now),
+            replacement.replace(link, &replace, now, channel),
+            link.client.query_one(&seal, &[]),
+        )
+        .await;
+        begun?;
+        Ok((created?, replaced?, sealed?))
+    };
+    let (created, replaced, sealed) = link.within(all).await?;
+    let mut landed = vec![false; batch.writes().count()];
+    creation.mark_created(&created, &mut landed);
+    replacement.mark_replaced(&replaced, &mut landed);
+    let seal = Seal { transaction: sealed.get(0), backend: sealed.get(1), token_floor: Token(sealed.get(2)) };
+    Ok(Written { seal, landed })
+}
+
+/// Some of the writes, column by column.
+struct Columns<'a> {
+    /// Where each is among the writes of the batch.
+    places: Vec<usize>,
+    writes: Vec<&'a Write>,
+    workspaces: Vec<&'a str>,
+    ids: Vec<&'a [u8]>,
+}
+
+impl<'a> Columns<'a> {
+    fn of(batch: &'a Batch, is_wanted: fn(&Write) -> bool) -> Columns<'a> {
+        let (places, writes): (Vec<usize>, Vec<&Write>) =
+            batch.writes().enumerate().filter(|(_, write)| is_wanted(write)).unzip();
+        Columns {
+            workspaces: writes.iter().map(|write| write.next.key.workspace.as_str()).collect(),
+            ids: writes.iter().map(|write| &write.next.key.id.as_bytes()[..]).collect(),
+            places,
+            writes,
+        }
+    }
+
+    fn column<T>(&self, field: impl Fn(&'a Claim) -> T) -> Vec<T> {
+        self.writes.iter().map(|write| field(&write.next)).collect()
+    }
+
+    /// What only a new owner brings.
+    fn brought(&self, field: impl Fn(&'a Claim) -> &'a Option<String>) -> Vec<Option<&'a str>> {
+        self.writes.iter().map(|write| field(&write.next).as_deref().filter(|_| write.new_owner)).collect()
+    }
+
+    async fn create(
+        &self,
+        link: &Link,
+        statement: &tokio_postgres::Statement,
+        now: Option<i64>,
+    ) -> Result<Vec<Row>, tokio_postgres::Error> {
+        if self.writes.is_empty() {
+            return Ok(vec![]);
+        }
+        link.client
+            .query(
+                statement,
+                &[
+                    &now,
+                    &self.workspaces,
+                    &self.ids,
+                    &self.column(|next| next.key.guard.as_str()),
+                    &self.column(|next| next.token.0),
+                    &self.column(|next| lost_code(next.lost)),
+                    &self.column(|next| micros(next.lease)),
+                    &self.column(|next| next.lease_until.micros()),
+                    &self.column(|next| next.expires_at.micros()),
+                    &self.column(|next| next.created_at.micros()),
+                    &self.brought(|next| &next.fingerprint),
+                    &self.brought(|next| &next.attributes),
+                    &self.brought(|next| &next.parts),
+                ],
+            )
+            .await
+    }
+
+    async fn replace(
+        &self,
+        link: &Link,
+        statement: &tokio_postgres::Statement,
+        now: Option<i64>,
+        channel: &Channel,
+    ) -> Result<Vec<Row>, tokio_postgres::Error> {
+        if self.writes.is_empty() {
+            return Ok(vec![]);
+        }
+        let (tokens, versions): (Vec<i64>, Vec<i64>) =
+            self.writes.iter().filter_map(|write| write.was).map(|(token, version)| (token.0, version)).unzip();
+        link.client
+            .query(
+                statement,
+                &[
+                    &now,
+                    &channel.name(),
+                    &self.workspaces,
+                    &self.ids,
+                    &tokens,
+                    &versions,
+                    &self.writes.iter().map(|write| write.stands_until.micros()).collect::<Vec<_>>(),
+                    &self.writes.iter().map(|write| write.new_owner).collect::<Vec<_>>(),
+                    &self.writes.iter().map(|write| write.announce).collect::<Vec<_>>(),
+                    &self.column(|next| state_code(next.state)),
+                    &self.column(|next| next.token.0),
+                    &self.column(|next| next.version),
+                    &self.column(|next| next.attempt),
+                    &self.column(|next| lost_code(next.lost)),
+                    &self.column(|next| micros(next.lease)),
+                    &self.column(|next| next.lease_until.micros()),
+                    &self.column(|next| next.expires_at.micros()),
+                    &self.column(|next| next.created_at.micros()),
+                    &self.column(|next| next.settled_at.map(|at| at.micros())),
+                    &self.brought(|next| &next.fingerprint),
+                    &self.brought(|next| &next.attributes),
+                    &self.brought(|next| &next.parts),
+                    &self.column(|next| next.outcome.as_deref()),
+                ],
+            )
+            .await
+    }
+
+    /// The rows come back in the order in which they went in: one walk over both finds who is missing.
+    fn mark_created(&self, rows: &[Row], landed: &mut [bool]) {
+        let mut rows = rows.iter().peekable();
+        for (&place, write) in self.places.iter().zip(&self.writes) {
+            let key = &write.next.key;
+            let is_it = |row: &&Row| {
+                row.get::<_, &[u8]>(1) == key.id.as_bytes() && row.get::<_, &str>(0) == key.workspace.as_str()
+            };
+            landed[place] = rows.next_if(is_it).is_some();
+        }
+        assert!(rows.next().is_none(), "rows come back in the order of their keys");
+    }
+
+    fn mark_replaced(&self, rows: &[Row], landed: &mut [bool]) {
+        for row in rows {
+            let ord = usize::try_from(row.get::<_, i64>(0) - 1).expect("WITH ORDINALITY counts from one");
+            landed[self.places[ord]] = true;
+        }
+    }
+}

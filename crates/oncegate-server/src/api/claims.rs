@@ -1,0 +1,329 @@
+//! `/api/claims`: claims for callers of any language.
+
+mod body;
+mod view;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::extract::{Path, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use futures::future::join_all;
+use oncegate::store::{Cursor, Query, Reading, Role};
+use oncegate::{Answer, ClaimId, ClaimKey, Command, GuardName, StoreError, Verdict, limits};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use utoipa::IntoParams;
+
+use super::extract::{Json, Params};
+use super::{Answered, App};
+use crate::auth::Caller;
+use crate::problem::{Kind, Problem};
+use body::{BadClaim, ClaimBody, FindBody, OwnerBody, ResolveBody, ToClaim};
+pub use view::{ClaimView, PageView, parse_cursor};
+
+/// Claim a key
+///
+/// The first caller wins; later ones get the first one's outcome, or are told that it is under way.
+#[utoipa::path(post, path = "/api/claims", tag = "claims", request_body = ClaimBody, responses(
+    (status = 201, description = "Won: perform the effect, then settle.", body = view::Won),
+    (status = 200, description = "A duplicate: settled already.", body = view::Duplicate),
+    (status = 409, description = "`in-flight` (with Retry-After) or `held`."),
+    (status = 422, description = "`fingerprint-mismatch`."),
+    (status = 503, description = "The store cannot be asked.")))]
+pub async fn create(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<ClaimBody>) -> Answered {
+    let claim = body.check(&caller.workspace, &app.config)?;
+    Ok(decide(&app, &claim).await?.into_response())
+}
+
+/// Claim up to 1,000 keys
+///
+/// Answered in order, each with its own `status`. Of equal keys the first wins.
+#[utoipa::path(post, path = "/api/claims/batch", tag = "claims", request_body = Vec<ClaimBody>,
+    responses((status = 200, description = "One answer for each.")))]
+pub async fn batch(State(app): State<Arc<App>>, caller: Caller, Json(bodies): Json<Vec<Box<RawValue>>>) -> Answered {
+    if bodies.is_empty() || bodies.len() > limits::BATCH_MAX {
+        let (found, max) = (bodies.len(), limits::BATCH_MAX);
+        return Err(Kind::InvalidRequest.because(format!("a batch has 1 to {max} claims; this one has {found}")));
+    }
+    app.rates.take(&caller.workspace, bodies.len() - 1, Instant::now())?;
+    let checked: Vec<Result<ToClaim, Problem>> =
+        bodies.iter().map(|body| ClaimBody::parse(body)?.check(&caller.workspace, &app.config)).collect();
+    let mut answers: Vec<Option<Result<view::Answered, Problem>>> = Vec::new();
+    answers.resize_with(checked.len(), || None);
+    let app = &*app;
+    for round in rounds(&checked) {
+        let decided = join_all(round.iter().map(|&(place, claim)| async move { (place, decide(app, claim).await) }));
+        for (place, answer) in decided.await {
+            answers[place] = Some(answer);
+        }
+    }
+    let answers = answers.into_iter().zip(checked).map(|(answer, checked)| match (answer, checked) {
+        (Some(answer), _) => answer,
+        (None, Err(problem)) => Err(problem),
+        (None, Ok(_)) => unreachable!("every claim is in some round"),
+    });
+    Ok(view::batch(answers))
+}
+
+/// Equal keys go into different rounds: that the first wins must not depend on who is quicker.
+fn rounds<'c>(checked: &'c [Result<ToClaim, Problem>]) -> Vec<Vec<(usize, &'c ToClaim)>> {
+    let mut left: Vec<(usize, &ToClaim)> =
+        checked.iter().enumerate().filter_map(|(place, claim)| Some((place, claim.as_ref().ok()?))).collect();
+    let mut rounds = vec![];
+    while !left.is_empty() {
+        let mut seen = HashSet::with_capacity(left.len());
+        let (round, later) = left.into_iter().partition(|(_, claim)| seen.insert(claim.key.id));
+        rounds.push(round);
+        left = later;
+    }
+    rounds
+}
+
+/// Claims, waits if asked to, and puts the answer in the API's words.
+async fn decide(app: &App, claim: &ToClaim) -> Result<view::Answered, Problem> {
+    let mut stopping = app.stopping.clone();
+    let claimed = app.ledger.claim(&claim.key, claim.terms.clone(), claim.wait);
+    let claimed = if claim.wait.is_zero() {
+        claimed.await
+    } else {
+        tokio::select! {
+            claimed = claimed => claimed,
+            _ = stopping.wait_for(|stopping| *stopping) => {
+                return Err(Kind::StoreUnavailable.because("the server is stopping").retry_after(1));
+            }
+        }
+    };
+    match claimed {
+        Ok(reading) => view::answered(&claim.key, reading),
+        Err(error) => unguarded(claim, error),
+    }
+}
+
+/// The store is away: the guard's policy says whether that stops the effect.
+fn unguarded(claim: &ToClaim, error: StoreError) -> Result<view::Answered, Problem> {
+    let open = claim.on_store_error == oncegate::OnStoreError::Open;
+    if !open || matches!(error, StoreError::Refused(_)) {
+        return Err(error.into());
+    }
+    let ClaimKey { workspace, guard, id } = &claim.key;
+    metrics::counter!("oncegate_duplicate_guard_errors_total").increment(1);
+    tracing::error!(event = "claim.duplicate_guard_error", %workspace, %guard, claimId = %id, %error);
+    Ok(view::Answered::Unguarded(view::Unguarded::of(&claim.key)))
+}
+
+/// Find a claim by the parts of its key
+#[utoipa::path(post, path = "/api/claims/find", tag = "claims", request_body = FindBody, responses(
+    (status = 200, description = "The claim.", body = ClaimView), (status = 404, description = "None.")))]
+pub async fn find(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<FindBody>) -> Answered {
+    let key = body.key(&caller.workspace)?;
+    read(&app, &key).await
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct ListParams {
+    guard: Option<String>,
+    /// `in_flight`, `done`, `failed` or `unknown`.
+    state: Option<String>,
+    /// 1 to 500; 50 unless given.
+    limit: Option<usize>,
+    /// `nextCursor` of the page before.
+    cursor: Option<String>,
+}
+
+/// List claims, newest first
+#[utoipa::path(get, path = "/api/claims", tag = "claims", params(ListParams),
+    responses((status = 200, description = "A page.", body = PageView)))]
+pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): Params<ListParams>) -> Answered {
+    caller.require(Role::Operate)?;
+    let limit = params.limit.unwrap_or(limits::PAGE_DEFAULT);
+    if !(1..=limits::PAGE_MAX).contains(&limit) {
+        return Err(Kind::InvalidRequest.because(format!("limit: 1 to {}, not {limit}", limits::PAGE_MAX)));
+    }
+    let query = Query {
+        workspace: caller.workspace,
+        guard: params.guard.as_deref().map(body::guard).transpose()?,
+        state: params.state.as_deref().map(body::state).transpose()?,
+        limit,
+        after: params.cursor.as_deref().map(cursor).transpose()?,
+    };
+    let page = app.ledger.store().scan(query).await?;
+    Ok(axum::Json(PageView::of(&page)).into_response())
+}
+
+fn cursor(given: &str) -> Result<Cursor, BadClaim> {
+    parse_cursor(given).ok_or_else(|| BadClaim("cursor: not one that a page before has given".into()))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct GuardParam {
+    guard: String,
+}
+
+/// Show a claim
+#[utoipa::path(get, path = "/api/claims/{id}", tag = "claims", params(("id" = String, Path), GuardParam), responses(
+    (status = 200, description = "The claim.", body = ClaimView), (status = 404, description = "None.")))]
+pub async fn show(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Path(id): Path<String>,
+    Params(params): Params<GuardParam>,
+) -> Answered {
+    let key = key(&caller, &id, &params.guard)?;
+    read(&app, &key).await
+}
+
+async fn read(app: &App, key: &ClaimKey) -> Answered {
+    let Reading { value, now } = app.ledger.read(key).await?;
+    let claim = value.ok_or_else(|| Problem::from(oncegate::Refusal::Missing))?;
+    Ok(axum::Json(ClaimView::of(&claim, now)).into_response())
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct ForgetParams {
+    guard: String,
+    /// Why, for the log.
+    note: Option<String>,
+}
+
+/// Forget a claim
+///
+/// Deletes the lock: the next caller wins. An owner that is still at work is fenced.
+#[utoipa::path(delete, path = "/api/claims/{id}", tag = "claims", params(("id" = String, Path), ForgetParams),
+    responses((status = 200, description = "Gone."), (status = 404, description = "None.")))]
+pub async fn forget(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Path(id): Path<String>,
+    Params(params): Params<ForgetParams>,
+) -> Answered {
+    caller.require(Role::Operate)?;
+    let key = key(&caller, &id, &params.guard)?;
+    let response = apply(&app, &key, Command::Forget).await?;
+    audit("audit.forget", &key, &caller.name, params.note.as_deref());
+    Ok(response)
+}
+
+/// Resolve an unknown claim
+#[utoipa::path(post, path = "/api/claims/{id}/resolve", tag = "claims", params(("id" = String, Path)),
+    request_body = ResolveBody, responses((status = 200, description = "Settled."), (status = 409, description = "`not-unknown`."),
+    (status = 404, description = "None.")))]
+pub async fn resolve(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Path(id): Path<String>,
+    Json(body): Json<ResolveBody>,
+) -> Answered {
+    caller.require(Role::Operate)?;
+    let key = key(&caller, &id, &body.guard)?;
+    let response = apply(&app, &key, Command::Resolve { done: body.is_done(), outcome: None }).await?;
+    audit("audit.resolve", &key, &caller.name, body.note.as_deref());
+    Ok(response)
+}
+
+/// Who did what by hand, and why.
+pub fn audit(event: &'static str, key: &ClaimKey, by: &str, why: Option<&str>) {
+    let ClaimKey { workspace, guard, id } = key;
+    tracing::info!(event, %workspace, %guard, claimId = %id, by, why);
+}
+
+/// Renew a lease
+#[utoipa::path(post, path = "/api/claims/{id}/renew", tag = "claims", params(("id" = String, Path)), request_body = OwnerBody,
+    responses((status = 200, description = "Renewed."), (status = 409, description = "`fenced`."), (status = 404, description = "None.")))]
+pub async fn renew(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Path(id): Path<String>,
+    Json(body): Json<OwnerBody>,
+) -> Answered {
+    body.refuse_outcome("renew")?;
+    let key = key(&caller, &id, &body.guard)?;
+    apply(&app, &key, Command::Renew { token: body.token(), lease: body.lease()? }).await
+}
+
+/// Settle a claim as done
+///
+/// The outcome is what every later caller reads. The same settle again is a success.
+#[utoipa::path(post, path = "/api/claims/{id}/settle", tag = "claims", params(("id" = String, Path)), request_body = OwnerBody,
+    responses((status = 200, description = "Settled."), (status = 409, description = "`fenced`."), (status = 404, description = "None.")))]
+pub async fn settle(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Path(id): Path<String>,
+    Json(body): Json<OwnerBody>,
+) -> Answered {
+    settle_as(&app, &caller, &id, Verdict::Done, body).await
+}
+
+/// Settle a claim as failed
+#[utoipa::path(post, path = "/api/claims/{id}/fail", tag = "claims", params(("id" = String, Path)), request_body = OwnerBody,
+    responses((status = 200, description = "Settled."), (status = 409, description = "`fenced`."), (status = 404, description = "None.")))]
+pub async fn fail(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Path(id): Path<String>,
+    Json(body): Json<OwnerBody>,
+) -> Answered {
+    settle_as(&app, &caller, &id, Verdict::Failed, body).await
+}
+
+async fn settle_as(app: &App, caller: &Caller, id: &str, verdict: Verdict, body: OwnerBody) -> Answered {
+    body.refuse_lease(if verdict == Verdict::Done { "settle" } else { "fail" })?;
+    let key = key(caller, id, &body.guard)?;
+    let outcome = body.outcome(app.config.privacy.store_outcome_body)?;
+    apply(app, &key, Command::Settle { token: body.token(), verdict, outcome }).await
+}
+
+/// Release a claim
+///
+/// Nothing happened: the next caller may try.
+#[utoipa::path(post, path = "/api/claims/{id}/release", tag = "claims", params(("id" = String, Path)), request_body = OwnerBody,
+    responses((status = 200, description = "Released."), (status = 409, description = "`fenced`."), (status = 404, description = "None.")))]
+pub async fn release(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Path(id): Path<String>,
+    Json(body): Json<OwnerBody>,
+) -> Answered {
+    body.refuse_outcome("release")?;
+    body.refuse_lease("release")?;
+    let key = key(&caller, &id, &body.guard)?;
+    apply(&app, &key, Command::Release { token: body.token() }).await
+}
+
+async fn apply(app: &App, key: &ClaimKey, command: Command) -> Answered {
+    let ends = matches!(command, Command::Release { .. } | Command::Forget);
+    let Reading { value, now } = app.ledger.apply(key, command).await?;
+    match value {
+        Answer::Applied(_) if ends => Ok(axum::Json(view::Gone::of(key)).into_response()),
+        Answer::Applied(claim) | Answer::Already(claim) => Ok(axum::Json(ClaimView::of(&claim, now)).into_response()),
+        Answer::Refused(refusal) => Err(refusal.into()),
+        other => unreachable!("not an answer to a verb: {other:?}"),
+    }
+}
+
+/// An id that is no id is the id of nothing.
+fn key(caller: &Caller, id: &str, guard: &str) -> Result<ClaimKey, Problem> {
+    let guard: GuardName = body::guard(guard)?;
+    let id = ClaimId::parse(id).ok_or_else(|| Problem::from(oncegate::Refusal::Missing))?;
+    Ok(ClaimKey { workspace: caller.workspace.clone(), guard, id })
+}
+
+impl From<BadClaim> for Problem {
+    fn from(bad: BadClaim) -> Self {
+        Kind::InvalidRequest.because(bad.0)
+    }
+}
+
+/// Claims answer with bytes that were made once; the usual responder would copy them.
+fn json_response(status: StatusCode, body: Vec<u8>) -> Response {
+    (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()
+}

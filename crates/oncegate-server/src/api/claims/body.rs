@@ -1,0 +1,202 @@
+//! What callers send, and what it must be.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use oncegate::{ClaimKey, GuardName, OnStoreError, State, Terms, Token, WorkspaceName, limits};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+
+use crate::config::Config;
+use crate::problem::{Kind, Problem};
+
+/// What is wrong with a field, in words.
+pub struct BadClaim(pub String);
+
+fn bad(message: impl Into<String>) -> BadClaim {
+    BadClaim(message.into())
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ClaimBody {
+    /// Which guard: a name of your choice.
+    guard: String,
+    /// What makes two requests the same, in order. `null` is a part that is absent.
+    key: Vec<Option<String>>,
+    /// How long the decision stands.
+    ttl_seconds: Option<f64>,
+    /// How long the owner may be silent before it counts as dead.
+    lease_seconds: Option<f64>,
+    /// How long to wait for another owner to settle.
+    wait_seconds: Option<f64>,
+    /// Of the request that the key stands for; another one under the same key is refused.
+    fingerprint: Option<String>,
+    /// A small object for people.
+    #[schema(value_type = Option<Object>)]
+    attributes: Option<Box<RawValue>>,
+}
+
+/// A claim that may be made.
+pub struct ToClaim {
+    pub key: ClaimKey,
+    pub terms: Terms,
+    pub wait: Duration,
+    pub on_store_error: OnStoreError,
+}
+
+impl ClaimBody {
+    pub fn parse(json: &RawValue) -> Result<Self, Problem> {
+        serde_json::from_str(json.get()).map_err(|error| Kind::InvalidRequest.because(error.to_string()))
+    }
+
+    pub fn check(self, workspace: &WorkspaceName, config: &Config) -> Result<ToClaim, Problem> {
+        let guard = guard(&self.guard)?;
+        check_key(&self.key)?;
+        let policy = config.policy(&guard);
+        let window =
+            seconds("ttlSeconds", self.ttl_seconds, limits::SPAN_MIN..=limits::WINDOW_MAX)?.unwrap_or(policy.window);
+        let lease =
+            seconds("leaseSeconds", self.lease_seconds, limits::SPAN_MIN..=limits::LEASE_MAX)?.unwrap_or(policy.lease);
+        let wait = seconds("waitSeconds", self.wait_seconds, Duration::ZERO..=limits::WAIT_MAX)?;
+        if let Some(fingerprint) = &self.fingerprint
+            && !(1..=limits::FINGERPRINT_BYTES_MAX).contains(&fingerprint.len())
+        {
+            return Err(bad(format!("fingerprint: 1 to {} bytes", limits::FINGERPRINT_BYTES_MAX)).into());
+        }
+        let parts = policy.store_parts.then(|| serde_json::to_string(&self.key).expect("strings are JSON"));
+        Ok(ToClaim {
+            key: ClaimKey::of(workspace, &guard, &self.key),
+            terms: Terms {
+                window,
+                lease,
+                lost: policy.lost,
+                fingerprint: self.fingerprint,
+                attributes: self.attributes.map(attributes).transpose()?,
+                parts,
+            },
+            wait: wait.unwrap_or_default(),
+            on_store_error: policy.on_store_error,
+        })
+    }
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FindBody {
+    guard: String,
+    key: Vec<Option<String>>,
+}
+
+impl FindBody {
+    pub fn key(&self, workspace: &WorkspaceName) -> Result<ClaimKey, Problem> {
+        check_key(&self.key)?;
+        Ok(ClaimKey::of(workspace, &guard(&self.guard)?, &self.key))
+    }
+}
+
+/// What an owner sends with each of its verbs.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct OwnerBody {
+    pub guard: String,
+    token: i64,
+    /// With `settle` and `fail`: what every later caller reads. Any JSON, up to 1 MiB.
+    #[schema(value_type = Option<Object>)]
+    outcome: Option<Box<RawValue>>,
+    /// With `renew`: another length for the lease.
+    lease_seconds: Option<f64>,
+}
+
+impl OwnerBody {
+    pub fn token(&self) -> Token {
+        Token(self.token)
+    }
+
+    pub fn lease(&self) -> Result<Option<Duration>, BadClaim> {
+        seconds("leaseSeconds", self.lease_seconds, limits::SPAN_MIN..=limits::LEASE_MAX)
+    }
+
+    pub fn outcome(&self, kept: bool) -> Result<Option<Bytes>, BadClaim> {
+        let Some(outcome) = &self.outcome else { return Ok(None) };
+        let (found, max) = (outcome.get().len(), limits::OUTCOME_BYTES_MAX);
+        if found > max {
+            return Err(bad(format!("outcome: at most {max} bytes of JSON; this one has {found}")));
+        }
+        Ok(kept.then(|| Bytes::copy_from_slice(outcome.get().as_bytes())))
+    }
+
+    pub fn refuse_outcome(&self, verb: &str) -> Result<(), BadClaim> {
+        self.outcome.as_ref().map_or(Ok(()), |_| Err(bad(format!("outcome: {verb} takes none"))))
+    }
+
+    pub fn refuse_lease(&self, verb: &str) -> Result<(), BadClaim> {
+        self.lease_seconds.map_or(Ok(()), |_| Err(bad(format!("leaseSeconds: {verb} takes none"))))
+    }
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ResolveBody {
+    pub guard: String,
+    r#as: Resolution,
+    /// Why, for the log.
+    pub note: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+enum Resolution {
+    Done,
+    NotDone,
+}
+
+impl ResolveBody {
+    pub fn is_done(&self) -> bool {
+        self.r#as == Resolution::Done
+    }
+}
+
+pub fn guard(name: &str) -> Result<GuardName, BadClaim> {
+    GuardName::new(name).map_err(|error| bad(format!("guard: {error}")))
+}
+
+pub fn state(name: &str) -> Result<State, BadClaim> {
+    State::parse(name).ok_or_else(|| bad(format!("state: in_flight, done, failed or unknown, not {name:?}")))
+}
+
+fn check_key(parts: &[Option<String>]) -> Result<(), BadClaim> {
+    let (found, max) = (parts.len(), limits::KEY_PARTS_MAX);
+    if !(1..=max).contains(&found) {
+        return Err(bad(format!("key: 1 to {max} parts; this one has {found}")));
+    }
+    match parts.iter().flatten().position(|part| part.len() > limits::KEY_PART_BYTES_MAX) {
+        Some(place) => Err(bad(format!("key[{place}]: at most {} bytes", limits::KEY_PART_BYTES_MAX))),
+        None => Ok(()),
+    }
+}
+
+fn seconds(
+    field: &str,
+    value: Option<f64>,
+    range: std::ops::RangeInclusive<Duration>,
+) -> Result<Option<Duration>, BadClaim> {
+    let Some(value) = value else { return Ok(None) };
+    let span = Duration::try_from_secs_f64(value).ok().filter(|span| range.contains(span));
+    match span {
+        Some(span) => Ok(Some(span)),
+        None => {
+            let (min, max) = (range.start().as_secs_f64(), range.end().as_secs_f64());
+            Err(bad(format!("{field}: {min} to {max} seconds, not {value}")))
+        }
+    }
+}
+
+fn attributes(json: Box<RawValue>) -> Result<String, BadClaim> {
+    let max = limits::ATTRIBUTES_BYTES_MAX;
+    if !json.get().starts_with('{') || json.get().len() > max {
+        return Err(bad(format!("attributes: an object of at most {max} bytes")));
+    }
+    Ok(String::from(Box::<str>::from(json)))
+}

@@ -1,0 +1,98 @@
+//! The pages that explain: the API's description, made from the code, and one page for each problem.
+
+use std::fmt::Write;
+use std::sync::LazyLock;
+
+use axum::extract::Path;
+use axum::http::HeaderName;
+use axum::response::{Html, IntoResponse};
+use utoipa::OpenApi;
+
+use super::{claims, health};
+use crate::problem::{Kind, Problem};
+
+#[derive(OpenApi)]
+#[openapi(
+    info(title = "Oncegate", description = "Claims: an effect happens once, though its request comes twice. \
+        Errors are application/problem+json; their `type` is a page of this server."),
+    paths(
+        claims::create, claims::batch, claims::find, claims::list, claims::show, claims::forget, claims::renew,
+        claims::settle, claims::fail, claims::release, claims::resolve,
+        health::healthz, health::readyz, health::metrics
+    ),
+    tags((name = "claims"), (name = "health"))
+)]
+struct Api;
+
+static DESCRIPTION: LazyLock<String> =
+    LazyLock::new(|| Api::openapi().to_pretty_json().expect("the description is JSON"));
+
+pub async fn openapi() -> impl IntoResponse {
+    ([("content-type", "application/json")], DESCRIPTION.as_str())
+}
+
+/// Nothing from outside, no scripts, no frames.
+const POLICY: (HeaderName, &str) = (
+    axum::http::header::CONTENT_SECURITY_POLICY,
+    "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'; form-action 'none'",
+);
+
+fn page(title: &str, body: &str) -> impl IntoResponse + use<> {
+    let html = format!(
+        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content=\"width=device-width\">\
+         <title>{title} · Oncegate</title><style>:root{{color-scheme:light dark}}body{{font:16px/1.5 system-ui;\
+         max-width:46rem;margin:3rem auto;padding:0 1rem}}code,pre{{font:14px ui-monospace,monospace}}pre{{overflow:auto}}\
+         td,th{{text-align:left;padding:.2rem .8rem .2rem 0;vertical-align:top}}</style>\
+         <p><a href=/>Oncegate</a></p><h1>{title}</h1>{body}</html>"
+    );
+    ([POLICY], Html(html))
+}
+
+pub async fn home() -> impl IntoResponse {
+    page(
+        "Oncegate",
+        "<p>The server is running. <a href=/docs>The API</a> · <a href=/openapi.json>openapi.json</a> · \
+         <a href=/readyz>readyz</a> · <a href=/metrics>metrics</a></p><p>A first claim, and the same again:</p>\
+         <pre>curl -s localhost:4600/api/claims -H 'content-type: application/json' \\\n     -d '{\"guard\":\"demo\",\"key\":[\"order 17\"]}'</pre>",
+    )
+}
+
+/// The endpoints, from the same description as `/openapi.json`, and the problems.
+pub async fn reference() -> impl IntoResponse {
+    let description: serde_json::Value = serde_json::from_str(&DESCRIPTION).expect("it was made as JSON");
+    let mut body = String::from("<p>Machine-readable: <a href=/openapi.json>openapi.json</a></p><h2>Endpoints</h2><table>");
+    for (path, methods) in description["paths"].as_object().into_iter().flatten() {
+        for (method, operation) in methods.as_object().into_iter().flatten() {
+            let summary = operation["summary"].as_str().or(operation["description"].as_str()).unwrap_or_default();
+            let _ = write!(
+                body,
+                "<tr><td><code>{}</code><td><code>{path}</code><td>{}",
+                method.to_uppercase(),
+                escape(summary)
+            );
+        }
+    }
+    body.push_str("</table><h2>Problems</h2><table>");
+    for kind in Kind::ALL {
+        let (name, title) = (kind.name(), kind.title());
+        let _ = write!(body, "<tr><td>{}<td><a href=/problems/{name}><code>{name}</code></a><td>{title}", kind.status().as_u16());
+    }
+    body.push_str("</table>");
+    page("The API", &body)
+}
+
+pub async fn problem(Path(name): Path<String>) -> Result<impl IntoResponse, Problem> {
+    let kind = Kind::named(&name).ok_or_else(|| Kind::NotFound.because("there is no such problem"))?;
+    let body = format!(
+        "<p><code>{}</code> · status {}</p><p>{}</p><p><b>What to do:</b> {}</p>",
+        kind.name(),
+        kind.status().as_u16(),
+        escape(kind.page()),
+        escape(kind.hint())
+    );
+    Ok(page(kind.title(), &body))
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}

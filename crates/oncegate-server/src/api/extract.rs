@@ -1,0 +1,138 @@
+//! Bodies and query strings, read with a limit on everything and refused by name.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{FromRequest, FromRequestParts, Query, Request};
+use axum::http::header;
+use axum::http::request::Parts;
+use bytes::Bytes;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde::de::DeserializeOwned;
+
+use super::App;
+use crate::problem::{Kind, Problem};
+
+/// How long a body may take to arrive.
+pub const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+/// How deep JSON may be nested.
+pub const JSON_DEPTH_MAX: usize = 64;
+
+/// A JSON body.
+pub struct Json<T>(pub T);
+
+impl<T: DeserializeOwned> FromRequest<Arc<App>> for Json<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Problem> {
+        let declared = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        if !declared.is_some_and(is_json) {
+            return Err(Kind::UnsupportedMediaType.because(match declared {
+                Some(declared) => format!("the content type is {declared:?}; it should be application/json"),
+                None => "the request has no content type; it should be application/json".into(),
+            }));
+        }
+        parse(&body(request, app.config.limits.body_bytes).await?).map(Json)
+    }
+}
+
+fn is_json(content_type: &str) -> bool {
+    let media_type = content_type.split(';').next().unwrap_or_default().trim();
+    media_type.eq_ignore_ascii_case("application/json")
+}
+
+/// The whole body, unless it is too large (said before it is read, where its length is declared) or too slow.
+async fn body(request: Request, limit: usize) -> Result<Bytes, Problem> {
+    let too_large = || Kind::PayloadTooLarge.because(format!("the body is over the limit of {limit} bytes"));
+    let declared = request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+    if declared.is_some_and(|length: u64| length > limit as u64) {
+        return Err(too_large());
+    }
+    match tokio::time::timeout(BODY_TIMEOUT, Limited::new(request.into_body(), limit).collect()).await {
+        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
+        Ok(Err(error)) => Err(Kind::InvalidRequest.because(format!("the body could not be read: {error}"))),
+        Err(_) => Err(Kind::RequestTimeout.because(format!("the body did not arrive within {BODY_TIMEOUT:?}"))),
+    }
+}
+
+fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
+    if depth_exceeds(body, JSON_DEPTH_MAX) {
+        return Err(Kind::InvalidRequest.because(format!("the JSON is nested over {JSON_DEPTH_MAX} deep")));
+    }
+    serde_json::from_slice(body).map_err(|error| {
+        // Read again, for the path to the field: only what is refused pays for it.
+        let path = serde_path_to_error::deserialize::<_, T>(&mut serde_json::Deserializer::from_slice(body))
+            .err()
+            .map(|error| error.path().to_string())
+            .filter(|path| path != ".")
+            .map_or(String::new(), |path| format!("{path}: "));
+        Kind::InvalidRequest.because(format!("{path}{error}"))
+    })
+}
+
+/// Before parsing: the nesting of brackets outside strings. (Whether they match is for the parser.)
+fn depth_exceeds(json: &[u8], limit: usize) -> bool {
+    let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
+    for byte in json {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            b'[' | b'{' if !in_string => {
+                depth += 1;
+                if depth > limit {
+                    return true;
+                }
+            }
+            b']' | b'}' if !in_string => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    false
+}
+
+/// A query string; unknown parameters are refused by name where the type says so.
+pub struct Params<T>(pub T);
+
+impl<T: DeserializeOwned> FromRequestParts<Arc<App>> for Params<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Arc<App>) -> Result<Self, Problem> {
+        match Query::<T>::try_from_uri(&parts.uri) {
+            Ok(Query(params)) => Ok(Params(params)),
+            Err(rejection) => Err(Kind::InvalidRequest.because(rejection.body_text())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nesting_is_counted_outside_strings_only() {
+        let nested = |depth: usize| format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
+        assert!(!depth_exceeds(nested(64).as_bytes(), 64));
+        assert!(depth_exceeds(nested(65).as_bytes(), 64));
+        let flat = format!("[{}]", vec!["{}"; 100].join(","));
+        assert!(!depth_exceeds(flat.as_bytes(), 64));
+        let text = format!(r#"["{}\"{}"]"#, "[".repeat(100), "{".repeat(100));
+        assert!(!depth_exceeds(text.as_bytes(), 64));
+    }
+
+    #[test]
+    fn what_is_refused_is_named() {
+        #[derive(Debug, serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Body {
+            #[allow(dead_code)]
+            key: Vec<Option<String>>,
+        }
+        let refused = |json: &str| parse::<Body>(json.as_bytes()).unwrap_err().detail.into_owned();
+        assert!(refused(r#"{"key":["a",5]}"#).starts_with("key[1]: invalid type: integer `5`, expected a string"));
+        assert!(refused(r#"{"keys":[]}"#).contains("unknown field `keys`, expected `key`"));
+        assert!(refused("{}").contains("missing field `key`"));
+        assert!(refused("{").contains("EOF while parsing"));
+    }
+}

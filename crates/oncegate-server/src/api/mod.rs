@@ -1,0 +1,80 @@
+//! The HTTP API: one file per resource.
+
+mod claims;
+mod docs;
+mod extract;
+mod health;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::Router;
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use axum::response::Response;
+use axum::routing::{get, post};
+use metrics_exporter_prometheus::PrometheusHandle;
+use oncegate::Ledger;
+use tokio::sync::watch;
+
+pub use claims::{ClaimView, PageView, parse_cursor};
+
+use crate::auth::{Caller, Keys};
+use crate::config::Config;
+use crate::problem::{Kind, Problem};
+use crate::rate::Rates;
+
+/// What every request needs.
+pub struct App {
+    pub config: Config,
+    pub keys: Keys,
+    pub ledger: Ledger,
+    pub metrics: PrometheusHandle,
+    pub rates: Rates,
+    /// Turns true when the server stops taking requests: whoever waits is sent away.
+    pub stopping: watch::Receiver<bool>,
+}
+
+pub fn router(app: Arc<App>) -> Router {
+    Router::new()
+        .route("/api/claims", get(claims::list).post(claims::create))
+        .route("/api/claims/batch", post(claims::batch))
+        .route("/api/claims/find", post(claims::find))
+        .route("/api/claims/{id}", get(claims::show).delete(claims::forget))
+        .route("/api/claims/{id}/renew", post(claims::renew))
+        .route("/api/claims/{id}/settle", post(claims::settle))
+        .route("/api/claims/{id}/fail", post(claims::fail))
+        .route("/api/claims/{id}/release", post(claims::release))
+        .route("/api/claims/{id}/resolve", post(claims::resolve))
+        .route("/", get(docs::home))
+        .route("/docs", get(docs::reference))
+        .route("/healthz", get(health::healthz))
+        .route("/metrics", get(health::metrics))
+        .route("/openapi.json", get(docs::openapi))
+        .route("/problems/{name}", get(docs::problem))
+        .route("/readyz", get(health::readyz))
+        .fallback(no_such_path)
+        .method_not_allowed_fallback(no_such_method)
+        .with_state(app)
+}
+
+async fn no_such_path() -> Problem {
+    Kind::NotFound.because("there is no such path")
+}
+
+async fn no_such_method() -> Problem {
+    Kind::MethodNotAllowed.because("this path does not take that method")
+}
+
+/// The first thing that every endpoint of `/api` asks for: nothing is read before it is known who asks.
+impl FromRequestParts<Arc<App>> for Caller {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
+        let caller = app.keys.authenticate(&parts.headers)?;
+        app.rates.take(&caller.workspace, 1, Instant::now())?;
+        Ok(caller)
+    }
+}
+
+type Answered = Result<Response, Problem>;

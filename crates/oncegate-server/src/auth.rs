@@ -1,0 +1,264 @@
+//! Who asks, and what they may do.
+//!
+//! Keys are kept as hashes and compared in constant time. While no key exists the server is open, but only
+//! to its own machine: it listens on a loopback address, and answers requests that name that address and do
+//! not come from another site's page in a browser.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, RwLock};
+
+use axum::http::{HeaderMap, header};
+use oncegate::WorkspaceName;
+use oncegate::store::{ApiKey, KeyHash, Role, Store, StoreError};
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+use crate::problem::{Kind, Problem};
+
+pub const WORKSPACE_HEADER: &str = "oncegate-workspace";
+
+/// A key as its holder has it: `og_ID_SECRET`. Shown once, kept by nobody but them.
+pub struct NewKey {
+    pub id: String,
+    pub secret: String,
+    pub hash: KeyHash,
+}
+
+impl NewKey {
+    pub fn generate() -> Self {
+        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let mut random = [0; 40];
+        getrandom::fill(&mut random).expect("the operating system has randomness");
+        let id = hex(&random[..8]);
+        let secret = format!("og_{id}_{}", hex(&random[8..]));
+        NewKey { id, hash: hash(&secret), secret }
+    }
+}
+
+/// The secret is 256 random bits: a plain hash cannot be searched.
+fn hash(secret: &str) -> KeyHash {
+    Sha256::digest(secret.as_bytes()).into()
+}
+
+/// Who asks.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    pub workspace: WorkspaceName,
+    pub role: Role,
+    /// For the audit line: a key's id, or where the server is open, `local`.
+    pub name: String,
+}
+
+impl Caller {
+    pub fn require(&self, role: Role) -> Result<(), Problem> {
+        if self.role >= role {
+            return Ok(());
+        }
+        Err(Kind::Forbidden.because(format!(
+            "this needs the role {:?}, and the key has {:?}",
+            role.as_str(),
+            self.role.as_str()
+        )))
+    }
+}
+
+/// The keys as last read from the store.
+pub struct Keys {
+    listen: RwLock<SocketAddr>,
+    by_id: RwLock<Arc<HashMap<String, ApiKey>>>,
+}
+
+impl Keys {
+    pub async fn load(store: &dyn Store, listen: SocketAddr) -> Result<Self, StoreError> {
+        let keys = Keys { listen: RwLock::new(listen), by_id: RwLock::default() };
+        keys.refresh(store).await?;
+        Ok(keys)
+    }
+
+    pub async fn refresh(&self, store: &dyn Store) -> Result<(), StoreError> {
+        let keys = store.keys().await?.into_iter().map(|key| (key.id.clone(), key)).collect();
+        *self.by_id.write().expect("no holder of this lock panics") = Arc::new(keys);
+        Ok(())
+    }
+
+    /// The address that was got, where port 0 was asked for.
+    pub fn listens_on(&self, address: SocketAddr) {
+        *self.listen.write().expect("no holder of this lock panics") = address;
+    }
+
+    /// No key was ever made. (A revoked one counts: revoking the last key must not open the server.)
+    pub fn is_open(&self) -> bool {
+        self.snapshot().is_empty()
+    }
+
+    pub fn authenticate(&self, headers: &HeaderMap) -> Result<Caller, Problem> {
+        let keys = self.snapshot();
+        let named = named_workspace(headers)?;
+        if keys.is_empty() {
+            self.check_local(headers)?;
+            let workspace = named.unwrap_or_else(WorkspaceName::default_workspace);
+            return Ok(Caller { workspace, role: Role::Admin, name: "local".into() });
+        }
+        let key = bearer(headers)
+            .and_then(|secret| verify(&keys, secret))
+            .ok_or_else(|| Kind::Unauthorized.because("the request has no valid API key"))?;
+        if named.is_some_and(|named| named != key.workspace) {
+            return Err(Kind::Forbidden.because("the key is not for the workspace that the request names"));
+        }
+        Ok(Caller { workspace: key.workspace.clone(), role: key.role, name: key.id.clone() })
+    }
+
+    fn snapshot(&self) -> Arc<HashMap<String, ApiKey>> {
+        self.by_id.read().expect("no holder of this lock panics").clone()
+    }
+
+    /// Against pages of other sites (and names that resolve to us), which a browser on this machine may have open.
+    fn check_local(&self, headers: &HeaderMap) -> Result<(), Problem> {
+        let text = |name: header::HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
+        let host = text(header::HOST).unwrap_or_default();
+        let listen = *self.listen.read().expect("no holder of this lock panics");
+        if !is_our_name(host, listen) {
+            return Err(Kind::Forbidden
+                .because(format!("without keys the server answers as {listen} or localhost, not as {host:?}")));
+        }
+        if let Some(site) = headers.get("sec-fetch-site").and_then(|value| value.to_str().ok())
+            && !matches!(site, "same-origin" | "none")
+        {
+            return Err(Kind::Forbidden.because("without keys the server does not answer cross-site requests"));
+        }
+        if let Some(origin) = text(header::ORIGIN)
+            && origin.split_once("://").is_none_or(|(_, origin_host)| origin_host != host)
+        {
+            return Err(Kind::Forbidden.because("without keys the server does not answer cross-origin requests"));
+        }
+        Ok(())
+    }
+}
+
+fn is_our_name(host: &str, listen: SocketAddr) -> bool {
+    let with_port = |name: &str| match host.strip_prefix(name) {
+        Some("") => true,
+        Some(rest) => rest.strip_prefix(':').is_some_and(|given| given.parse() == Ok(listen.port())),
+        None => false,
+    };
+    let ip = listen.ip();
+    with_port("localhost") || with_port(&if ip.is_ipv6() { format!("[{ip}]") } else { ip.to_string() })
+}
+
+fn named_workspace(headers: &HeaderMap) -> Result<Option<WorkspaceName>, Problem> {
+    let Some(value) = headers.get(WORKSPACE_HEADER) else { return Ok(None) };
+    let name = value.to_str().unwrap_or_default();
+    match WorkspaceName::new(name) {
+        Ok(name) => Ok(Some(name)),
+        Err(error) => Err(Kind::InvalidRequest.because(format!("header Oncegate-Workspace: {error}"))),
+    }
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, secret) = value.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| secret.trim())
+}
+
+/// A key that does not exist takes as long as one that is wrong.
+fn verify<'k>(keys: &'k HashMap<String, ApiKey>, secret: &str) -> Option<&'k ApiKey> {
+    let id = secret.strip_prefix("og_").and_then(|rest| rest.split_once('_')).map_or("", |(id, _)| id);
+    let key = keys.get(id);
+    let kept = key.map_or([0; 32], |key| key.hash);
+    let equal: bool = kept.ct_eq(&hash(secret)).into();
+    key.filter(|key| equal && key.revoked_at.is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+    use oncegate::Time;
+
+    use super::*;
+
+    fn keys(listen: &str, keys: Vec<ApiKey>) -> Keys {
+        let by_id = keys.into_iter().map(|key| (key.id.clone(), key)).collect();
+        Keys { listen: RwLock::new(listen.parse().unwrap()), by_id: RwLock::new(Arc::new(by_id)) }
+    }
+
+    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        pairs.iter().map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_str(value).unwrap())).collect()
+    }
+
+    fn kept(new: &NewKey, revoked_at: Option<Time>) -> ApiKey {
+        ApiKey {
+            id: new.id.clone(),
+            workspace: WorkspaceName::new("acme").unwrap(),
+            role: Role::Send,
+            hash: new.hash,
+            created_at: Time::from_micros(1),
+            revoked_at,
+        }
+    }
+
+    #[test]
+    fn without_keys_only_local_same_site_requests_are_answered() {
+        let open = keys("127.0.0.1:4600", vec![]);
+        let answered = [
+            &[("host", "127.0.0.1:4600")][..],
+            &[("host", "localhost:4600")],
+            &[("host", "localhost")],
+            &[("host", "localhost:4600"), ("origin", "http://localhost:4600"), ("sec-fetch-site", "same-origin")],
+            &[("host", "localhost:4600"), ("sec-fetch-site", "none")],
+        ];
+        for request in answered {
+            assert_eq!(open.authenticate(&headers(request)).unwrap().workspace.as_str(), "default", "{request:?}");
+        }
+        let refused = [
+            &[][..],
+            &[("host", "evil.example")],
+            &[("host", "localhost.evil.example:4600")],
+            &[("host", "127.0.0.1:80")],
+            &[("host", "localhost:4600"), ("origin", "http://evil.example")],
+            &[("host", "localhost:4600"), ("origin", "null")],
+            &[("host", "localhost:4600"), ("sec-fetch-site", "cross-site")],
+            &[("host", "localhost:4600"), ("sec-fetch-site", "same-site")],
+        ];
+        for request in refused {
+            assert_eq!(open.authenticate(&headers(request)).unwrap_err().kind, Kind::Forbidden, "{request:?}");
+        }
+        let other = headers(&[("host", "localhost"), (WORKSPACE_HEADER, "acme")]);
+        assert_eq!(open.authenticate(&other).unwrap().workspace.as_str(), "acme");
+        let bad = headers(&[("host", "localhost"), (WORKSPACE_HEADER, "a b")]);
+        assert_eq!(open.authenticate(&bad).unwrap_err().kind, Kind::InvalidRequest);
+    }
+
+    #[test]
+    fn with_keys_only_a_live_key_is_answered_and_all_others_alike() {
+        let (live, revoked, stranger) = (NewKey::generate(), NewKey::generate(), NewKey::generate());
+        let closed = keys("0.0.0.0:4600", vec![kept(&live, None), kept(&revoked, Some(Time::from_micros(2)))]);
+        let ask = |value: &str| closed.authenticate(&headers(&[("authorization", value)]));
+        let caller = ask(&format!("Bearer {}", live.secret)).unwrap();
+        assert_eq!((caller.workspace.as_str(), caller.role), ("acme", Role::Send));
+        assert!(caller.require(Role::Send).is_ok());
+        assert_eq!(caller.require(Role::Operate).unwrap_err().kind, Kind::Forbidden);
+        let half_right = format!("Bearer {}0", &live.secret[..live.secret.len() - 1].to_owned());
+        let wrong = [
+            format!("Bearer {}", stranger.secret),
+            format!("Bearer {}", revoked.secret),
+            half_right,
+            "Bearer og_".into(),
+            "Bearer".into(),
+            format!("Basic {}", live.secret),
+        ];
+        let without = closed.authenticate(&headers(&[("host", "localhost:4600")])).unwrap_err();
+        for value in wrong.iter().filter(|value| !value.ends_with(&live.secret) || value.starts_with("Basic")) {
+            let problem = ask(value).unwrap_err();
+            assert_eq!((problem.kind, &problem.detail), (without.kind, &without.detail), "{value}");
+        }
+    }
+
+    #[test]
+    fn a_revoked_last_key_does_not_open_the_server() {
+        let revoked = NewKey::generate();
+        let closed = keys("127.0.0.1:4600", vec![kept(&revoked, Some(Time::from_micros(2)))]);
+        assert!(!closed.is_open());
+        assert_eq!(closed.authenticate(&headers(&[("host", "localhost")])).unwrap_err().kind, Kind::Unauthorized);
+    }
+}

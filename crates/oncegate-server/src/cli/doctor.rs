@@ -1,0 +1,119 @@
+//! `oncegate doctor`: what is wrong, and what to do about it.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clap::Args;
+use oncegate::store::Store;
+use serde_json::json;
+
+use super::output::{Format, table};
+use super::{Failure, open_store};
+use crate::config::Loaded;
+
+/// How far the store's clock may be from this machine's before it is worth a word. (Nothing depends on it:
+/// windows and leases are by the store's clock.)
+const SKEW_MAX: Duration = Duration::from_secs(5);
+
+#[derive(Args)]
+pub struct Command {
+    #[command(flatten)]
+    format: Format,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Good,
+    Warning,
+    Bad,
+}
+
+struct Finding {
+    verdict: Verdict,
+    what: &'static str,
+    detail: String,
+}
+
+pub async fn run(command: Command, loaded: &Loaded) -> Result<(), Failure> {
+    let mut findings = vec![configuration(loaded)];
+    match open_store(&loaded.config).await {
+        Ok(store) => {
+            findings.extend(examine(&*store, loaded).await);
+            store.close().await;
+        }
+        Err(failure) => findings.push(Finding { verdict: Verdict::Bad, what: "store", detail: failure.message }),
+    }
+    let word = |finding: &Finding| match finding.verdict {
+        Verdict::Good => "ok",
+        Verdict::Warning => "warning",
+        Verdict::Bad => "wrong",
+    };
+    let view: Vec<_> = findings
+        .iter()
+        .map(|finding| json!({"check": finding.what, "verdict": word(finding), "detail": finding.detail}))
+        .collect();
+    command.format.print(&view, |_| {
+        table(
+            ["", "CHECK", "DETAIL"],
+            findings.iter().map(|finding| [word(finding).into(), finding.what.into(), finding.detail.clone()]),
+        )
+    });
+    match findings.iter().filter(|finding| finding.verdict == Verdict::Bad).count() {
+        0 => Ok(()),
+        wrong => Err(Failure::new(format!("{wrong} of {} checks went wrong", findings.len()))
+            .hint("oncegate config show prints every setting and where it came from")),
+    }
+}
+
+fn configuration(loaded: &Loaded) -> Finding {
+    let detail = match &loaded.file {
+        Some(file) => file.display().to_string(),
+        None => "defaults; there is no oncegate.toml here".into(),
+    };
+    Finding { verdict: Verdict::Good, what: "configuration", detail }
+}
+
+async fn examine(store: &dyn Store, loaded: &Loaded) -> Vec<Finding> {
+    let mut findings = vec![];
+    match store.report().await {
+        Ok(report) => {
+            let detail = format!("{}, schema version {}", report.detail, report.schema_version);
+            findings.push(Finding { verdict: Verdict::Good, what: "store", detail });
+            findings.extend(report.warnings.into_iter().map(|detail| Finding {
+                verdict: Verdict::Warning,
+                what: "durability",
+                detail,
+            }));
+            findings.push(clock(report.now));
+        }
+        Err(error) => findings.push(Finding { verdict: Verdict::Bad, what: "store", detail: error.to_string() }),
+    }
+    match store.keys().await {
+        Ok(keys) => findings.push(access(keys.iter().filter(|key| key.revoked_at.is_none()).count(), keys.len(), loaded)),
+        Err(error) => findings.push(Finding { verdict: Verdict::Bad, what: "access", detail: error.to_string() }),
+    }
+    findings
+}
+
+fn clock(store: oncegate::Time) -> Finding {
+    let machine = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let skew = machine.as_micros().abs_diff(u128::from(store.micros().unsigned_abs()));
+    let skew = Duration::from_micros(u64::try_from(skew).unwrap_or(u64::MAX));
+    let verdict = if skew > SKEW_MAX { Verdict::Warning } else { Verdict::Good };
+    Finding { verdict, what: "clock", detail: format!("the store's is {skew:?} from this machine's") }
+}
+
+fn access(live: usize, all: usize, loaded: &Loaded) -> Finding {
+    let listen = loaded.config.listen;
+    let (verdict, detail) = match (all, live) {
+        (0, _) if listen.ip().is_loopback() => {
+            (Verdict::Good, format!("no keys: {listen} answers this machine without one"))
+        }
+        (0, _) => {
+            let hint = "make one: oncegate key create --workspace default";
+            (Verdict::Bad, format!("no keys: the server will not start on {listen}; {hint}"))
+        }
+        (_, 0) => (Verdict::Warning, "all keys are revoked: every request is refused".into()),
+        (_, live) => (Verdict::Good, format!("{live} live keys")),
+    };
+    Finding { verdict, what: "access", detail }
+}

@@ -1,0 +1,183 @@
+//! The command line.
+//!
+//! People read tables, programs read `--json`; data goes to standard output, talk to standard error.
+//! Exit status: 0 done, 1 failed, 2 usage, 3 not found. An error says what happened, then `hint:` and
+//! what to do about it.
+
+mod claims;
+mod config;
+mod doctor;
+mod keys;
+mod migrate;
+mod output;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use oncegate::store::{Store, StoreError};
+use oncegate::{OpenError, StoreUrl};
+
+use crate::config::{Config, Flag, Loaded};
+
+#[derive(Parser)]
+#[command(name = "oncegate", version, about = "Make an effect happen once, though its request comes twice.")]
+struct Cli {
+    #[command(flatten)]
+    settings: Settings,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Settings that have a flag. They win over `ONCEGATE_*`, which win over the file.
+#[derive(Args)]
+struct Settings {
+    /// Where claims are kept: sqlite:FILE or postgres://USER@HOST/DATABASE
+    #[arg(long, global = true, value_name = "URL")]
+    store: Option<String>,
+    /// The configuration file [default: oncegate.toml, if it is there]
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// How the log looks
+    #[arg(long, global = true, value_name = "json|pretty")]
+    log: Option<String>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the server
+    Serve {
+        /// Where to listen; port 0 takes a free one and prints it
+        #[arg(long, value_name = "ADDRESS:PORT")]
+        listen: Option<String>,
+    },
+    /// See claims, forget and resolve them
+    #[command(subcommand)]
+    Claims(claims::Command),
+    /// Make and list workspaces
+    #[command(subcommand)]
+    Workspace(keys::WorkspaceCommand),
+    /// Make, list and revoke API keys
+    #[command(subcommand)]
+    Key(keys::KeyCommand),
+    /// Check and show the configuration
+    #[command(subcommand)]
+    Config(config::Command),
+    /// Bring the store's schema up to date
+    Migrate(migrate::Command),
+    /// Look for what is wrong with the configuration, the store and this machine
+    Doctor(doctor::Command),
+    /// Print completions for a shell
+    Completions { shell: clap_complete::Shell },
+}
+
+/// Why a command did not do what it was asked to.
+#[derive(Debug)]
+pub struct Failure {
+    message: String,
+    hint: Option<String>,
+    code: u8,
+}
+
+impl Failure {
+    pub fn new(message: impl Into<String>) -> Self {
+        Failure { message: message.into(), hint: None, code: 1 }
+    }
+
+    pub fn not_found(message: impl Into<String>) -> Self {
+        Failure { code: 3, ..Self::new(message) }
+    }
+
+    pub fn usage(message: impl Into<String>) -> Self {
+        Failure { code: 2, ..Self::new(message) }
+    }
+
+    pub fn hint(self, hint: impl Into<String>) -> Self {
+        Failure { hint: Some(hint.into()), ..self }
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Failure::new(error.to_string()).hint("oncegate doctor")
+    }
+}
+
+impl From<OpenError> for Failure {
+    fn from(error: OpenError) -> Self {
+        let message = error.to_string();
+        match message.split_once(" hint: ") {
+            Some((message, hint)) => Failure::new(message.trim_end_matches('.')).hint(hint),
+            None => Failure::new(message).hint("oncegate doctor"),
+        }
+    }
+}
+
+pub fn run() -> ExitCode {
+    let Cli { settings, command } = Cli::parse();
+    match dispatch(settings, command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("oncegate: {}", failure.message);
+            if let Some(hint) = failure.hint {
+                eprintln!("hint: {hint}");
+            }
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+fn dispatch(settings: Settings, command: Command) -> Result<(), Failure> {
+    if let Command::Completions { shell } = command {
+        clap_complete::generate(shell, &mut Cli::command(), "oncegate", &mut std::io::stdout());
+        return Ok(());
+    }
+    let listen = match &command {
+        Command::Serve { listen } => listen.clone(),
+        _ => None,
+    };
+    let loaded = load(settings, listen)?;
+    let serves = matches!(command, Command::Serve { .. });
+    // Commands talk to people; their store's troubles belong on standard error, as failures.
+    let _log = serves.then(|| crate::log::start(&loaded.config.log));
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(format!("cannot start: {error}")))?;
+    runtime.block_on(async {
+        match command {
+            Command::Serve { .. } => crate::serve::serve(loaded.config).await,
+            Command::Claims(command) => claims::run(command, &loaded.config).await,
+            Command::Workspace(command) => keys::run_workspace(command, &loaded.config).await,
+            Command::Key(command) => keys::run_key(command, &loaded.config).await,
+            Command::Config(command) => config::run(command, &loaded),
+            Command::Migrate(command) => migrate::run(command, &loaded.config).await,
+            Command::Doctor(command) => doctor::run(command, &loaded).await,
+            Command::Completions { .. } => unreachable!("needs no configuration"),
+        }
+    })
+}
+
+fn load(settings: Settings, listen: Option<String>) -> Result<Loaded, Failure> {
+    let flag = |key: &str, name: &str, value: Option<String>| {
+        value.map(|value| Flag { key: key.into(), name: name.into(), value })
+    };
+    let flags = [
+        flag("store", "--store", settings.store),
+        flag("log.format", "--log", settings.log),
+        flag("listen", "--listen", listen),
+    ];
+    Config::load(flags.into_iter().flatten().collect(), std::env::vars_os(), settings.config).map_err(|errors| {
+        let (last, others) = errors.split_last().expect("a failure has a reason");
+        for error in others {
+            eprintln!("oncegate: {error}");
+        }
+        Failure::usage(last.to_string())
+    })
+}
+
+/// The store that the configuration names.
+pub async fn open_store(config: &Config) -> Result<Arc<dyn Store>, Failure> {
+    Ok(config.store.expose().parse::<StoreUrl>()?.open().await?)
+}

@@ -1,0 +1,166 @@
+//! From values to the typed configuration, and how values go together.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use oncegate_core::{GuardName, Lost, OnFailure, OnStoreError, Policy};
+
+use super::error::ConfigError;
+use super::layers::{Entry, Layers, Origin};
+use super::path::KeyPath;
+use super::secret_url::SecretUrl;
+use super::typed::{Claims, Config, Limits, Log, LogFormat, LogLevel, Privacy};
+use super::units::show_duration;
+use super::value::Value;
+
+/// Puts the values together.
+pub fn build(layers: &Layers) -> Config {
+    let top = Table { layers, own: KeyPath::default(), general: KeyPath::default() };
+    let limits = Table { own: KeyPath::of(&["limits"]), ..top.clone() };
+    let privacy = Table { own: KeyPath::of(&["privacy"]), ..top.clone() };
+    let log = Table { own: KeyPath::of(&["log"]), ..top.clone() };
+    Config {
+        listen: top.address("listen"),
+        store: SecretUrl(top.text("store").to_owned()),
+        data_dir: PathBuf::from(top.text("data_dir")),
+        limits: Limits {
+            body_bytes: limits.count("body"),
+            connections: limits.count("connections"),
+            rate: u32::try_from(limits.count("rate")).ok().filter(|rate| *rate > 0),
+        },
+        claims: Claims {
+            policy: claims_table(layers).policy(),
+            guards: guard_tables(layers).map(|(guard, table)| (guard, table.policy())).collect::<BTreeMap<_, _>>(),
+        },
+        privacy: Privacy { store_outcome_body: privacy.flag("store_outcome_body") },
+        log: Log { format: log.log_format(), level: log.log_level() },
+    }
+}
+
+/// Checks how values go together that are right by themselves.
+pub fn check_relations(layers: &Layers, errors: &mut Vec<ConfigError>) {
+    errors.extend(claims_table(layers).lease_fits().err());
+    errors.extend(guard_tables(layers).filter_map(|(_, table)| table.lease_fits().err()));
+}
+
+fn claims_table(layers: &Layers) -> Table<'_> {
+    let claims = KeyPath::of(&["claims"]);
+    Table { layers, own: claims.clone(), general: claims }
+}
+
+fn guard_tables(layers: &Layers) -> impl Iterator<Item = (GuardName, Table<'_>)> {
+    let guards = KeyPath::of(&["claims", "guard"]);
+    layers.names_in(&guards).into_iter().map(move |name| {
+        let guard = GuardName::new(name).expect("the names of guards are checked where they are read");
+        (guard, Table { own: guards.child(name), ..claims_table(layers) })
+    })
+}
+
+/// A table of the configuration; what it leaves out is taken from a more general one.
+#[derive(Clone)]
+struct Table<'a> {
+    layers: &'a Layers,
+    own: KeyPath,
+    general: KeyPath,
+}
+
+impl<'a> Table<'a> {
+    fn policy(&self) -> Policy {
+        Policy {
+            window: self.span("window"),
+            lease: self.span("lease"),
+            lost: match self.text("lost") {
+                "hold" => Lost::Hold,
+                _ => Lost::TakeOver,
+            },
+            on_failure: OnFailure::default(),
+            on_store_error: match self.text("store_error") {
+                "open" => OnStoreError::Open,
+                _ => OnStoreError::Closed,
+            },
+            store_parts: self.flag("store_parts"),
+        }
+    }
+
+    /// A lease longer than its window would be cut short by it.
+    fn lease_fits(&self) -> Result<(), ConfigError> {
+        let (lease, window) = (self.span("lease"), self.span("window"));
+        let broken =
+            |name| self.layers.is_broken(&self.own.child(name)) || self.layers.is_broken(&self.general.child(name));
+        // The one to correct is the one that the user wrote here.
+        let written = ["window", "lease"]
+            .into_iter()
+            .find_map(|name| self.layers.get(&self.own.child(name)).filter(|entry| entry.origin != Origin::Default));
+        match written {
+            Some(written) if lease > window && !broken("lease") && !broken("window") => {
+                let (lease, window) = (show_duration(lease), show_duration(window));
+                let what = format!("the lease of [{}] ({lease}) is longer than its window ({window})", self.own);
+                Err(ConfigError::new(
+                    &written.origin,
+                    what,
+                    format!("write lease = \"{window}\" or less, or a longer window"),
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn entry(&self, name: &str) -> &'a Entry {
+        let own = self.layers.get(&self.own.child(name));
+        own.or_else(|| self.layers.get(&self.general.child(name))).expect("a setting outside of `*` has a default")
+    }
+
+    fn address(&self, name: &str) -> SocketAddr {
+        match self.entry(name).value {
+            Value::Address(address) => address,
+            _ => unreachable!("{name} is an address by the table of settings"),
+        }
+    }
+
+    fn count(&self, name: &str) -> usize {
+        match self.entry(name).value {
+            Value::Integer(count) | Value::Size(count) => usize::try_from(count).unwrap_or(usize::MAX),
+            _ => unreachable!("{name} is a number by the table of settings"),
+        }
+    }
+
+    fn flag(&self, name: &str) -> bool {
+        match self.entry(name).value {
+            Value::Bool(flag) => flag,
+            _ => unreachable!("{name} is true or false by the table of settings"),
+        }
+    }
+
+    fn span(&self, name: &str) -> Duration {
+        match self.entry(name).value {
+            Value::Duration(span) => span,
+            _ => unreachable!("{name} is a duration by the table of settings"),
+        }
+    }
+
+    fn text(&self, name: &str) -> &'a str {
+        match &self.entry(name).value {
+            Value::Text(text) => text,
+            _ => unreachable!("{name} is text by the table of settings"),
+        }
+    }
+
+    fn log_format(&self) -> LogFormat {
+        match self.text("format") {
+            "pretty" => LogFormat::Pretty,
+            _ => LogFormat::Json,
+        }
+    }
+
+    fn log_level(&self) -> LogLevel {
+        match self.text("level") {
+            "error" => LogLevel::Error,
+            "warn" => LogLevel::Warn,
+            "debug" => LogLevel::Debug,
+            "trace" => LogLevel::Trace,
+            _ => LogLevel::Info,
+        }
+    }
+}

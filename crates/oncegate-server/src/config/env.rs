@@ -1,0 +1,108 @@
+//! The environment: `ONCEGATE_CLAIMS_WINDOW` is `claims.window`, and with `_FILE` after it
+//! names a file that holds the value.
+//!
+//! What the user names (a guard) has no variable: a variable's name cannot say which
+//! letters were small.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use super::error::{ConfigError, nearest};
+use super::layers::{Layers, Origin};
+use super::path::KeyPath;
+use super::settings::{ANY, SETTINGS, Setting};
+
+const PREFIX: &str = "ONCEGATE_";
+const CONFIG: &str = "ONCEGATE_CONFIG";
+/// Read by others than the server: the client's commands.
+const NOT_OURS: [&str; 2] = ["ONCEGATE_KEY", "ONCEGATE_URL"];
+const TESTS_PREFIX: &str = "ONCEGATE_TEST_";
+const FILE_SUFFIX: &str = "_FILE";
+
+/// The variables that concern the configuration, by name.
+pub struct Environment(BTreeMap<String, OsString>);
+
+impl Environment {
+    pub fn read(env: impl IntoIterator<Item = (OsString, OsString)>) -> Environment {
+        let ours = |(name, value): (OsString, OsString)| {
+            let name = name.into_string().ok()?;
+            let other = name.starts_with(TESTS_PREFIX) || NOT_OURS.contains(&name.as_str());
+            (name.starts_with(PREFIX) && !other).then_some((name, value))
+        };
+        Environment(env.into_iter().filter_map(ours).collect())
+    }
+
+    pub fn config_file(&self) -> Option<PathBuf> {
+        self.0.get(CONFIG).map(PathBuf::from)
+    }
+
+    pub fn apply(&self, layers: &mut Layers, errors: &mut Vec<ConfigError>) {
+        for (name, value) in self.0.iter().filter(|(name, _)| *name != CONFIG) {
+            errors.extend(self.apply_one(name, value, layers).err());
+        }
+    }
+
+    fn apply_one(&self, name: &str, value: &OsString, layers: &mut Layers) -> Result<(), ConfigError> {
+        let (setting, text) = match (setting_of(name), name.strip_suffix(FILE_SUFFIX).and_then(setting_of)) {
+            (Some(setting), _) => (setting, text_of(name, value)?),
+            (None, Some(setting)) => (setting, self.text_of_file(name, value)?),
+            (None, None) => return Err(unknown_variable(name)),
+        };
+        let path = KeyPath::parse(setting.key).expect("keys in the table are well-formed");
+        layers.set(path, setting, setting.kind.read_text(&text), Origin::Env(name.to_owned()))
+    }
+
+    fn text_of_file(&self, name: &str, file: &OsString) -> Result<String, ConfigError> {
+        let direct = name.strip_suffix(FILE_SUFFIX).unwrap_or(name);
+        if self.0.contains_key(direct) {
+            return Err(ConfigError::new(name, format!("{direct} is set as well"), format!("run: unset {direct}")));
+        }
+        let file = PathBuf::from(file);
+        let text = std::fs::read_to_string(&file).map_err(|error| {
+            let what = format!("{} cannot be read: {error}", file.display());
+            ConfigError::new(name, what, "see that it is there, and that the user of this process may read it")
+        })?;
+        // Editors end a file with a newline; no value ends with one.
+        Ok(text.trim_end_matches(['\n', '\r']).to_owned())
+    }
+}
+
+/// A variable's value is a secret until its setting says otherwise: it is not repeated.
+fn text_of(name: &str, value: &OsString) -> Result<String, ConfigError> {
+    let not_unicode = || ConfigError::new(name, "is not UTF-8", format!("run: unset {name}"));
+    value.clone().into_string().map_err(|_| not_unicode())
+}
+
+fn variable_of(setting: &Setting) -> String {
+    format!("{PREFIX}{}", setting.key.replace('.', "_").to_ascii_uppercase())
+}
+
+fn setting_of(variable: &str) -> Option<&'static Setting> {
+    SETTINGS.iter().find(|setting| !setting.is_override() && variable_of(setting) == variable)
+}
+
+fn unknown_variable(name: &str) -> ConfigError {
+    let what = "there is no such variable";
+    let for_one_of_many = SETTINGS.iter().filter(|setting| setting.is_override()).find_map(|setting| {
+        let table = setting.key.split(&format!(".{ANY}.")).next()?;
+        let prefix = format!("{PREFIX}{}_", table.replace('.', "_").to_ascii_uppercase());
+        name.starts_with(&prefix).then_some(table)
+    });
+    if let Some(table) = for_one_of_many {
+        return ConfigError::new(name, what, format!("set it in the file, under [{table}.NAME]"));
+    }
+    let variables: Vec<String> = SETTINGS.iter().filter(|setting| !setting.is_override()).map(variable_of).collect();
+    // All of them begin alike; what counts is the rest.
+    let bare = |variable: &str| variable.strip_prefix(PREFIX).map(str::to_owned).unwrap_or_default();
+    let candidates: Vec<String> = variables.iter().map(|variable| bare(variable)).collect();
+    let (written, suffix) = match name.strip_suffix(FILE_SUFFIX) {
+        Some(written) => (bare(written), FILE_SUFFIX),
+        None => (bare(name), ""),
+    };
+    let hint = match nearest(&written, candidates.iter().map(String::as_str)) {
+        Some(near) => format!("did you mean {PREFIX}{near}{suffix}?"),
+        None => format!("there are: {CONFIG}, {}", variables.join(", ")),
+    };
+    ConfigError::new(name, what, hint)
+}

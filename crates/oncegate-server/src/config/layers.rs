@@ -1,0 +1,131 @@
+//! The layers of the configuration, laid over one another.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::PathBuf;
+
+use oncegate_core::GuardName;
+
+use super::Flag;
+use super::error::{ConfigError, Fault};
+use super::path::KeyPath;
+use super::settings::{self, Place, SETTINGS, Setting};
+use super::value::Value;
+
+/// Where a value came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    Default,
+    File {
+        path: PathBuf,
+        line: usize,
+        column: usize,
+    },
+    /// The variable's name.
+    Env(String),
+    /// The flag's.
+    Flag(String),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Default => f.write_str("default"),
+            Origin::File { path, line, column } => write!(f, "{}:{line}:{column}", path.display()),
+            Origin::Env(name) | Origin::Flag(name) => f.write_str(name),
+        }
+    }
+}
+
+/// A value that holds. Not for printing: it may be a secret.
+#[derive(Clone)]
+pub struct Entry {
+    pub setting: &'static Setting,
+    pub value: Value,
+    pub origin: Origin,
+}
+
+/// What holds for each setting so far. A later layer covers an earlier one.
+pub struct Layers {
+    entries: BTreeMap<KeyPath, Entry>,
+    /// What some layer got wrong: what holds there now is not what the user wants.
+    broken: BTreeSet<KeyPath>,
+}
+
+impl Layers {
+    pub fn of_defaults() -> Layers {
+        let entry = |setting: &'static Setting| {
+            let value = setting.kind.read_text(setting.default?).expect("defaults in the table are right");
+            let path = KeyPath::parse(setting.key).expect("keys in the table are well-formed");
+            Some((path, Entry { setting, value, origin: Origin::Default }))
+        };
+        Layers { entries: SETTINGS.iter().filter_map(entry).collect(), broken: BTreeSet::new() }
+    }
+
+    pub fn get(&self, path: &KeyPath) -> Option<&Entry> {
+        self.entries.get(path)
+    }
+
+    pub fn is_broken(&self, path: &KeyPath) -> bool {
+        self.broken.contains(path)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&KeyPath, &Entry)> {
+        self.entries.iter()
+    }
+
+    /// The names that the user chose in `table`.
+    pub fn names_in(&self, table: &KeyPath) -> Vec<&str> {
+        let depth = table.segments().len();
+        let under = |path: &&KeyPath| path.segments().starts_with(table.segments()) && path.segments().len() > depth;
+        let mut names: Vec<_> = self.entries.keys().filter(under).map(|path| path.segments()[depth].as_str()).collect();
+        names.dedup();
+        names
+    }
+
+    /// Lays a value over what was there.
+    pub fn set(
+        &mut self,
+        path: KeyPath,
+        setting: &'static Setting,
+        read: Result<Value, Fault>,
+        origin: Origin,
+    ) -> Result<(), ConfigError> {
+        match read {
+            Ok(value) => {
+                self.entries.insert(path, Entry { setting, value, origin });
+                Ok(())
+            }
+            Err(fault) => {
+                let error = fault.at(&origin, &path);
+                self.broken.insert(path);
+                Err(error)
+            }
+        }
+    }
+
+    pub fn apply_flag(&mut self, flag: Flag, errors: &mut Vec<ConfigError>) {
+        let path = KeyPath::parse(&flag.key).unwrap_or_default();
+        let origin = Origin::Flag(flag.name);
+        let applied = match settings::place(&path) {
+            Place::Value(setting) => {
+                let named = setting.names_chosen(&path).try_for_each(|name| check_name(&origin, name));
+                named.and_then(|()| self.set(path, setting, setting.kind.read_text(&flag.value), origin))
+            }
+            Place::Table | Place::Unknown => Err(unknown_key(&origin, &path)),
+        };
+        errors.extend(applied.err());
+    }
+}
+
+pub fn unknown_key(at: impl ToString, path: &KeyPath) -> ConfigError {
+    ConfigError::new(at, format!("there is no setting `{path}`"), settings::suggest(path))
+}
+
+/// A name that the user chose has to be a guard's, as yet.
+pub fn check_name(at: impl ToString, name: &str) -> Result<(), ConfigError> {
+    match GuardName::new(name) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(ConfigError::new(at, error.to_string(), "choose a name of letters, digits, '_' and '-'")),
+    }
+}

@@ -1,0 +1,94 @@
+//! The configuration: flags over `ONCEGATE_*` over `oncegate.toml` over defaults.
+//!
+//! What can be set is one table, [`settings::SETTINGS`]; reading, checking, showing and
+//! suggesting all walk it. Everything that is wrong is reported at once, each with its
+//! place and what would be right. No secret is ever part of an error, of `Debug` or of
+//! what is shown.
+
+mod build;
+mod env;
+mod error;
+mod file;
+mod layers;
+mod path;
+mod settings;
+mod show;
+mod secret_url;
+#[cfg(test)]
+mod tests;
+mod typed;
+mod units;
+mod value;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+pub use error::ConfigError;
+pub use layers::Origin;
+pub use secret_url::SecretUrl;
+pub use typed::{Claims, Config, Limits, Log, LogFormat, LogLevel, Privacy};
+
+use layers::Layers;
+
+/// Read where the program is started, if it is there and no other file is named.
+pub const DEFAULT_FILE: &str = "oncegate.toml";
+
+/// A flag that stands for a setting.
+#[derive(Clone, Debug)]
+pub struct Flag {
+    /// The setting's key: `log.format`.
+    pub key: String,
+    pub value: String,
+    /// As it was typed: `--log`.
+    pub name: String,
+}
+
+/// The configuration, and where each value of it came from.
+pub struct Loaded {
+    pub config: Config,
+    /// The file that was read, if any.
+    pub file: Option<PathBuf>,
+    layers: Layers,
+}
+
+impl Config {
+    /// Reads everything that has a say. `file` must exist if it is named, here or in
+    /// `ONCEGATE_CONFIG`; the default one need not.
+    pub fn load(
+        flags: Vec<Flag>,
+        env: impl IntoIterator<Item = (OsString, OsString)>,
+        file: Option<PathBuf>,
+    ) -> Result<Loaded, Vec<ConfigError>> {
+        Self::load_from(Path::new(""), flags, env, file)
+    }
+
+    /// As [`load`](Self::load), with the default file looked for in `folder`.
+    fn load_from(
+        folder: &Path,
+        flags: Vec<Flag>,
+        env: impl IntoIterator<Item = (OsString, OsString)>,
+        file: Option<PathBuf>,
+    ) -> Result<Loaded, Vec<ConfigError>> {
+        let mut layers = Layers::of_defaults();
+        let mut errors = Vec::new();
+        let env = env::Environment::read(env);
+        let named = file.or_else(|| env.config_file());
+        let file = file::read(named, folder.join(DEFAULT_FILE)).unwrap_or_else(|error| {
+            errors.push(error);
+            None
+        });
+        if let Some(file) = &file {
+            file.apply(&mut layers, &mut errors);
+        }
+        env.apply(&mut layers, &mut errors);
+        for flag in flags {
+            layers.apply_flag(flag, &mut errors);
+        }
+        build::check_relations(&layers, &mut errors);
+        if errors.is_empty() {
+            Ok(Loaded { config: build::build(&layers), file: file.map(|file| file.path), layers })
+        } else {
+            Err(errors)
+        }
+    }
+}

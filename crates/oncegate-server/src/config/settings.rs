@@ -1,0 +1,152 @@
+//! Everything that can be set.
+//!
+//! A new setting is a line here and a field of [`Config`](super::Config). A segment `*`
+//! stands for a name that the user chooses.
+
+use oncegate_core::limits::{LEASE_MAX, SPAN_MIN, WINDOW_MAX};
+
+use super::error::nearest;
+use super::path::KeyPath;
+use super::value::Kind;
+
+#[derive(Debug)]
+pub struct Setting {
+    /// Its dotted key; a segment `*` is a name of the user's.
+    pub key: &'static str,
+    pub kind: Kind,
+    /// As it would be written, without quotes. A setting under `*` has none: what it leaves out is
+    /// taken from elsewhere.
+    pub default: Option<&'static str>,
+    /// One line for people.
+    pub doc: &'static str,
+    /// Not to be shown or repeated in an error.
+    pub secret: bool,
+}
+
+/// The segment that stands for a name of the user's.
+pub const ANY: &str = "*";
+
+const KIB: u64 = 1024;
+const BODY: Kind = Kind::Size { min: KIB, max: 64 * KIB * KIB };
+const CONNECTIONS: Kind = Kind::Integer { min: 1, max: 1_000_000 };
+const RATE: Kind = Kind::Integer { min: 0, max: 1_000_000 };
+const WINDOW: Kind = Kind::Duration { min: SPAN_MIN, max: WINDOW_MAX };
+const LEASE: Kind = Kind::Duration { min: SPAN_MIN, max: LEASE_MAX };
+const LOST: Kind = Kind::Choice(&["take_over", "hold"]);
+const STORE_ERROR: Kind = Kind::Choice(&["closed", "open"]);
+const LOG_FORMAT: Kind = Kind::Choice(&["json", "pretty"]);
+const LOG_LEVEL: Kind = Kind::Choice(&["error", "warn", "info", "debug", "trace"]);
+
+const fn setting(key: &'static str, kind: Kind, default: &'static str, doc: &'static str) -> Setting {
+    Setting { key, kind, default: Some(default), doc, secret: false }
+}
+
+const fn override_of(key: &'static str, kind: Kind, doc: &'static str) -> Setting {
+    Setting { key, kind, default: None, doc, secret: false }
+}
+
+/// In the order in which they are shown.
+pub static SETTINGS: &[Setting] = &[
+    setting("listen", Kind::Address, "127.0.0.1:4600", "the address to listen on; port 0 takes a free one"),
+    Setting {
+        secret: true,
+        ..setting("store", Kind::StoreUrl, "sqlite:oncegate-data/oncegate.db", "where everything is kept")
+    },
+    setting("data_dir", Kind::Text, "oncegate-data", "the folder for what the server keeps beside the store"),
+    setting("limits.body", BODY, "1MiB", "the largest request body"),
+    setting("limits.connections", CONNECTIONS, "10000", "connections at once"),
+    setting("limits.rate", RATE, "0", "requests a second for each workspace; 0 is no limit"),
+    setting("claims.window", WINDOW, "24h", "how long a decision stands"),
+    setting("claims.lease", LEASE, "30s", "how long an owner may be silent before it counts as dead"),
+    setting("claims.lost", LOST, "take_over", "what becomes of a dead owner's claim"),
+    setting("claims.store_error", STORE_ERROR, "closed", "what to do when the store is away"),
+    setting("claims.store_parts", Kind::Bool, "false", "whether the parts of a key are kept with its claim"),
+    override_of("claims.guard.*.window", WINDOW, "the same, for one guard"),
+    override_of("claims.guard.*.lease", LEASE, "the same, for one guard"),
+    override_of("claims.guard.*.lost", LOST, "the same, for one guard"),
+    override_of("claims.guard.*.store_error", STORE_ERROR, "the same, for one guard"),
+    override_of("claims.guard.*.store_parts", Kind::Bool, "the same, for one guard"),
+    setting("privacy.store_outcome_body", Kind::Bool, "true", "whether the body of an outcome is kept"),
+    setting("log.format", LOG_FORMAT, "json", "how log lines are written"),
+    setting("log.level", LOG_LEVEL, "info", "the least that is logged"),
+];
+
+impl Setting {
+    pub fn segments(&self) -> impl Iterator<Item = &'static str> {
+        self.key.split('.')
+    }
+
+    pub fn is_override(&self) -> bool {
+        self.segments().any(|segment| segment == ANY)
+    }
+
+    /// Its table, `*` and all; empty at the top.
+    pub fn table(&self) -> &'static str {
+        self.key.rsplit_once('.').map_or("", |(table, _)| table)
+    }
+
+    /// The names in `path`, which leads here, that the user chose.
+    pub fn names_chosen<'a>(&self, path: &'a KeyPath) -> impl Iterator<Item = &'a str> {
+        self.segments().zip(path.segments()).filter(|(segment, _)| *segment == ANY).map(|(_, name)| name.as_str())
+    }
+
+    /// Whether `path` leads to this setting, or towards it.
+    fn begins_with(&self, path: &KeyPath) -> bool {
+        let mut segments = self.segments();
+        path.segments().iter().all(|named| segments.next().is_some_and(|segment| segment == ANY || segment == named))
+    }
+}
+
+/// What a place in the configuration is.
+pub enum Place {
+    Value(&'static Setting),
+    Table,
+    Unknown,
+}
+
+pub fn place(path: &KeyPath) -> Place {
+    let towards: Vec<_> = SETTINGS.iter().filter(|setting| setting.begins_with(path)).collect();
+    match towards.iter().find(|setting| setting.segments().count() == path.segments().len()) {
+        Some(setting) => Place::Value(setting),
+        None if towards.is_empty() => Place::Unknown,
+        None => Place::Table,
+    }
+}
+
+/// Whether the names in this table are the user's.
+pub fn is_named_by_user(table: &KeyPath) -> bool {
+    names_in(table).any(|name| name == ANY)
+}
+
+/// The right names in a table, each as often as there are settings behind it.
+fn names_in(table: &KeyPath) -> impl Iterator<Item = &'static str> {
+    let depth = table.segments().len();
+    SETTINGS
+        .iter()
+        .filter(|setting| setting.begins_with(table))
+        .filter_map(move |setting| setting.segments().nth(depth))
+}
+
+/// What was probably meant by a key that does not exist.
+pub fn suggest(unknown: &KeyPath) -> String {
+    let (table, written) = unknown.split_last().unwrap_or_default();
+    if let Some(name) = nearest(written, names_in(&table)) {
+        return format!("did you mean `{}`?", table.child(name));
+    }
+    let fixed = || SETTINGS.iter().filter(|setting| !setting.is_override());
+    let elsewhere = fixed().find(|setting| setting.segments().last() == Some(written)).map(|setting| setting.key);
+    match elsewhere.or_else(|| nearest(&unknown.to_string(), fixed().map(|setting| setting.key))) {
+        Some(key) => format!("did you mean `{key}`?"),
+        None => list_of(&table),
+    }
+}
+
+fn list_of(table: &KeyPath) -> String {
+    let mut names: Vec<_> = names_in(table).collect();
+    names.dedup();
+    match (names.join(", "), table.segments().is_empty()) {
+        (names, true) => format!("there are: {names}"),
+        (names, false) if names.is_empty() => list_of(&KeyPath::default()),
+        (names, false) => format!("in [{table}] there are: {names}"),
+    }
+}

@@ -1,0 +1,173 @@
+//! Values: what kinds there are, and how each is read from TOML and from text.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use toml_edit::Item;
+
+use super::error::{Fault, nearest};
+use super::units::{DURATION_HINT, SIZE_HINT, parse_duration, parse_size, show_duration, show_size};
+
+/// What a setting's value may be.
+#[derive(Clone, Copy, Debug)]
+pub enum Kind {
+    Address,
+    Bool,
+    Choice(&'static [&'static str]),
+    Duration { min: Duration, max: Duration },
+    Integer { min: u64, max: u64 },
+    Size { min: u64, max: u64 },
+    StoreUrl,
+    Text,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    Address(SocketAddr),
+    Bool(bool),
+    Duration(Duration),
+    Integer(u64),
+    Size(u64),
+    /// Also a choice, by its name, and a store's URL.
+    Text(String),
+}
+
+impl Kind {
+    /// Reads a value from a file. Numbers and truth values are written bare, all else in quotes.
+    pub fn read_toml(self, item: &Item) -> Result<Value, Fault> {
+        let wrong_type =
+            || Fault::new(format!("is {}, not {}", article(item.type_name()), self.name()), self.example());
+        match (self, item) {
+            (Kind::Bool, _) => item.as_bool().map(Value::Bool).ok_or_else(wrong_type),
+            (Kind::Integer { .. }, _) => match item.as_integer() {
+                Some(number) => self.read_text(&number.to_string()),
+                None => Err(wrong_type()),
+            },
+            (Kind::Size { .. }, _) if item.is_integer() => {
+                self.read_text(&item.as_integer().map(|bytes| bytes.to_string()).unwrap_or_default())
+            }
+            _ => item.as_str().ok_or_else(wrong_type).and_then(|text| self.read_text(text)),
+        }
+    }
+
+    /// Reads a value from a variable, a flag or between quotes.
+    pub fn read_text(self, text: &str) -> Result<Value, Fault> {
+        let not_one = || Fault::new(format!("is {text:?}, which is not {}", self.name()), self.example());
+        let value = match self {
+            Kind::Address => Value::Address(text.parse().map_err(|_| not_one())?),
+            Kind::Bool => Value::Bool(text.parse().map_err(|_| not_one())?),
+            Kind::Choice(names) => {
+                let name = names.iter().find(|name| **name == text).ok_or_else(|| not_chosen(text, names))?;
+                Value::Text((*name).to_owned())
+            }
+            Kind::Duration { min, max } => {
+                let span = parse_duration(text).ok_or_else(not_one)?;
+                within(span, min, max, show_duration)?;
+                Value::Duration(span)
+            }
+            Kind::Integer { min, max } => {
+                let number = text.parse().map_err(|_| not_one())?;
+                within(number, min, max, |number| number.to_string())?;
+                Value::Integer(number)
+            }
+            Kind::Size { min, max } => {
+                let bytes = parse_size(text).ok_or_else(not_one)?;
+                within(bytes, min, max, show_size)?;
+                Value::Size(bytes)
+            }
+            Kind::StoreUrl => Value::Text(store_url(text)?),
+            Kind::Text if text.is_empty() => return Err(Fault::new("is empty", "leave it out to get its default")),
+            Kind::Text => Value::Text(text.to_owned()),
+        };
+        Ok(value)
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Address => "an address and port",
+            Kind::Bool => "true or false",
+            Kind::Choice(_) => "one of its names",
+            Kind::Duration { .. } => "a duration",
+            Kind::Integer { .. } => "a whole number",
+            Kind::Size { .. } => "a size",
+            Kind::StoreUrl => "a store's URL",
+            Kind::Text => "text in quotes",
+        }
+    }
+
+    fn example(self) -> String {
+        match self {
+            Kind::Address => r#"write "127.0.0.1:4600", or "[::1]:4600""#.into(),
+            Kind::Bool => "write true or false, without quotes".into(),
+            Kind::Choice(names) => format!("write one of {}", quoted(names)),
+            Kind::Duration { .. } => DURATION_HINT.into(),
+            Kind::Integer { min, max } => format!("write a whole number from {min} to {max}, without quotes"),
+            Kind::Size { .. } => SIZE_HINT.into(),
+            Kind::StoreUrl => STORE_HINT.into(),
+            Kind::Text => "put it in quotes".into(),
+        }
+    }
+}
+
+const STORE_HINT: &str = r#"write "sqlite:FILE" or "postgres://USER@HOST/DATABASE""#;
+
+/// Says nothing of what was written: there may be a password in it.
+fn store_url(text: &str) -> Result<String, Fault> {
+    match text.parse::<oncegate::StoreUrl>() {
+        Ok(_) => Ok(text.to_owned()),
+        Err(_) => Err(Fault::new("is not a store's URL", STORE_HINT)),
+    }
+}
+
+fn not_chosen(text: &str, names: &[&str]) -> Fault {
+    let hint = match nearest(text, names.iter().copied()) {
+        Some(name) => format!("did you mean {name:?}? It is one of {}", quoted(names)),
+        None => format!("write one of {}", quoted(names)),
+    };
+    Fault::new(format!("is {text:?}"), hint)
+}
+
+fn within<T: Copy + PartialOrd>(value: T, min: T, max: T, show: impl Fn(T) -> String) -> Result<(), Fault> {
+    let hint = || format!("write something from {} to {}", show(min), show(max));
+    if value < min {
+        return Err(Fault::new(format!("is {}; the least is {}", show(value), show(min)), hint()));
+    }
+    if value > max {
+        return Err(Fault::new(format!("is {}; the most is {}", show(value), show(max)), hint()));
+    }
+    Ok(())
+}
+
+fn quoted(names: &[&str]) -> String {
+    names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ")
+}
+
+fn article(type_name: &str) -> String {
+    let an = type_name.starts_with(['a', 'e', 'i', 'o', 'u']);
+    format!("{} {type_name}", if an { "an" } else { "a" })
+}
+
+impl Value {
+    /// As TOML writes it.
+    pub fn to_toml(&self) -> toml_edit::Value {
+        match self {
+            Value::Address(address) => address.to_string().into(),
+            Value::Bool(value) => (*value).into(),
+            Value::Duration(span) => show_duration(*span).into(),
+            Value::Integer(number) => i64::try_from(*number).unwrap_or(i64::MAX).into(),
+            Value::Size(bytes) => show_size(*bytes).into(),
+            Value::Text(text) => text.as_str().into(),
+        }
+    }
+
+    pub fn to_json(&self) -> serde_json::Value {
+        match self {
+            Value::Address(address) => address.to_string().into(),
+            Value::Bool(value) => (*value).into(),
+            Value::Duration(span) => show_duration(*span).into(),
+            Value::Integer(number) => (*number).into(),
+            Value::Size(bytes) => show_size(*bytes).into(),
+            Value::Text(text) => text.as_str().into(),
+        }
+    }
+}

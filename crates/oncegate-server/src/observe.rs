@@ -1,0 +1,139 @@
+//! What the server says about each decision: one log line, one counter.
+//!
+//! Nothing here holds a part of a key, an outcome or an attribute: they may be personal data.
+
+use std::collections::HashMap;
+use std::sync::RwLock;
+
+use metrics::{Counter, counter};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use oncegate::{Answer, ClaimKey, Command, Decided, GuardName, Observer, StoreError};
+
+/// Guards that get a label of their own. Guards are named by callers: more of them share the label `other`.
+const GUARD_LABELS_MAX: usize = 100;
+
+/// Makes the process's metrics readable at `/metrics`.
+pub fn install_metrics() -> PrometheusHandle {
+    let handle = PrometheusBuilder::new().install_recorder().expect("metrics are installed once");
+    metrics::describe_counter!("oncegate_decisions_total", "Commands on claims, by guard and answer.");
+    metrics::describe_counter!("oncegate_duplicates_stopped_total", "Callers that were told not to go ahead.");
+    metrics::describe_counter!("oncegate_store_errors_total", "Operations that the store did not answer.");
+    metrics::describe_counter!("oncegate_swept_claims_total", "Expired claims removed.");
+    metrics::describe_counter!("oncegate_http_requests_total", "HTTP responses, by status.");
+    metrics::describe_gauge!("oncegate_http_connections", "Open HTTP connections.");
+    handle
+}
+
+#[derive(Default)]
+pub struct Telemetry {
+    guards: RwLock<HashMap<GuardName, Counters>>,
+}
+
+impl Observer for Telemetry {
+    fn decided(&self, decided: &Decided<'_>) {
+        self.count(&decided.key.guard, decided.answer);
+        let Decided { key, answer, now, waited, command } = decided;
+        let event = event(command, answer);
+        match answer.met() {
+            Some(claim) => {
+                let age = now.since(claim.created_at).as_secs_f64();
+                tracing::info!(event, workspace = %key.workspace, guard = %key.guard, claimId = %key.id, ageSeconds = age, waited);
+            }
+            None => tracing::info!(event, workspace = %key.workspace, guard = %key.guard, claimId = %key.id),
+        }
+    }
+
+    fn store_failed(&self, key: &ClaimKey, error: &StoreError) {
+        counter!("oncegate_store_errors_total").increment(1);
+        tracing::error!(event = "store.error", workspace = %key.workspace, guard = %key.guard, claimId = %key.id, %error);
+    }
+
+    fn swept(&self, claims: usize) {
+        counter!("oncegate_swept_claims_total").increment(claims as u64);
+        tracing::debug!(event = "claim.swept", claims);
+    }
+}
+
+fn event(command: &Command, answer: &Answer) -> &'static str {
+    match (answer, command) {
+        (Answer::Won(_), _) => "claim.won",
+        (Answer::Duplicate(_), _) => "claim.duplicate",
+        (Answer::InFlight(_), _) => "claim.in_flight",
+        (Answer::Mismatch(_), _) => "claim.mismatch",
+        (Answer::Held(_), _) => "claim.held",
+        (Answer::Refused(refusal), _) if refusal.name() == "fenced" => "claim.fenced",
+        (Answer::Refused(_), _) => "claim.refused",
+        (Answer::Already(_), _) => "claim.already_settled",
+        (Answer::Applied(_), Command::Renew { .. }) => "claim.renewed",
+        (Answer::Applied(claim), Command::Settle { .. }) => match claim.state {
+            oncegate::State::Done => "claim.done",
+            oncegate::State::Failed => "claim.failed",
+            _ => "claim.unknown",
+        },
+        (Answer::Applied(_), Command::Release { .. }) => "claim.released",
+        (Answer::Applied(_), Command::Forget) => "claim.forgotten",
+        (Answer::Applied(_), Command::Resolve { .. }) => "claim.resolved",
+        (Answer::Applied(_), Command::Claim(_)) => unreachable!("a claim is won, not applied"),
+    }
+}
+
+/// One guard's counters, looked up once and then only incremented.
+struct Counters {
+    by_answer: [(&'static str, Counter); 10],
+    stopped: Counter,
+}
+
+const ANSWERS: [&str; 10] = [
+    "won", "duplicate", "in_flight", "mismatch", "held", "applied", "already", "missing", "fenced", "not_unknown",
+];
+
+impl Counters {
+    fn of(guard: &str) -> Self {
+        Counters {
+            by_answer: ANSWERS.map(|answer| {
+                (answer, counter!("oncegate_decisions_total", "guard" => guard.to_owned(), "answer" => answer))
+            }),
+            stopped: counter!("oncegate_duplicates_stopped_total", "guard" => guard.to_owned()),
+        }
+    }
+
+    fn increment(&self, answer: &Answer) {
+        let name = answer.name();
+        if let Some((_, counter)) = self.by_answer.iter().find(|(known, _)| *known == name) {
+            counter.increment(1);
+        }
+        if answer.met().is_some() {
+            self.stopped.increment(1);
+        }
+    }
+}
+
+impl Telemetry {
+    fn count(&self, guard: &GuardName, answer: &Answer) {
+        if let Some(counters) = self.guards.read().expect("no holder of this lock panics").get(guard) {
+            return counters.increment(answer);
+        }
+        let mut guards = self.guards.write().expect("no holder of this lock panics");
+        if guards.len() >= GUARD_LABELS_MAX {
+            return Counters::of("other").increment(answer);
+        }
+        guards.entry(guard.clone()).or_insert_with(|| Counters::of(guard.as_str())).increment(answer);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_answer_has_its_counter() {
+        let refusals = [
+            oncegate::Refusal::Missing,
+            oncegate::Refusal::LeaseEnded { at: oncegate::Time::NEVER },
+            oncegate::Refusal::NotUnknown { state: oncegate::State::Done },
+        ];
+        for refusal in refusals {
+            assert!(ANSWERS.contains(&Answer::Refused(refusal).name()));
+        }
+    }
+}

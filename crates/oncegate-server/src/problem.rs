@@ -1,0 +1,183 @@
+//! Every error that a caller can get, and the page that explains it.
+//!
+//! Errors are RFC 9457 documents. A problem's kind has a name, a title, a status and a hint; its
+//! `type` is a page that this same server serves. Adding a kind here is all it takes.
+
+use std::borrow::Cow;
+
+use axum::body::Body;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use oncegate::{Refusal, StoreError};
+use serde_json::{Map, Value, json};
+
+macro_rules! kinds {
+    ($($kind:ident $name:literal $status:literal $title:literal, $hint:literal, $page:literal;)*) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Kind { $($kind,)* }
+
+        impl Kind {
+            pub const ALL: &[Kind] = &[$(Kind::$kind,)*];
+
+            pub const fn name(self) -> &'static str { match self { $(Kind::$kind => $name,)* } }
+            pub const fn title(self) -> &'static str { match self { $(Kind::$kind => $title,)* } }
+            pub const fn hint(self) -> &'static str { match self { $(Kind::$kind => $hint,)* } }
+            /// What it means and what to do, for the page.
+            pub const fn page(self) -> &'static str { match self { $(Kind::$kind => $page,)* } }
+            const fn code(self) -> u16 { match self { $(Kind::$kind => $status,)* } }
+        }
+    };
+}
+
+kinds! {
+    InvalidRequest "invalid-request" 400 "The request is not valid",
+        "See /openapi.json for what this endpoint takes.",
+        "A field is missing, unknown, of the wrong type or out of its range, or the body is not JSON. `detail` names the field, what was wrong and what would be right. Nothing was claimed and nothing was stored: correct the request and send it again.";
+    Unauthorized "unauthorized" 401 "No key, or not a valid one",
+        "Send `Authorization: Bearer og_…`; `oncegate key create --workspace NAME` makes a key.",
+        "The request had no API key, or one that does not exist or has been revoked. The answer is the same for all of these.";
+    Forbidden "forbidden" 403 "Not allowed",
+        "Use a key with a larger role, or, without keys, call the server by its loopback address.",
+        "The key's role does not cover this (send < operate < admin), the key belongs to another workspace than the one named, or the server has no keys yet and the request did not come straight to its loopback address: while no key exists it answers only local, same-site requests.";
+    NotFound "not-found" 404 "There is no such thing",
+        "Ids belong to one workspace and one guard; a claim whose window has ended is gone.",
+        "No such path, or no such thing in this workspace. What belongs to another workspace is answered as if it did not exist, and so is a claim whose window has ended.";
+    MethodNotAllowed "method-not-allowed" 405 "This path does not take that method",
+        "See /openapi.json for what this path takes.",
+        "The path exists, with other methods.";
+    RequestTimeout "request-timeout" 408 "The request took too long to arrive",
+        "Send the whole body within 30 s.",
+        "The server waits 10 s for the headers and 30 s for the body, then closes the connection. Nothing was claimed.";
+    InFlight "in-flight" 409 "Another caller is at work on this key",
+        "Ask again after `Retry-After`, or pass `waitSeconds` to be woken when it settles.",
+        "The key has a live owner that has not settled yet. Do not perform the effect. If the owner dies, its lease ends and, where the guard allows it, the next caller takes over.";
+    Held "held" 409 "It is unknown whether the effect happened",
+        "Look at the effect's receiver, then `POST /api/claims/{id}/resolve` or `oncegate claims resolve`.",
+        "The owner's lease ended before it settled (or it settled as unknown), and this guard does not let another take over, since the effect may have happened. A person, or a reconcile hook, resolves the claim as done or not done.";
+    Fenced "fenced" 409 "No longer the owner",
+        "Stop; claim again if the effect is still wanted.",
+        "The token is outdated or was never given, the lease has ended, or the claim was settled otherwise. Whoever was paused past its lease is no longer the owner: what it writes is refused and changed nothing.";
+    NotUnknown "not-unknown" 409 "Only an unknown claim can be resolved",
+        "Read the claim first: it may have settled meanwhile. To free a key, delete its claim.",
+        "Resolving is for claims of which nobody can say whether their effect happened. This one is in another state.";
+    PayloadTooLarge "payload-too-large" 413 "The body is too large",
+        "The limit is `[limits] body` in the server's configuration.",
+        "The body is over the limit. It was refused before it was read whole, and nothing was claimed.";
+    UnsupportedMediaType "unsupported-media-type" 415 "The body is not declared as JSON",
+        "Send `Content-Type: application/json`.",
+        "This endpoint takes JSON.";
+    FingerprintMismatch "fingerprint-mismatch" 422 "The key was used for something else",
+        "Use a new key for a new request.",
+        "A live claim under this key was made from a different fingerprint: the same key, but not the same request. Nothing was changed.";
+    RateLimited "rate-limited" 429 "Too many requests from this workspace",
+        "Slow down; `Retry-After` says for how long. The rate is `[limits] rate`.",
+        "The workspace is over its configured rate. Nothing was claimed.";
+    Internal "internal" 500 "Something is wrong in the server",
+        "Look for the request id in the server's log.",
+        "This is a defect. Whether anything was written is visible in the claim itself: asking again under the same key is safe.";
+    StoreUnavailable "store-unavailable" 503 "The store cannot be asked",
+        "Ask again after `Retry-After`: the same key makes it safe.",
+        "The store is away or overloaded, or the server is stopping. Nothing half-done was left: if the write did happen, asking again under the same key finds it.";
+}
+
+impl Kind {
+    pub fn status(self) -> StatusCode {
+        StatusCode::from_u16(self.code()).expect("the table has valid codes")
+    }
+
+    pub fn named(name: &str) -> Option<Kind> {
+        Self::ALL.iter().copied().find(|kind| kind.name() == name)
+    }
+
+    pub fn because(self, detail: impl Into<Cow<'static, str>>) -> Problem {
+        Problem { kind: self, detail: detail.into(), retry_after_seconds: None, more: Map::new() }
+    }
+}
+
+/// One error, on its way to one caller.
+#[derive(Debug)]
+pub struct Problem {
+    pub kind: Kind,
+    pub detail: Cow<'static, str>,
+    pub retry_after_seconds: Option<u64>,
+    /// What a program may want to read, beside the standard members.
+    more: Map<String, Value>,
+}
+
+impl Problem {
+    pub fn retry_after(self, seconds: u64) -> Self {
+        Problem { retry_after_seconds: Some(seconds.max(1)), ..self }
+    }
+
+    pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.more.insert(name.into(), value.into());
+        self
+    }
+
+    /// The document, under a request id of its own that the log has too.
+    pub fn document(self) -> Map<String, Value> {
+        let request_id = uuid::Uuid::now_v7().to_string();
+        let status = self.kind.code();
+        if status >= 500 {
+            tracing::error!(event = "http.problem", problem = self.kind.name(), status, requestId = %request_id, detail = %self.detail);
+        } else {
+            tracing::debug!(event = "http.problem", problem = self.kind.name(), status, requestId = %request_id, detail = %self.detail);
+        }
+        let standard = [
+            ("type", json!(format!("/problems/{}", self.kind.name()))),
+            ("title", json!(self.kind.title())),
+            ("status", json!(status)),
+            ("detail", json!(self.detail)),
+            ("hint", json!(self.kind.hint())),
+            ("requestId", json!(request_id)),
+        ];
+        let mut document: Map<String, Value> = standard.into_iter().map(|(name, value)| (name.into(), value)).collect();
+        document.extend(self.more);
+        document
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let (status, retry_after) = (self.kind.status(), self.retry_after_seconds);
+        let body = Value::Object(self.document()).to_string();
+        let mut response = Response::new(Body::from(body));
+        *response.status_mut() = status;
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if let Some(seconds) = retry_after {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        // The rest of a body that was not read whole is not worth reading.
+        if matches!(status, StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT) {
+            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
+    }
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Refused(detail) => Kind::InvalidRequest.because(detail),
+            error => Kind::StoreUnavailable.because(error.to_string()).retry_after(1),
+        }
+    }
+}
+
+impl From<Refusal> for Problem {
+    fn from(refusal: Refusal) -> Self {
+        let kind = match refusal {
+            Refusal::Missing => Kind::NotFound,
+            Refusal::NotUnknown { .. } => Kind::NotUnknown,
+            Refusal::TokenOutdated { .. }
+            | Refusal::TokenUnknown { .. }
+            | Refusal::LeaseEnded { .. }
+            | Refusal::SettledOtherwise { .. } => Kind::Fenced,
+        };
+        kind.because(refusal.to_string())
+    }
+}

@@ -1,0 +1,76 @@
+//! A workspace's rate: a bucket that fills at the configured rate and holds one second's worth.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::time::Instant;
+
+use oncegate::WorkspaceName;
+
+use crate::problem::{Kind, Problem};
+
+/// Buckets kept; beyond it the full ones, which say nothing, are dropped.
+const BUCKETS_MAX: usize = 10_000;
+
+pub struct Rates {
+    /// Requests per second; 0 is off.
+    per_second: u64,
+    buckets: Mutex<HashMap<WorkspaceName, Bucket>>,
+}
+
+struct Bucket {
+    left: f64,
+    at: Instant,
+}
+
+impl Rates {
+    pub fn new(per_second: u64) -> Self {
+        Rates { per_second, buckets: Mutex::default() }
+    }
+
+    /// Takes `cost` requests' worth. A batch larger than a second's worth is let through on a full bucket,
+    /// and the next ones pay for it.
+    pub fn take(&self, workspace: &WorkspaceName, cost: usize, now: Instant) -> Result<(), Problem> {
+        if self.per_second == 0 {
+            return Ok(());
+        }
+        let full = self.per_second as f64;
+        let mut buckets = self.buckets.lock().expect("no holder of this lock panics");
+        if buckets.len() >= BUCKETS_MAX {
+            buckets.retain(|_, bucket| now.duration_since(bucket.at).as_secs() < 1);
+        }
+        let bucket = buckets.entry(workspace.clone()).or_insert(Bucket { left: full, at: now });
+        bucket.left = (bucket.left + now.duration_since(bucket.at).as_secs_f64() * full).min(full);
+        bucket.at = now;
+        if bucket.left < 1.0 {
+            let seconds = ((1.0 - bucket.left) / full).ceil();
+            return Err(Kind::RateLimited
+                .because(format!("the workspace may make {} requests per second", self.per_second))
+                .retry_after(seconds as u64));
+        }
+        bucket.left -= cost as f64;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_workspace_over_its_rate_is_told_when_to_come_back_and_others_are_not_touched() {
+        let rates = Rates::new(2);
+        let (busy, calm) = (WorkspaceName::new("busy").unwrap(), WorkspaceName::new("calm").unwrap());
+        let start = Instant::now();
+        assert!(rates.take(&busy, 1, start).is_ok());
+        assert!(rates.take(&busy, 1, start).is_ok());
+        let refused = rates.take(&busy, 1, start).unwrap_err();
+        assert_eq!((refused.kind, refused.retry_after_seconds), (Kind::RateLimited, Some(1)));
+        assert!(rates.take(&calm, 1, start).is_ok());
+        assert!(rates.take(&busy, 1, start + Duration::from_millis(500)).is_ok());
+        assert!(rates.take(&busy, 10, start + Duration::from_secs(2)).is_ok(), "a batch borrows");
+        assert!(rates.take(&busy, 1, start + Duration::from_secs(5)).is_err(), "and pays back");
+        assert!(Rates::new(0).take(&busy, 1_000_000, start).is_ok(), "off");
+    }
+}

@@ -1,0 +1,183 @@
+//! `oncegate serve`: opens the store, listens, answers, and stops without losing anything.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use metrics::{counter, gauge};
+use oncegate::Ledger;
+use oncegate::store::Store;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tower::ServiceExt;
+
+use crate::api::{self, App};
+use crate::auth::Keys;
+use crate::cli::Failure;
+use crate::config::Config;
+use crate::observe::{self, Telemetry};
+use crate::rate::Rates;
+
+/// How long a client may take to send its headers.
+const HEADERS_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes of headers, and of what a connection buffers.
+const CONNECTION_BUFFER_BYTES: usize = 64 * 1024;
+/// How long requests under way may take to finish once the server is told to stop.
+const STOP_GRACE: Duration = Duration::from_secs(8);
+/// How soon a key made or revoked elsewhere is noticed.
+const KEYS_REFRESH: Duration = Duration::from_secs(1);
+/// After an error of `accept` (too many open files, say).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+pub async fn serve(config: Config) -> Result<(), Failure> {
+    let metrics = observe::install_metrics();
+    let store = crate::cli::open_store(&config).await?;
+    warn_of_weaknesses(&*store).await;
+    let (stop, stopping) = watch::channel(false);
+    let app = start(config, store, metrics, stopping).await?;
+    let listener = TcpListener::bind(app.config.listen).await.map_err(|error| {
+        Failure::new(format!("cannot listen on {}: {error}", app.config.listen))
+            .hint("oncegate serve --listen 127.0.0.1:0 takes a free port")
+    })?;
+    let address = listener.local_addr().map_err(|error| Failure::new(format!("no local address: {error}")))?;
+    app.keys.listens_on(address);
+    announce(&app.config, address);
+    let refresher = tokio::spawn(refresh_keys(app.clone()));
+    accept_until_stopped(listener, app.clone(), stop).await?;
+    refresher.abort();
+    app.ledger.close().await;
+    tracing::info!(event = "server.stopped");
+    Ok(())
+}
+
+async fn start(
+    config: Config,
+    store: Arc<dyn Store>,
+    metrics: metrics_exporter_prometheus::PrometheusHandle,
+    stopping: watch::Receiver<bool>,
+) -> Result<Arc<App>, Failure> {
+    let keys = Keys::load(&*store, config.listen).await?;
+    if keys.is_open() && !config.listen.ip().is_loopback() {
+        return Err(Failure::new(format!("refusing to listen on {}: no API key exists, and anybody could ask", config.listen))
+            .hint("oncegate key create --workspace default"));
+    }
+    let rates = Rates::new(config.limits.rate.map_or(0, u64::from));
+    let ledger = Ledger::start(store, Arc::new(Telemetry::default()));
+    Ok(Arc::new(App { config, keys, ledger, metrics, rates, stopping }))
+}
+
+async fn warn_of_weaknesses(store: &dyn Store) {
+    match store.report().await {
+        Ok(report) => {
+            for warning in &report.warnings {
+                tracing::warn!(event = "store.warning", store = report.kind, warning);
+            }
+        }
+        Err(error) => tracing::warn!(event = "store.error", %error),
+    }
+}
+
+/// To people on standard error, to programs in the log.
+fn announce(config: &Config, address: SocketAddr) {
+    tracing::info!(event = "server.listening", %address, store = %config.store, version = env!("CARGO_PKG_VERSION"));
+    eprintln!("oncegate {} listens on http://{address}", env!("CARGO_PKG_VERSION"));
+    eprintln!("  store  {}", config.store);
+    eprintln!(
+        "  try    curl -s http://{address}/api/claims -H 'content-type: application/json' \
+         -d '{{\"guard\":\"demo\",\"key\":[\"order 17\"]}}'"
+    );
+}
+
+async fn refresh_keys(app: Arc<App>) {
+    loop {
+        tokio::time::sleep(KEYS_REFRESH).await;
+        if let Err(error) = app.keys.refresh(&**app.ledger.store()).await {
+            tracing::warn!(event = "keys.not_refreshed", %error);
+        }
+    }
+}
+
+async fn accept_until_stopped(listener: TcpListener, app: Arc<App>, stop: watch::Sender<bool>) -> Result<(), Failure> {
+    let unavailable = |error| Failure::new(format!("cannot listen for signals: {error}"));
+    let mut terminate = signal(SignalKind::terminate()).map_err(unavailable)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(unavailable)?;
+    let connections = Connections {
+        router: api::router(app.clone()),
+        graceful: GracefulShutdown::new(),
+        places: Arc::new(Semaphore::new(app.config.limits.connections)),
+    };
+    loop {
+        // A place first: while all are taken, clients wait in the backlog and not in our memory.
+        let accepted = async {
+            let place = connections.places.clone().acquire_owned().await.expect("never closed");
+            (listener.accept().await, place)
+        };
+        tokio::select! {
+            (accepted, place) = accepted => match accepted {
+                Ok((stream, _)) => connections.serve(stream, place),
+                Err(error) => {
+                    tracing::warn!(event = "server.accept_failed", %error);
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            },
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+        }
+    }
+    tracing::info!(event = "server.stopping");
+    drop(listener);
+    stop.send_replace(true);
+    if tokio::time::timeout(STOP_GRACE, connections.graceful.shutdown()).await.is_err() {
+        tracing::warn!(event = "server.connections_cut", after = ?STOP_GRACE);
+    }
+    Ok(())
+}
+
+struct Connections {
+    router: axum::Router,
+    graceful: GracefulShutdown,
+    places: Arc<Semaphore>,
+}
+
+impl Connections {
+    fn serve(&self, stream: TcpStream, place: OwnedSemaphorePermit) {
+        // Answers are small and written whole.
+        let _ = stream.set_nodelay(true);
+        let service = self.router.clone().map_request(|request: hyper::Request<hyper::body::Incoming>| request.map(Body::new));
+        let service = service.map_response(|response: axum::response::Response| {
+            count(response.status().as_u16());
+            response
+        });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEADERS_TIMEOUT)
+            .max_buf_size(CONNECTION_BUFFER_BYTES)
+            .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
+        let connection = self.graceful.watch(connection);
+        tokio::spawn(async move {
+            let open = gauge!("oncegate_http_connections");
+            open.increment(1.0);
+            if let Err(error) = connection.await {
+                tracing::debug!(event = "http.connection_ended", %error);
+            }
+            open.decrement(1.0);
+            drop(place);
+        });
+    }
+}
+
+fn count(status: u16) {
+    let class = match status {
+        200..=299 => "2xx",
+        400..=499 => "4xx",
+        500..=599 => "5xx",
+        _ => "other",
+    };
+    counter!("oncegate_http_requests_total", "status" => class).increment(1);
+}
