@@ -2,6 +2,7 @@
 
 mod api;
 mod auth;
+mod bench;
 mod cli;
 mod config;
 mod log;

@@ -26,6 +26,13 @@ use readers::Readers;
 pub use schema::migrations;
 use writer::Writer;
 
+/// The statements of the hot path, for those who measure them by themselves.
+pub mod statements {
+    pub use crate::rows::{CREATE, READ};
+    pub use crate::writer::connect;
+    pub const SCHEMA: &str = include_str!("../migrations/0001_ledger.sql");
+}
+
 /// How to open a store.
 #[derive(Clone)]
 pub struct Options {

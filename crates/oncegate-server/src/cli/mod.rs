@@ -9,7 +9,7 @@ mod config;
 mod doctor;
 mod keys;
 mod migrate;
-mod output;
+pub mod output;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -68,6 +68,10 @@ enum Command {
     Migrate(migrate::Command),
     /// Look for what is wrong with the configuration, the store and this machine
     Doctor(doctor::Command),
+    /// Measure decisions per second, beside their limits
+    Bench(crate::bench::Command),
+    #[command(hide = true)]
+    BenchHello,
     /// Print completions for a shell
     Completions { shell: clap_complete::Shell },
 }
@@ -154,6 +158,8 @@ fn dispatch(settings: Settings, command: Command) -> Result<(), Failure> {
             Command::Config(command) => config::run(command, &loaded),
             Command::Migrate(command) => migrate::run(command, &loaded.config).await,
             Command::Doctor(command) => doctor::run(command, &loaded).await,
+            Command::Bench(command) => crate::bench::run(command).await,
+            Command::BenchHello => crate::bench::hello().await,
             Command::Completions { .. } => unreachable!("needs no configuration"),
         }
     })

@@ -87,8 +87,10 @@ impl<'a> Table<'a> {
     /// A lease longer than its window would be cut short by it.
     fn lease_fits(&self) -> Result<(), ConfigError> {
         let (lease, window) = (self.span("lease"), self.span("window"));
-        let broken =
-            |name| self.layers.is_broken(&self.own.child(name)) || self.layers.is_broken(&self.general.child(name));
+        let broken = |name| {
+            let (own, general) = (self.own.child(name), self.general.child(name));
+            self.layers.is_broken(&own) || (self.layers.get(&own).is_none() && self.layers.is_broken(&general))
+        };
         // The one to correct is the one that the user wrote here.
         let written = ["window", "lease"]
             .into_iter()
@@ -97,11 +99,8 @@ impl<'a> Table<'a> {
             Some(written) if lease > window && !broken("lease") && !broken("window") => {
                 let (lease, window) = (show_duration(lease), show_duration(window));
                 let what = format!("the lease of [{}] ({lease}) is longer than its window ({window})", self.own);
-                Err(ConfigError::new(
-                    &written.origin,
-                    what,
-                    format!("write lease = \"{window}\" or less, or a longer window"),
-                ))
+                let hint = format!("write lease = \"{window}\" or less, or a longer window");
+                Err(ConfigError::new(&written.origin, what, hint))
             }
             _ => Ok(()),
         }

@@ -11,9 +11,9 @@ mod error;
 mod file;
 mod layers;
 mod path;
+mod secret_url;
 mod settings;
 mod show;
-mod secret_url;
 #[cfg(test)]
 mod tests;
 mod typed;
@@ -24,9 +24,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 pub use error::ConfigError;
-pub use layers::Origin;
-pub use secret_url::SecretUrl;
-pub use typed::{Claims, Config, Limits, Log, LogFormat, LogLevel, Privacy};
+pub use typed::{Config, Log, LogFormat, LogLevel};
 
 use layers::Layers;
 

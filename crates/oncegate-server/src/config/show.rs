@@ -5,8 +5,8 @@ use std::fmt::Write;
 use super::Loaded;
 use super::layers::{Entry, Origin};
 use super::path::KeyPath;
-use super::settings::SETTINGS;
 use super::secret_url::without_password;
+use super::settings::SETTINGS;
 use super::value::Value;
 
 impl Loaded {

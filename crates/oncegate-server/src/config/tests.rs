@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use oncegate_core::{GuardName, Lost, OnStoreError, Policy};
 
+use super::typed::{Limits, Privacy};
 use super::*;
 
 /// A folder with an `oncegate.toml` in it, loaded with variables and flags.
@@ -141,10 +142,7 @@ fn a_wrong_value_is_an_error_at_its_place_that_says_what_would_be_right() {
         ("limits.rate = \"5\"", "1:15: limits.rate is a string, not a whole number\nhint: write a whole number"),
         ("claims.lost = \"hlod\"", "1:15: claims.lost is \"hlod\"\nhint: did you mean \"hold\"? It is one of"),
         ("claims.store_parts = \"yes\"", "1:22: claims.store_parts is a string, not true or false\nhint: write true"),
-        (
-            "store = \"mysql://u:geheim@h/d\"",
-            "1:9: store is not a store's URL\nhint: write \"sqlite:FILE\"",
-        ),
+        ("store = \"mysql://u:geheim@h/d\"", "1:9: store is not a store's URL\nhint: write \"sqlite:FILE\""),
         ("data_dir = \"\"", "1:12: data_dir is empty\nhint: leave it out"),
         ("claims = 5", "1:1: `claims` is a table, not a value\nhint: write [claims] and its settings below"),
         ("[[claims]]\nlease = \"1s\"", "1:3: `claims` is a table, not a value\nhint: write [claims]"),

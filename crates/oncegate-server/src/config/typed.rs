@@ -66,16 +66,3 @@ impl Config {
         self.claims.guards.get(guard).unwrap_or(&self.claims.policy)
     }
 }
-
-impl LogLevel {
-    /// As it is written in the configuration.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            LogLevel::Error => "error",
-            LogLevel::Warn => "warn",
-            LogLevel::Info => "info",
-            LogLevel::Debug => "debug",
-            LogLevel::Trace => "trace",
-        }
-    }
-}

@@ -1,0 +1,196 @@
+//! HTTP: our server beside a hello world, each a process of its own, under one load generator.
+
+use std::net::SocketAddr;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+use tokio::process::{Child, Command};
+
+use super::stats::{Latency, Rate};
+use super::{Measured, Setting};
+use crate::cli::Failure;
+
+const HELLO: [(usize, &str); 3] = [
+    (1, "hello world, 1 connection"),
+    (32, "hello world, 32 connections"),
+    (256, "hello world, 256 connections"),
+];
+const CLAIMS: [(usize, &str); 3] =
+    [(1, "HTTP, 1 connection"), (32, "HTTP, 32 connections"), (256, "HTTP, 256 connections")];
+const BATCH: usize = 1_000;
+const BATCH_CONNECTIONS: usize = 8;
+
+pub async fn measure(setting: &Setting) -> Result<Vec<Measured>, Failure> {
+    let mut measured = vec![];
+    for ((connections, hello_name), (_, claims_name)) in HELLO.into_iter().zip(CLAIMS) {
+        let hello = Server::start(&["bench-hello"], setting).await?;
+        measured.push(load(hello_name, hello.address, connections, 1, setting.span, |_, _| hello_request()).await?);
+        hello.stop().await;
+        let ours = Server::start(&["serve", "--listen", "127.0.0.1:0"], setting).await?;
+        let address = ours.address;
+        measured.push(
+            load(claims_name, address, connections, 1, setting.span, move |caller, turn| {
+                post(address, "/api/claims", &claim(caller, turn))
+            })
+            .await?,
+        );
+        ours.stop().await;
+    }
+    let ours = Server::start(&["serve", "--listen", "127.0.0.1:0"], setting).await?;
+    let address = ours.address;
+    let batches = load("HTTP, batches of 1,000", address, BATCH_CONNECTIONS, BATCH, setting.span, move |caller, turn| {
+        let claims: Vec<String> = (0..BATCH as u64).map(|i| claim(caller, turn * BATCH as u64 + i)).collect();
+        post(address, "/api/claims/batch", &format!("[{}]", claims.join(",")))
+    });
+    measured.push(batches.await?);
+    ours.stop().await;
+    Ok(measured)
+}
+
+/// Every second claim is of a key that was claimed just before.
+fn claim(caller: usize, turn: u64) -> String {
+    format!(r#"{{"guard":"bench","key":["{caller}","{}"]}}"#, turn / 2)
+}
+
+fn hello_request() -> Vec<u8> {
+    b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n".to_vec()
+}
+
+fn post(address: SocketAddr, path: &str, body: &str) -> Vec<u8> {
+    let length = body.len();
+    format!("POST {path} HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}")
+        .into_bytes()
+}
+
+/// `connections` clients that ask as fast as they are answered, for `span`. `worth` is what one request counts for.
+async fn load(
+    name: &'static str,
+    address: SocketAddr,
+    connections: usize,
+    worth: usize,
+    span: Duration,
+    request: impl Fn(usize, u64) -> Vec<u8> + Copy + Send + 'static,
+) -> Result<Measured, Failure> {
+    let broken = |error: std::io::Error| Failure::new(format!("{name}: {error}"));
+    let mut clients = vec![];
+    for _ in 0..connections {
+        clients.push(Client::connect(address).await.map_err(broken)?);
+    }
+    let start = Instant::now();
+    let tasks = clients.into_iter().enumerate().map(|(caller, mut client)| {
+        tokio::spawn(async move {
+            let mut micros = vec![];
+            while start.elapsed() < span {
+                let request = request(caller, micros.len() as u64);
+                let asked = Instant::now();
+                client.ask(&request).await?;
+                micros.push(asked.elapsed().as_micros() as u32);
+            }
+            Ok::<_, std::io::Error>(micros)
+        })
+    });
+    let mut micros = vec![];
+    for task in tasks.collect::<Vec<_>>() {
+        micros.extend(task.await.map_err(|error| Failure::new(error.to_string()))?.map_err(broken)?);
+    }
+    let rate = Rate((micros.len() * worth) as f64 / start.elapsed().as_secs_f64());
+    Ok(Measured { name, rate, latency: Latency::of(micros) })
+}
+
+/// The least that an HTTP client can be: it must not be what is measured.
+struct Client {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+}
+
+impl Client {
+    async fn connect(address: SocketAddr) -> std::io::Result<Self> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        Ok(Client { stream, buffer: Vec::with_capacity(64 * 1024) })
+    }
+
+    /// Sends a request and reads its whole response, which must not be a server's error.
+    async fn ask(&mut self, request: &[u8]) -> std::io::Result<()> {
+        self.stream.write_all(request).await?;
+        self.buffer.clear();
+        let (head, length) = loop {
+            self.read_more().await?;
+            if let Some(end) = self.buffer.windows(4).position(|four| four == b"\r\n\r\n") {
+                break (end + 4, content_length(&self.buffer[..end])?);
+            }
+        };
+        while self.buffer.len() < head + length {
+            self.read_more().await?;
+        }
+        Ok(())
+    }
+
+    async fn read_more(&mut self) -> std::io::Result<()> {
+        match self.stream.read_buf(&mut self.buffer).await? {
+            0 => Err(std::io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn content_length(head: &[u8]) -> std::io::Result<usize> {
+    let head = String::from_utf8_lossy(head);
+    if !head.starts_with("HTTP/1.1 2") && !head.starts_with("HTTP/1.1 409") {
+        return Err(std::io::Error::other(head.lines().next().unwrap_or_default().to_owned()));
+    }
+    head.lines()
+        .find_map(|line| line.strip_prefix("content-length: ")?.trim().parse().ok())
+        .ok_or_else(|| std::io::Error::other("a response without a length"))
+}
+
+/// This same program, as a child, in a folder of its own.
+struct Server {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl Server {
+    async fn start(arguments: &[&str], setting: &Setting) -> Result<Self, Failure> {
+        let broken = |error: std::io::Error| Failure::new(format!("cannot start {}: {error}", arguments[0]));
+        let folder = setting.folder.join("server");
+        // An empty store each time.
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).map_err(broken)?;
+        let mut child = Command::new(std::env::current_exe().map_err(broken)?)
+            .args(arguments)
+            .current_dir(&folder)
+            .env_clear()
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(broken)?;
+        let mut said = BufReader::new(child.stderr.take().expect("piped")).lines();
+        while let Some(line) = said.next_line().await.map_err(broken)? {
+            if let Some(address) = line.rsplit_once("http://").and_then(|(_, address)| address.parse().ok()) {
+                // The rest of what it says must not block it.
+                tokio::spawn(async move { while let Ok(Some(_)) = said.next_line().await {} });
+                return Ok(Server { child, address });
+            }
+        }
+        Err(Failure::new(format!("{} did not say where it listens", arguments[0])))
+    }
+
+    async fn stop(mut self) {
+        // Gone already is as good.
+        let _ = self.child.kill().await;
+    }
+}
+
+/// The peer: what axum does with nothing to do.
+pub async fn hello() -> Result<(), Failure> {
+    let broken = |error: std::io::Error| Failure::new(error.to_string());
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.map_err(broken)?;
+    eprintln!("hello world on http://{}", listener.local_addr().map_err(broken)?);
+    let router = axum::Router::new().route("/", axum::routing::get(|| async { "hello, world\n" }));
+    axum::serve(listener, router).await.map_err(broken)
+}

@@ -1,0 +1,161 @@
+//! `oncegate bench`: durable decisions per second, beside their limits, in one run on one disk.
+//!
+//! A figure alone says more about the machine than about us. So each round measures everything once, a
+//! ratio is taken within its round, and what is printed is the median over the rounds with its spread.
+
+mod decisions;
+mod http;
+mod library;
+mod postgres;
+mod sqlite;
+mod stats;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+
+use crate::cli::Failure;
+use crate::cli::output::{Format, table};
+pub use http::hello;
+use stats::{Figures, Latency, Rate};
+
+#[derive(Args)]
+pub struct Command {
+    /// Rounds; a figure is their median
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// How long each measurement takes
+    #[arg(long, default_value_t = 2.0)]
+    seconds: f64,
+    /// Where the files go: the disk that is measured [default: a temporary folder]
+    #[arg(long, value_name = "FOLDER")]
+    folder: Option<PathBuf>,
+    /// Measure PostgreSQL too, in a schema that is made for it and dropped
+    #[arg(long, value_name = "URL")]
+    postgres: Option<String>,
+    #[command(flatten)]
+    format: Format,
+}
+
+/// What every measurement is told.
+pub struct Setting {
+    pub folder: PathBuf,
+    pub span: Duration,
+    pub postgres: Option<String>,
+}
+
+/// One line of a round: what was measured, and what came of it.
+pub struct Measured {
+    pub name: &'static str,
+    pub rate: Rate,
+    pub latency: Option<Latency>,
+}
+
+/// A figure against its limit or its peer.
+struct Goal {
+    figure: &'static str,
+    beside: &'static str,
+    at_least: f64,
+}
+
+const GOALS: &[Goal] = &[
+    Goal { figure: "library, SQLite, 1 caller", beside: "raw append + fdatasync", at_least: 0.5 },
+    Goal { figure: "library, SQLite, 512 callers", beside: "the same statements, 1,000 a transaction", at_least: 0.8 },
+    Goal { figure: "library, PostgreSQL, 256 callers", beside: "INSERT by hand, 32 connections", at_least: 2.5 },
+    Goal { figure: "HTTP, 256 connections", beside: "hello world, 256 connections", at_least: 0.6 },
+    Goal { figure: "HTTP, batches of 1,000", beside: "HTTP, 256 connections", at_least: 4.0 },
+];
+
+pub async fn run(command: Command) -> Result<(), Failure> {
+    if command.rounds == 0 || !(0.1..=600.0).contains(&command.seconds) {
+        return Err(Failure::usage("--rounds is at least 1 and --seconds 0.1 to 600"));
+    }
+    let folder = Folder::new(command.folder)?;
+    let setting = Setting {
+        folder: folder.path.clone(),
+        span: Duration::from_secs_f64(command.seconds),
+        postgres: command.postgres,
+    };
+    let mut figures = Figures::default();
+    let bar = ProgressBar::new(command.rounds as u64).with_style(
+        ProgressStyle::with_template("{bar:30} round {pos}/{len} {msg} [{elapsed}]").expect("the template is right"),
+    );
+    for _ in 0..command.rounds {
+        for measured in round(&setting, &bar).await? {
+            figures.add(measured);
+        }
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    command.format.print(&report(&figures), |_| text(&figures));
+    Ok(())
+}
+
+async fn round(setting: &Setting, bar: &ProgressBar) -> Result<Vec<Measured>, Failure> {
+    let mut measured = vec![];
+    bar.set_message("the disk and SQLite by hand");
+    measured.extend(sqlite::by_hand(setting)?);
+    bar.set_message("the library on SQLite");
+    measured.extend(library::on_sqlite(setting).await?);
+    if setting.postgres.is_some() {
+        bar.set_message("PostgreSQL");
+        measured.extend(postgres::measure(setting).await?);
+    }
+    bar.set_message("HTTP");
+    measured.extend(http::measure(setting).await?);
+    Ok(measured)
+}
+
+fn report(figures: &Figures) -> serde_json::Value {
+    let ratios = GOALS.iter().filter_map(|goal| {
+        let ratio = figures.ratio(goal.figure, goal.beside)?;
+        Some(json!({"figure": goal.figure, "beside": goal.beside, "ratio": ratio.median, "spread": [ratio.min, ratio.max], "goal": goal.at_least}))
+    });
+    json!({"figures": figures.to_json(), "ratios": ratios.collect::<Vec<_>>()})
+}
+
+fn text(figures: &Figures) -> String {
+    let rows = figures.rows().map(|(name, rate, latency)| {
+        let ms = |micros: f64| format!("{:.2}", micros / 1000.0);
+        let latency = latency.map_or([String::new(), String::new(), String::new()], |latency| {
+            [ms(latency.p50), ms(latency.p99), ms(latency.p999)]
+        });
+        let [p50, p99, p999] = latency;
+        [name.into(), format!("{:.0}", rate.median), format!("{:.0}–{:.0}", rate.min, rate.max), p50, p99, p999]
+    });
+    let figures_table = table(["MEASURED", "PER SECOND", "SPREAD", "P50 ms", "P99 ms", "P99.9 ms"], rows);
+    let ratios = GOALS.iter().filter_map(|goal| {
+        let ratio = figures.ratio(goal.figure, goal.beside)?;
+        Some([
+            format!("{} / {}", goal.figure, goal.beside),
+            format!("{:.2}", ratio.median),
+            format!("{:.2}–{:.2}", ratio.min, ratio.max),
+            format!("{:.1}", goal.at_least),
+        ])
+    });
+    format!("{figures_table}\n\n{}", table(["RATIO WITHIN A ROUND", "MEDIAN", "SPREAD", "GOAL"], ratios))
+}
+
+/// Removed when done, but for what was there before.
+struct Folder {
+    path: PathBuf,
+}
+
+impl Folder {
+    fn new(parent: Option<PathBuf>) -> Result<Self, Failure> {
+        let path = parent.unwrap_or_else(std::env::temp_dir).join(format!("oncegate-bench-{}", std::process::id()));
+        std::fs::create_dir_all(&path)
+            .map_err(|error| Failure::new(format!("cannot make {}: {error}", path.display())))?;
+        Ok(Folder { path })
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What cannot be removed is in a temporary folder.
+        let _ = std::fs::remove_dir_all(&self.path);
+    }
+}
