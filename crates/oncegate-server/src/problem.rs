@@ -176,6 +176,7 @@ impl From<Refusal> for Problem {
             Refusal::TokenOutdated { .. }
             | Refusal::TokenUnknown { .. }
             | Refusal::LeaseEnded { .. }
+            | Refusal::Settled { .. }
             | Refusal::SettledOtherwise { .. } => Kind::Fenced,
         };
         kind.because(refusal.to_string())

@@ -1,5 +1,6 @@
 //! The front door: a store by its URL.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use crate::guard::Guard;
 use crate::ledger::{Ledger, Observer};
 
 /// Where claims are kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub enum StoreUrl {
     /// `memory:`: this process only. For tests.
     Memory,
@@ -29,6 +30,16 @@ pub enum OpenError {
     NotBuilt(&'static str),
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+impl fmt::Debug for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StoreUrl::Memory => f.write_str("memory:"),
+            StoreUrl::Sqlite(file) => write!(f, "sqlite:{}", file.display()),
+            StoreUrl::Postgres(_) => f.write_str("postgres://…"),
+        }
+    }
 }
 
 impl FromStr for StoreUrl {

@@ -123,7 +123,7 @@ fn owned(live: Option<&Claim>, token: Token, now: Time) -> Result<&Claim, Refusa
         return Err(Refusal::TokenUnknown { current: claim.token });
     }
     if claim.state != State::InFlight {
-        return Err(Refusal::SettledOtherwise { state: claim.state });
+        return Err(Refusal::Settled { state: claim.state });
     }
     if !claim.owner_is_alive(now) {
         return Err(Refusal::LeaseEnded { at: claim.lease_until });
@@ -166,7 +166,11 @@ fn settle(
     {
         return Ok(Change::None(claim.clone()));
     }
-    owned(live, token, now).map(|claim| Change::Write(settled(claim, verdict.state(), outcome.clone(), now)))
+    match owned(live, token, now) {
+        Ok(claim) => Ok(Change::Write(settled(claim, verdict.state(), outcome.clone(), now))),
+        Err(Refusal::Settled { state }) => Err(Refusal::SettledOtherwise { state }),
+        Err(refusal) => Err(refusal),
+    }
 }
 
 fn resolve(live: Option<&Claim>, done: bool, outcome: &Option<Bytes>, now: Time) -> Result<Change, Refusal> {

@@ -245,6 +245,8 @@ pub enum Refusal {
     TokenUnknown { current: Token },
     #[error("the lease ended at {at}; whoever was paused past it is no longer the owner")]
     LeaseEnded { at: Time },
+    #[error("the claim is {state} already: it needs no owner any more")]
+    Settled { state: State },
     #[error("the claim was settled as {state} already, with another outcome")]
     SettledOtherwise { state: State },
     #[error("only an unknown claim can be resolved; this one is {state}")]
@@ -258,6 +260,7 @@ impl Refusal {
             Refusal::TokenOutdated { .. }
             | Refusal::TokenUnknown { .. }
             | Refusal::LeaseEnded { .. }
+            | Refusal::Settled { .. }
             | Refusal::SettledOtherwise { .. } => "fenced",
             Refusal::NotUnknown { .. } => "not_unknown",
         }

@@ -130,8 +130,10 @@ fn renewing_moves_the_lease_but_never_past_the_window() {
     record.apply(Command::Renew { token, lease: None }, T0 + 20 * SECOND);
     assert!(matches!(record.claim(T0 + 49 * SECOND), Answer::InFlight(_)));
     record.apply(Command::Renew { token, lease: Some(WINDOW * 2) }, T0 + 49 * SECOND);
-    let claim = record.0.as_ref().unwrap();
+    let claim = record.0.clone().unwrap();
     assert_eq!(claim.lease_until, claim.expires_at);
+    record.apply(Command::Renew { token, lease: None }, T0);
+    assert_eq!(record.0.unwrap().lease_until, claim.lease_until, "and never back");
 }
 
 #[test]

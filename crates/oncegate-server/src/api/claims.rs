@@ -69,7 +69,7 @@ pub async fn batch(State(app): State<Arc<App>>, caller: Caller, Json(bodies): Js
 }
 
 /// Equal keys go into different rounds: that the first wins must not depend on who is quicker.
-fn rounds<'c>(checked: &'c [Result<ToClaim, Problem>]) -> Vec<Vec<(usize, &'c ToClaim)>> {
+fn rounds(checked: &[Result<ToClaim, Problem>]) -> Vec<Vec<(usize, &ToClaim)>> {
     let mut left: Vec<(usize, &ToClaim)> =
         checked.iter().enumerate().filter_map(|(place, claim)| Some((place, claim.as_ref().ok()?))).collect();
     let mut rounds = vec![];

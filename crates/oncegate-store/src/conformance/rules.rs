@@ -138,7 +138,9 @@ pub async fn settling_twice_the_same_is_a_success_and_otherwise_refused(world: W
     assert!(matches!(world.apply(&key, settle(token, "1")).await, Answer::Already(_)));
     let otherwise = Answer::Refused(Refusal::SettledOtherwise { state: State::Done });
     assert_eq!(world.apply(&key, settle(token, "2")).await, otherwise);
-    assert_eq!(world.apply(&key, Command::Release { token }).await, otherwise);
+    let settled = Answer::Refused(Refusal::Settled { state: State::Done });
+    assert_eq!(world.apply(&key, Command::Release { token }).await, settled);
+    assert_eq!(world.apply(&key, Command::Renew { token, lease: None }).await, settled);
     assert_eq!(world.read(&key).await.expect("stands").outcome, Some(Bytes::from("1")));
 }
 

@@ -1,0 +1,92 @@
+//! `POST /api/claims/batch`: many claims in one request, each answered as if it had come alone.
+
+mod support;
+
+use serde_json::{Value, json};
+use support::{Home, claim_of, with};
+
+#[tokio::test]
+async fn a_batch_is_answered_in_order_each_with_its_own_status() {
+    let home = Home::new();
+    let server = home.serve();
+    let mut client = server.client();
+    let (id, token) = client.win(&claim_of("g", "settled")).await;
+    client.settle("g", &id, token, &json!("outcome")).await.expect(200);
+    client.win(&claim_of("g", "in flight")).await;
+    client.win(&with(claim_of("g", "printed"), json!({"fingerprint": "a"}))).await;
+    let batch = json!([
+        claim_of("g", "fresh"),
+        claim_of("g", "settled"),
+        claim_of("g", "in flight"),
+        with(claim_of("g", "printed"), json!({"fingerprint": "b"})),
+        {"guard": "g"},
+        with(claim_of("g", "x"), json!({"ttlSeconds": -1})),
+        with(claim_of("g", "x"), json!({"colour": "red"})),
+        claim_of("no good name", "x"),
+        17,
+        claim_of("g", "x"),
+    ]);
+    let answers = client.post("/api/claims/batch", &batch).await.expect(200).body;
+    let statuses: Vec<_> = answers.as_array().unwrap().iter().map(|answer| answer["status"].as_u64().unwrap()).collect();
+    assert_eq!(statuses, [201, 200, 409, 422, 400, 400, 400, 400, 400, 201]);
+    assert_eq!((&answers[0]["claim"], &answers[1]["claim"]), (&json!("won"), &json!("duplicate")));
+    assert_eq!(answers[1]["outcome"], "outcome");
+    assert_eq!((&answers[2]["type"], &answers[2]["claim"]), (&json!("/problems/in-flight"), &json!("in_flight")));
+    assert!(answers[2]["retryAfterSeconds"].as_u64().unwrap() >= 1);
+    assert_eq!(answers[3]["type"], "/problems/fingerprint-mismatch");
+    for (place, named) in [(4, "key"), (5, "ttlSeconds"), (6, "colour"), (7, "guard")] {
+        assert!(answers[place]["detail"].as_str().unwrap().contains(named), "{named}: {}", answers[place]);
+    }
+    let id = answers[9]["id"].as_str().unwrap();
+    let token = answers[9]["token"].as_i64().unwrap();
+    client.settle("g", id, token, &json!(1)).await.expect(200);
+}
+
+#[tokio::test]
+async fn of_equal_keys_in_a_batch_the_first_wins() {
+    let home = Home::new();
+    let server = home.serve();
+    let mut client = server.client();
+    for round in 0..20 {
+        let body = claim_of("g", &format!("round {round}"));
+        let batch = json!([claim_of("g", &format!("other {round}")), body, body, body]);
+        let answers = client.post("/api/claims/batch", &batch).await.expect(200).body;
+        let statuses: Vec<_> = answers.as_array().unwrap().iter().map(|answer| &answer["status"]).collect();
+        assert_eq!(statuses, [201, 201, 409, 409]);
+    }
+}
+
+#[tokio::test]
+async fn a_batch_has_one_to_a_thousand_claims() {
+    let home = Home::new();
+    let server = home.serve();
+    let mut client = server.client();
+    let batch = |size: usize| (0..size).map(|part| claim_of("g", &part.to_string())).collect::<Value>();
+    client.post("/api/claims/batch", &batch(1001)).await.expect_invalid("1001");
+    client.post("/api/claims/batch", &batch(0)).await.expect_invalid("1 to 1000");
+    client.post("/api/claims/batch", &claim_of("g", "k")).await.expect_invalid("expected a sequence");
+    let none = client.get("/api/claims").await.expect(200).body;
+    assert_eq!(none["items"], json!([]));
+    let answers = client.post("/api/claims/batch", &batch(1000)).await.expect(200).body;
+    assert!(answers.as_array().unwrap().iter().all(|answer| answer["status"] == 201));
+    let again = client.post("/api/claims/batch", &batch(1000)).await.expect(200).body;
+    assert!(again.as_array().unwrap().iter().all(|answer| answer["status"] == 409));
+}
+
+#[tokio::test]
+async fn two_batches_at_once_win_each_key_once_between_them() {
+    let home = Home::new();
+    let server = home.serve();
+    let batch: Value = (0..500).map(|part| claim_of("g", &part.to_string())).collect();
+    let backwards: Value = batch.as_array().unwrap().iter().rev().cloned().collect();
+    let (mut one, mut other) = (server.client(), server.client());
+    let (forth, back) = tokio::join!(
+        one.post("/api/claims/batch", &batch),
+        other.post("/api/claims/batch", &backwards)
+    );
+    let won = |answers: &Value, place: usize| answers[place]["status"] == 201;
+    let (forth, back) = (forth.expect(200).body, back.expect(200).body);
+    for place in 0..500 {
+        assert!(won(&forth, place) ^ won(&back, 499 - place), "{place}");
+    }
+}

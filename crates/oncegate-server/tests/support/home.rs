@@ -1,0 +1,116 @@
+//! A folder with a configuration, in which the binary is run.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::{PATIENCE, Server, server};
+
+/// Everything in it is relative to it: the server and the commands run here share `oncegate.toml` and the store.
+pub struct Home {
+    folder: TempDir,
+}
+
+/// What a command did.
+#[derive(Debug)]
+pub struct Ran {
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Home {
+    /// With an empty configuration: the embedded store, at its default place in this folder.
+    pub fn new() -> Home {
+        Home::with_config("")
+    }
+
+    pub fn with_config(toml: &str) -> Home {
+        let home = Home { folder: TempDir::new().expect("a temporary folder") };
+        home.configure(toml);
+        home
+    }
+
+    pub fn configure(&self, toml: &str) {
+        std::fs::write(self.path().join("oncegate.toml"), toml).expect("the folder is ours");
+    }
+
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The files of the embedded store: the database and its log.
+    pub fn store_files(&self) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(self.path().join("oncegate-data")).expect("the store was opened");
+        entries.map(|entry| entry.expect("a readable folder").path()).collect()
+    }
+
+    /// The server, listening.
+    pub fn serve(&self) -> Server {
+        Server::start(self.command(["serve", "--listen", "127.0.0.1:0"]))
+    }
+
+    /// Runs a command to its end.
+    pub fn run<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Ran {
+        self.run_with(arguments, &[])
+    }
+
+    pub fn run_with<A: AsRef<OsStr>>(
+        &self,
+        arguments: impl IntoIterator<Item = A>,
+        variables: &[(&str, &str)],
+    ) -> Ran {
+        let mut command = self.command(arguments);
+        let mut child = command.envs(variables.iter().copied()).spawn().expect("the binary was built");
+        let stdout = server::collect(child.stdout.take().expect("piped"));
+        let stderr = server::collect(child.stderr.take().expect("piped"));
+        let status = server::wait(&mut child, PATIENCE);
+        let text = |reader: std::thread::JoinHandle<String>| reader.join().expect("output is read to its end");
+        Ran { code: status.code().unwrap_or(-1), stdout: text(stdout), stderr: text(stderr) }
+    }
+
+    /// Makes a key for `workspace` and returns its id and its secret.
+    pub fn make_key(&self, workspace: &str, role: &str) -> (String, String) {
+        self.run(["workspace", "create", workspace]).expect_code(0);
+        let made = self.run(["key", "create", "--workspace", workspace, "--role", role, "--json"]).expect_code(0).json();
+        let text = |name: &str| made[name].as_str().expect("a string").to_owned();
+        (text("id"), text("key"))
+    }
+
+    fn command<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
+        command.args(arguments).current_dir(self.path());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // Whoever runs the tests may have settings of their own.
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("ONCEGATE_")) {
+            command.env_remove(name);
+        }
+        command
+    }
+}
+
+impl Ran {
+    #[track_caller]
+    pub fn expect_code(self, code: i32) -> Ran {
+        assert_eq!(self.code, code, "{self:?}");
+        self
+    }
+
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// Failed with this code, said `message` first and `hint` in a line of its own, and printed no data.
+    #[track_caller]
+    pub fn expect_failure(self, code: i32, message: &str, hint: &str) -> Ran {
+        let ran = self.expect_code(code);
+        let hinted = ran.stderr.lines().any(|line| line.starts_with("hint: ") && line.contains(hint));
+        assert!(ran.stderr.contains(message) && hinted, "{message:?}, {hint:?}: {ran:?}");
+        ran
+    }
+}
+

@@ -1,0 +1,136 @@
+//! Clients that claim and settle as fast as they can, and remember what they were told.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use hyper::Method;
+use serde_json::{Value, json};
+
+use super::{Client, Reply, claim_of, with};
+
+pub const GUARD: &str = "load";
+
+/// A claim that the server has said was won.
+#[derive(Clone, Debug)]
+pub struct Acknowledged {
+    pub part: String,
+    pub id: String,
+    pub token: i64,
+    pub outcome: Value,
+    /// Whether the server has said so. If not, it may have happened all the same.
+    pub settled: bool,
+}
+
+/// All that was acknowledged, in order.
+#[derive(Default)]
+pub struct Ledger(Mutex<Vec<Acknowledged>>);
+
+impl Ledger {
+    pub fn all(&self) -> Vec<Acknowledged> {
+        self.0.lock().expect("no holder of this lock panics").clone()
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.lock().expect("no holder of this lock panics").len()
+    }
+
+    pub fn settled(&self) -> usize {
+        self.all().iter().filter(|one| one.settled).count()
+    }
+
+    /// Returns its place.
+    fn won(&self, one: Acknowledged) -> usize {
+        let mut all = self.0.lock().expect("no holder of this lock panics");
+        all.push(one);
+        all.len() - 1
+    }
+
+    fn settle(&self, place: usize) {
+        self.0.lock().expect("no holder of this lock panics")[place].settled = true;
+    }
+
+    /// No key may have been won twice: no lease of the load ends while it is tested.
+    pub fn assert_one_winner_each(&self) {
+        let mut winners = HashMap::new();
+        for one in self.all() {
+            let earlier = winners.insert(one.part.clone(), one.token);
+            assert_eq!(earlier, None, "a second winner: {one:?}");
+        }
+    }
+}
+
+/// A claim that no test outlives: nothing is taken over.
+fn body(part: &str) -> Value {
+    with(claim_of(GUARD, part), json!({"leaseSeconds": 3600, "ttlSeconds": 86400}))
+}
+
+async fn post(client: &mut Client, path: &str, body: &Value) -> Result<Reply, String> {
+    client.try_send(Method::POST, path, Some(body.to_string().into())).await
+}
+
+/// Claims `NAME-1`, `NAME-2` and so on, and settles what it wins, until told to stop or cut off.
+/// Clients with the same name race for the same keys.
+pub async fn claims_and_settles(
+    address: SocketAddr,
+    name: &str,
+    ledger: &Ledger,
+    stop: &AtomicBool,
+) -> Result<(), String> {
+    let mut client = Client::new(address);
+    for round in 1.. {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let part = format!("{name}-{round}");
+        let answer = post(&mut client, "/api/claims", &body(&part)).await?;
+        if matches!(answer.status, 200 | 409) {
+            continue;
+        }
+        let answer = answer.expect(201);
+        let (id, token) = (answer.text("id"), answer.body["token"].as_i64().expect("a token"));
+        let outcome = json!({"of": part, "by": token});
+        let settle = json!({"guard": GUARD, "token": token, "outcome": outcome});
+        let place = ledger.won(Acknowledged { part, id: id.clone(), token, outcome, settled: false });
+        post(&mut client, &format!("/api/claims/{id}/settle"), &settle).await?.expect(200);
+        ledger.settle(place);
+    }
+    Ok(())
+}
+
+/// Every one of these is there as it was acknowledged, and nobody can win it again.
+pub async fn verify(address: SocketAddr, acknowledged: &[Acknowledged]) {
+    let share = acknowledged.len().div_ceil(4).max(1);
+    let parts = acknowledged.chunks(share).map(<[Acknowledged]>::to_vec);
+    let checks: Vec<_> = parts
+        .map(|part| {
+            tokio::spawn(async move {
+                let mut client = Client::new(address);
+                for one in &part {
+                    verify_one(&mut client, one).await;
+                }
+            })
+        })
+        .collect();
+    for check in checks {
+        check.await.expect("what was acknowledged is there");
+    }
+}
+
+async fn verify_one(client: &mut Client, one: &Acknowledged) {
+    let claim = client.show(GUARD, &one.id).await.expect(200).body;
+    assert_eq!(claim["token"], one.token, "{one:?}: {claim}");
+    let again = client.claim(&body(&one.part)).await;
+    match claim["state"].as_str() {
+        Some("done") => {
+            assert_eq!(claim["outcome"], one.outcome, "{one:?}: {claim}");
+            assert_eq!(again.expect(200).body["outcome"], one.outcome, "{one:?}");
+        }
+        Some("in_flight") => {
+            assert!(!one.settled, "an acknowledged settle is lost: {one:?}: {claim}");
+            again.expect_problem(409, "in-flight");
+        }
+        _ => panic!("{one:?}: {claim}"),
+    }
+}

@@ -1,0 +1,52 @@
+//! The real binary in a folder of its own, and a small JSON client for it.
+//!
+//! Nothing here waits without a bound, and nothing outlives its test: a server is killed, by its own
+//! process id, when its handle is dropped.
+
+// Each test file uses a part of this.
+#![allow(dead_code, unused_imports)]
+
+mod client;
+mod home;
+mod load;
+mod postgres;
+mod raw;
+mod server;
+
+pub use client::{Client, Reply};
+pub use home::{Home, Ran};
+pub use load::{Ledger, claims_and_settles, verify};
+pub use postgres::Database;
+pub use raw::Raw;
+pub use server::Server;
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+/// Longer than anything that goes well takes, on a busy machine too.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Looks again until there is something to see, and says what was looked for when there never is.
+pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMut() -> F) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(seen) = look().await {
+            return seen;
+        }
+        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// The body of a claim on a key of one part.
+pub fn claim_of(guard: &str, part: &str) -> Value {
+    json!({"guard": guard, "key": [part]})
+}
+
+/// `base` with the fields of `more` laid over it.
+pub fn with(mut base: Value, more: Value) -> Value {
+    let fields = base.as_object_mut().expect("an object");
+    fields.extend(more.as_object().expect("an object").clone());
+    base
+}

@@ -1,0 +1,51 @@
+//! A bare connection, for what no well-behaved client would send.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+pub struct Raw {
+    stream: TcpStream,
+    address: SocketAddr,
+    read: Vec<u8>,
+}
+
+impl Raw {
+    pub async fn connect(address: SocketAddr) -> Raw {
+        let stream = TcpStream::connect(address).await.expect("the server listens");
+        Raw { stream, address, read: Vec::new() }
+    }
+
+    /// The head of a `POST /api/claims` as JSON, with these header lines too.
+    pub async fn post_head(&mut self, more: &str) {
+        let address = self.address;
+        let head = format!("POST /api/claims HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\n{more}\r\n\r\n");
+        self.write(head.as_bytes()).await;
+    }
+
+    pub async fn write(&mut self, bytes: &[u8]) {
+        self.try_write(bytes).await.expect("the connection is open");
+    }
+
+    pub async fn try_write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.stream.write_all(bytes).await
+    }
+
+    /// Everything until the server closes the connection.
+    pub async fn read_to_close(&mut self, limit: Duration) -> String {
+        match self.read_for(limit).await {
+            Some(text) => text,
+            None => panic!("still open after {limit:?}: {:?}", String::from_utf8_lossy(&self.read)),
+        }
+    }
+
+    /// What was said before the connection was closed, if it is closed within `limit`.
+    pub async fn read_for(&mut self, limit: Duration) -> Option<String> {
+        // A reset after the answer is a close as well: there was more that nobody read.
+        let read = timeout(limit, self.stream.read_to_end(&mut self.read)).await;
+        read.is_ok().then(|| String::from_utf8_lossy(&self.read).into_owned())
+    }
+}

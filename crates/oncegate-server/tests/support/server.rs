@@ -1,0 +1,127 @@
+//! A running `oncegate serve`.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use super::{Client, PATIENCE};
+
+pub struct Server {
+    child: Child,
+    pub address: SocketAddr,
+    stdout: Arc<Mutex<String>>,
+    readers: Vec<JoinHandle<String>>,
+}
+
+impl Server {
+    /// Returns once it listens: its log says where.
+    pub fn start(mut command: Command) -> Server {
+        let mut child = command.spawn().expect("the binary was built");
+        let stderr = collect(child.stderr.take().expect("piped"));
+        let stdout = Arc::new(Mutex::new(String::new()));
+        let (listening, address) = mpsc::channel();
+        let (lines, seen) = (BufReader::new(child.stdout.take().expect("piped")), stdout.clone());
+        let log = std::thread::spawn(move || read_log(lines, &seen, &listening));
+        match address.recv_timeout(PATIENCE) {
+            Ok(address) => Server { child, address, stdout, readers: vec![log, stderr] },
+            Err(_) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                let said = stderr.join().unwrap_or_default();
+                panic!("the server did not listen: {said}{}", stdout.lock().expect("no panic"));
+            }
+        }
+    }
+
+    pub fn client(&self) -> Client {
+        Client::new(self.address)
+    }
+
+    /// A client that sends this key.
+    pub fn client_with(&self, key: &str) -> Client {
+        self.client().header("authorization", &format!("Bearer {key}"))
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.child.id().try_into().expect("a process id")).expect("not zero");
+        kill_process(pid, signal).expect("the process is ours");
+    }
+
+    /// SIGKILL, and gone when this returns.
+    pub fn kill(mut self) {
+        self.child.kill().expect("the process is ours");
+        self.child.wait().expect("the process is ours");
+    }
+
+    pub fn wait(&mut self, limit: Duration) -> ExitStatus {
+        wait(&mut self.child, limit)
+    }
+
+    /// SIGTERM, and the end of it: how it exited, and all that it wrote.
+    pub fn stop(mut self) -> (ExitStatus, String) {
+        self.signal(Signal::TERM);
+        let status = self.wait(PATIENCE);
+        let written = self.readers.drain(..).map(|reader| reader.join().expect("output is read to its end"));
+        (status, written.collect())
+    }
+
+    /// The log up to now, a JSON object for each line.
+    pub fn log(&self) -> Vec<Value> {
+        let text = self.stdout.lock().expect("no reader panics").clone();
+        text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Keeps every whole line, and tells the address from the one that has it.
+fn read_log(lines: impl BufRead, seen: &Mutex<String>, listening: &mpsc::Sender<SocketAddr>) -> String {
+    for line in lines.lines().map_while(Result::ok) {
+        if line.contains("server.listening") {
+            let event: Value = serde_json::from_str(&line).expect("the log is JSON");
+            let address = event["address"].as_str().and_then(|text| text.parse().ok());
+            // Nobody listens any more if it took too long.
+            let _ = listening.send(address.expect("an address"));
+        }
+        let mut seen = seen.lock().expect("no reader panics");
+        seen.push_str(&line);
+        seen.push('\n');
+    }
+    seen.lock().expect("no reader panics").clone()
+}
+
+/// Reads to the end on a thread of its own, so that a full pipe stops nobody.
+pub fn collect(mut from: impl Read + Send + 'static) -> JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let _ = from.read_to_end(&mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+pub fn wait(child: &mut Child, limit: Duration) -> ExitStatus {
+    let deadline = Instant::now() + limit;
+    loop {
+        if let Some(status) = child.try_wait().expect("the process is ours") {
+            return status;
+        }
+        if Instant::now() > deadline {
+            let _ = child.kill();
+            let _ = child.wait();
+            panic!("the process did not end within {limit:?}");
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
