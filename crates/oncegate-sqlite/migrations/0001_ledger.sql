@@ -23,7 +23,8 @@ CREATE TABLE claims (
     outcome           BLOB
 ) STRICT;
 
-CREATE UNIQUE INDEX claims_key ON claims (workspace, id);
+-- The hash first: it alone decides nearly every comparison.
+CREATE UNIQUE INDEX claims_key ON claims (id, workspace);
 
 -- For the sweeper. Windows of one guard are of one length, so this grows at its end.
 CREATE INDEX claims_expiry ON claims (expires_at);

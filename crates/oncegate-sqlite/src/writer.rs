@@ -124,7 +124,6 @@ pub fn connect(path: &Path) -> rusqlite::Result<Connection> {
     connection.pragma_update(None, "wal_autocheckpoint", 0)?;
     connection.pragma_update(None, "foreign_keys", true)?;
     connection.pragma_update(None, "cache_size", -64 * 1024)?;
-    connection.pragma_update(None, "mmap_size", 1_i64 << 30)?;
     connection.set_prepared_statement_cache_capacity(32);
     Ok(connection)
 }
