@@ -22,7 +22,8 @@ impl Keyring for SqliteStore {
     async fn workspaces(&self) -> Result<Vec<(WorkspaceName, Time)>, StoreError> {
         self.readers
             .run(|connection| {
-                let mut statement = connection.prepare_cached("SELECT name, created_at FROM workspaces ORDER BY name")?;
+                let mut statement =
+                    connection.prepare_cached("SELECT name, created_at FROM workspaces ORDER BY name")?;
                 let rows = statement.query_map([], |row| {
                     Ok((workspace_name(row.get_ref(0)?.as_str()?)?, Time::from_micros(row.get(1)?)))
                 })?;

@@ -85,6 +85,10 @@ impl Store for SqliteStore {
         self.writer.commit(commit).await
     }
 
+    async fn commit_all(&self, commits: Vec<Commit>) -> Vec<Result<Committed, StoreError>> {
+        self.writer.commit_all(commits).await
+    }
+
     async fn read(&self, key: &ClaimKey) -> Result<Reading<Option<Claim>>, StoreError> {
         let (key, clock) = (key.clone(), self.clock.clone());
         self.readers
@@ -111,7 +115,8 @@ impl Store for SqliteStore {
     }
 
     async fn report(&self) -> Result<Report, StoreError> {
-        let (clock, detail) = (self.clock.clone(), format!("SQLite {} at {}", rusqlite::version(), self.path.display()));
+        let (clock, detail) =
+            (self.clock.clone(), format!("SQLite {} at {}", rusqlite::version(), self.path.display()));
         // Through the writer: ready means that it can write.
         self.writer
             .run(move |connection, _| {
@@ -163,7 +168,6 @@ fn moment(connection: &Connection, now: Time) -> rusqlite::Result<Moment> {
 }
 
 fn workspace_name(name: &str) -> rusqlite::Result<WorkspaceName> {
-    WorkspaceName::new(name).map_err(|error| {
-        rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Text, Box::new(error))
-    })
+    WorkspaceName::new(name)
+        .map_err(|error| rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Text, Box::new(error)))
 }

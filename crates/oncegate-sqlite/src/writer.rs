@@ -28,6 +28,8 @@ const REOPEN_AFTER: Duration = Duration::from_millis(200);
 enum Job {
     /// The hot path: no boxing.
     Commit(Commit, oneshot::Sender<Result<Committed, StoreError>>),
+    /// Many at once, with one hand-over for all of them.
+    All(Vec<Commit>, oneshot::Sender<Vec<Result<Committed, StoreError>>>),
     Other(Box<dyn Work>),
     Stop(oneshot::Sender<()>),
 }
@@ -72,7 +74,7 @@ impl Writer {
         let (jobs, queue) = mpsc::channel(QUEUE_MAX);
         std::thread::Builder::new()
             .name("oncegate-writer".into())
-            .spawn(move || WriterThread { path, clock, queue, group: Vec::with_capacity(GROUP_MAX) }.run())
+            .spawn(move || WriterThread { path, clock, queue }.run())
             .map_err(|error| StoreError::Unavailable(format!("cannot start the writer: {error}")))?;
         Ok(Writer { jobs })
     }
@@ -81,6 +83,16 @@ impl Writer {
         let (answer, answered) = oneshot::channel();
         self.submit(Job::Commit(commit, answer))?;
         answered.await.map_err(|_| closed())?
+    }
+
+    pub async fn commit_all(&self, commits: Vec<Commit>) -> Vec<Result<Committed, StoreError>> {
+        let count = commits.len();
+        let (answer, answered) = oneshot::channel();
+        let all_failed = |error: StoreError| vec![Err(error); count];
+        match self.submit(Job::All(commits, answer)) {
+            Ok(()) => answered.await.unwrap_or_else(|_| all_failed(closed())),
+            Err(error) => all_failed(error),
+        }
     }
 
     pub async fn run<T: Send + 'static>(
@@ -132,7 +144,6 @@ struct WriterThread {
     path: PathBuf,
     clock: Arc<dyn Clock>,
     queue: mpsc::Receiver<Job>,
-    group: Vec<Job>,
 }
 
 enum Next {
@@ -174,21 +185,26 @@ impl WriterThread {
         Ok(next)
     }
 
-    fn write_groups(&mut self, connection: &Connection, statements: &mut Statements<'_>, checkpoints: &Checkpoints) -> Next {
+    fn write_groups(
+        &mut self,
+        connection: &Connection,
+        statements: &mut Statements<'_>,
+        checkpoints: &Checkpoints,
+    ) -> Next {
         let mut askers = vec![];
         loop {
-            if self.queue.blocking_recv_many(&mut self.group, GROUP_MAX) == 0 {
-                return Next::Stop(askers);
-            }
+            let Some(first) = self.queue.blocking_recv() else { return Next::Stop(askers) };
             let mut group = Group::default();
-            for job in self.group.drain(..) {
+            let mut next = Some(first);
+            while let Some(job) = next {
                 match job {
                     Job::Stop(asker) => {
                         self.queue.close();
                         askers.push(asker);
                     }
-                    job => group.waiting.push(job),
+                    job => group.push(job),
                 }
+                next = if group.operations < GROUP_MAX { self.queue.try_recv().ok() } else { None };
             }
             if let Err(error) = group.run(connection, statements, &*self.clock)
                 && error.sqlite_error_code() == Some(ErrorCode::SystemIoFailure)
@@ -229,6 +245,7 @@ impl<'c> Statements<'c> {
 /// What became of a job within its group.
 enum Done {
     Committed(Committed),
+    All(Vec<Result<Committed, StoreError>>),
     Worked,
     Failed(StoreError),
 }
@@ -237,17 +254,28 @@ enum Done {
 struct Group {
     waiting: Vec<Job>,
     done: Vec<Done>,
+    operations: usize,
 }
 
 impl Group {
+    fn push(&mut self, job: Job) {
+        self.operations += if let Job::All(commits, _) = &job { commits.len() } else { 1 };
+        self.waiting.push(job);
+    }
+
     /// Runs and commits all of it, then answers each.
-    fn run(mut self, connection: &Connection, statements: &mut Statements<'_>, clock: &dyn Clock) -> rusqlite::Result<()> {
+    fn run(
+        mut self,
+        connection: &Connection,
+        statements: &mut Statements<'_>,
+        clock: &dyn Clock,
+    ) -> rusqlite::Result<()> {
         let committed = self.write(connection, statements, clock);
         if let Err(error) = &committed {
             if !connection.is_autocommit() {
                 let _ = connection.execute_batch("ROLLBACK");
             }
-            tracing::error!(event = "sqlite.commit_failed", %error, operations = self.waiting.len());
+            tracing::error!(event = "sqlite.commit_failed", %error, operations = self.operations);
             let failure = failure(error);
             self.waiting.into_iter().for_each(|job| answer(job, Done::Failed(failure.clone())));
         } else {
@@ -256,7 +284,12 @@ impl Group {
         committed
     }
 
-    fn write(&mut self, connection: &Connection, statements: &mut Statements<'_>, clock: &dyn Clock) -> rusqlite::Result<()> {
+    fn write(
+        &mut self,
+        connection: &Connection,
+        statements: &mut Statements<'_>,
+        clock: &dyn Clock,
+    ) -> rusqlite::Result<()> {
         if self.waiting.is_empty() {
             return Ok(());
         }
@@ -288,10 +321,17 @@ fn run_alone(
     moment: Moment,
 ) -> rusqlite::Result<Done> {
     match job {
-        // One statement is atomic by itself.
-        Job::Commit(commit, _) if commit.ops.len() == 1 => run_commit(commit, statements, moment).map(Done::Committed),
-        Job::Commit(commit, _) => {
-            savepoint(connection, || run_commit(commit, statements, moment)).map(Done::Committed)
+        Job::Commit(commit, _) => run_commit(commit, connection, statements, moment).map(Done::Committed),
+        Job::All(commits, _) => {
+            let mut all = Vec::with_capacity(commits.len());
+            for commit in commits {
+                let committed = run_commit(commit, connection, statements, moment);
+                if connection.is_autocommit() {
+                    return committed.map(Done::Committed);
+                }
+                all.push(committed.map_err(store_error));
+            }
+            Ok(Done::All(all))
         }
         Job::Other(work) => savepoint(connection, || work.run(connection, moment)).map(|()| Done::Worked),
         Job::Stop(_) => unreachable!("stops are taken out of the group"),
@@ -310,7 +350,20 @@ fn savepoint<T>(connection: &Connection, run: impl FnOnce() -> rusqlite::Result<
     result
 }
 
-fn run_commit(commit: &Commit, statements: &mut Statements<'_>, moment: Moment) -> rusqlite::Result<Committed> {
+fn run_commit(
+    commit: &Commit,
+    connection: &Connection,
+    statements: &mut Statements<'_>,
+    moment: Moment,
+) -> rusqlite::Result<Committed> {
+    match commit.ops.len() {
+        // One statement is atomic by itself.
+        1 => decide_and_write(commit, statements, moment),
+        _ => savepoint(connection, || decide_and_write(commit, statements, moment)),
+    }
+}
+
+fn decide_and_write(commit: &Commit, statements: &mut Statements<'_>, moment: Moment) -> rusqlite::Result<Committed> {
     let mut answers = Vec::with_capacity(commit.ops.len());
     let mut writes = Vec::new();
     for op in &commit.ops {
@@ -334,6 +387,8 @@ fn answer(job: Job, done: Done) {
     match (job, done) {
         (Job::Commit(_, caller), Done::Committed(committed)) => _ = caller.send(Ok(committed)),
         (Job::Commit(_, caller), Done::Failed(error)) => _ = caller.send(Err(error)),
+        (Job::All(_, caller), Done::All(all)) => _ = caller.send(all),
+        (Job::All(commits, caller), Done::Failed(error)) => _ = caller.send(vec![Err(error); commits.len()]),
         (Job::Other(work), Done::Worked) => work.answer(Ok(())),
         (Job::Other(work), Done::Failed(error)) => work.answer(Err(error)),
         _ => unreachable!("each job is answered in kind"),

@@ -36,7 +36,8 @@ fn instructions(decisions: u64) -> u64 {
         .expect("valgrind is installed");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
-    let collected = said.lines().find_map(|line| line.split_once("Collected : ")).expect("callgrind says what it counted");
+    let collected =
+        said.lines().find_map(|line| line.split_once("Collected : ")).expect("callgrind says what it counted");
     collected.1.trim().parse().expect("a number")
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use futures::future::join_all;
 use oncegate_core::{Answer, Claim, ClaimKey, Command, GuardName, State, Time, Token, WorkspaceName};
 
 use crate::{Keyring, Waiters};
@@ -136,6 +137,12 @@ pub enum StoreError {
 pub trait Store: Keyring + Send + Sync + 'static {
     /// Decides and writes.
     async fn commit(&self, commit: Commit) -> Result<Committed, StoreError>;
+
+    /// Decides and writes many, each by itself: what becomes of one has nothing to do with the others.
+    /// Their keys are distinct.
+    async fn commit_all(&self, commits: Vec<Commit>) -> Vec<Result<Committed, StoreError>> {
+        join_all(commits.into_iter().map(|commit| self.commit(commit))).await
+    }
 
     /// The record under a key, unless its window has ended.
     async fn read(&self, key: &ClaimKey) -> Result<Reading<Option<Claim>>, StoreError>;

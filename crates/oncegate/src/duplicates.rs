@@ -36,8 +36,7 @@ struct Shared {
 
 impl Duplicates {
     pub fn start(store: Arc<dyn Store>) -> Self {
-        let shared =
-            Arc::new(Shared { store, counts: Mutex::default(), some: Notify::new(), now: Notify::new() });
+        let shared = Arc::new(Shared { store, counts: Mutex::default(), some: Notify::new(), now: Notify::new() });
         let task = tokio::spawn(shared.clone().write_behind());
         Duplicates { shared, task: Mutex::new(Some(task)) }
     }

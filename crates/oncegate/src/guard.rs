@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use oncegate_core::{Answer, Claim, ClaimKey, Command, GuardName, Policy, Refusal, Terms, Time, Token, Verdict, WorkspaceName};
+use oncegate_core::{
+    Answer, Claim, ClaimKey, Command, GuardName, Policy, Refusal, Terms, Time, Token, Verdict, WorkspaceName,
+};
 use oncegate_store::StoreError;
 
 use crate::key::Part;
@@ -42,7 +44,12 @@ impl Guard {
     /// Claims `key`. The winner must settle, fail or release through its [`Owner`], and renew while it works;
     /// [`Guard::run`] does all of that.
     pub async fn claim(&self, key: &ClaimKey) -> Result<Claimed, StoreError> {
-        let reading = self.ledger.claim(key, self.terms(), self.wait).await?;
+        self.claim_from(key, None).await
+    }
+
+    /// Claims `key` for something whose fingerprint this is: another one under the same key is a mismatch.
+    pub async fn claim_from(&self, key: &ClaimKey, fingerprint: Option<String>) -> Result<Claimed, StoreError> {
+        let reading = self.ledger.claim(key, Terms { fingerprint, ..self.terms() }, self.wait).await?;
         Ok(match reading.value {
             Answer::Won(claim) => Claimed::Won(Owner { ledger: self.ledger.clone(), claim }),
             Answer::Duplicate(claim) => Claimed::Duplicate { age: reading.now.since(claim.created_at), claim },
@@ -74,13 +81,20 @@ impl Guard {
 pub enum Claimed {
     Won(Owner),
     /// Settled already.
-    Duplicate { claim: Claim, age: Duration },
+    Duplicate {
+        claim: Claim,
+        age: Duration,
+    },
     /// Another is at work, and was until the wait was over.
-    InFlight { lease_until: Time },
+    InFlight {
+        lease_until: Time,
+    },
     /// Made from a different fingerprint.
     Mismatch,
     /// Its owner is gone, and nobody may take over: `unknown`.
-    Held { since: Time },
+    Held {
+        since: Time,
+    },
 }
 
 /// The owner of a claim. Every verb is fenced: once another owns it, all of them are refused.

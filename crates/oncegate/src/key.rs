@@ -4,7 +4,6 @@
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part(Option<Vec<u8>>);
 
-
 impl From<&str> for Part {
     fn from(text: &str) -> Self {
         Part(Some(text.into()))
@@ -20,6 +19,12 @@ impl From<String> for Part {
 impl From<&[u8]> for Part {
     fn from(bytes: &[u8]) -> Self {
         Part(Some(bytes.to_vec()))
+    }
+}
+
+impl From<Vec<u8>> for Part {
+    fn from(bytes: Vec<u8>) -> Self {
+        Part(Some(bytes))
     }
 }
 

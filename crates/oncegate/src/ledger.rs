@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oncegate_core::{Answer, Claim, ClaimKey, Command, Terms, Time};
-use oncegate_store::{Committed, Op, Reading, Store, StoreError, Waiters};
+use oncegate_store::{Commit, Op, Reading, Store, StoreError, Waiters};
 use tokio::time::Instant;
 
 use crate::duplicates::Duplicates;
@@ -67,11 +67,27 @@ impl Ledger {
         if waits {
             reading = self.wait_and_claim(key, &command, wait).await?;
         }
-        if let Some(met) = reading.value.met() {
-            self.duplicates.count(met, reading.now);
-        }
-        self.tell(key, &command, &reading, waits);
+        self.met(key, &command, &reading, waits);
         Ok(reading)
+    }
+
+    /// Claims many keys, all different, without waiting for anybody.
+    pub async fn claim_all(&self, claims: Vec<(&ClaimKey, Terms)>) -> Vec<Result<Reading<Answer>, StoreError>> {
+        let ops = claims.into_iter().map(|(key, terms)| Op { key: key.clone(), command: Command::Claim(terms) });
+        let ops: Vec<Op> = ops.collect();
+        let committed = self.store.commit_all(ops.iter().cloned().map(Commit::from).collect()).await;
+        let answered = ops.iter().zip(committed).map(|(op, committed)| match committed {
+            Ok(committed) => {
+                let reading = Reading { now: committed.now, value: committed.only() };
+                self.met(&op.key, &op.command, &reading, false);
+                Ok(reading)
+            }
+            Err(error) => {
+                self.observer.store_failed(&op.key, &error);
+                Err(error)
+            }
+        });
+        answered.collect()
     }
 
     /// An owner's or a person's verb.
@@ -122,14 +138,20 @@ impl Ledger {
     async fn ask(&self, key: &ClaimKey, command: &Command) -> Result<Reading<Answer>, StoreError> {
         let op = Op { key: key.clone(), command: command.clone() };
         match self.store.commit(op.into()).await {
-            Ok(Committed { mut answers, now }) => {
-                Ok(Reading { value: answers.pop().expect("one operation has one answer"), now })
-            }
+            Ok(committed) => Ok(Reading { now: committed.now, value: committed.only() }),
             Err(error) => {
                 self.observer.store_failed(key, &error);
                 Err(error)
             }
         }
+    }
+
+    /// What follows every claim: whoever met another's is counted.
+    fn met(&self, key: &ClaimKey, command: &Command, reading: &Reading<Answer>, waited: bool) {
+        if let Some(met) = reading.value.met() {
+            self.duplicates.count(met, reading.now);
+        }
+        self.tell(key, command, reading, waited);
     }
 
     fn tell(&self, key: &ClaimKey, command: &Command, reading: &Reading<Answer>, waited: bool) {

@@ -29,6 +29,8 @@ mod duplicates;
 mod gate;
 mod guard;
 mod key;
+#[cfg(feature = "tower")]
+pub mod layer;
 mod ledger;
 mod run;
 mod sweeper;

@@ -101,10 +101,7 @@ impl Guard {
         F: FnOnce(Option<Owner>) -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
-        let result = tokio::select! {
-            result = effect(Some(owner.clone())) => result,
-            () = keep_alive(&owner, self.policy.lease) => unreachable!("renews until dropped"),
-        };
+        let result = while_alive(&owner, self.policy.lease, effect(Some(owner.clone()))).await;
         match result {
             Ok(value) => {
                 let outcome = serde_json::to_vec(&value).ok().filter(|json| json.len() <= OUTCOME_BYTES_MAX);
@@ -114,16 +111,19 @@ impl Guard {
             Err(error) => {
                 match self.policy.on_failure {
                     OnFailure::Keep => _ = finish(owner, Verdict::Failed, None).await,
-                    OnFailure::Release => {
-                        if let Err(error) = owner.release().await {
-                            // It is given back by itself when its lease ends.
-                            tracing::warn!(event = "claim.release_failed", claimId = %owner.key().id, %error);
-                        }
-                    }
+                    OnFailure::Release => give_back(&owner).await,
                 }
                 Err(RunError::Effect(error))
             }
         }
+    }
+}
+
+/// Runs `effect`, and renews the lease for as long as it runs.
+pub(crate) async fn while_alive<T>(owner: &Owner, lease: Duration, effect: impl Future<Output = T>) -> T {
+    tokio::select! {
+        result = effect => result,
+        () = keep_alive(owner, lease) => unreachable!("renews until dropped"),
     }
 }
 
@@ -137,9 +137,16 @@ async fn keep_alive(owner: &Owner, lease: Duration) {
     }
 }
 
+/// Releases. Where that fails the claim is given back by itself, when its lease ends.
+pub(crate) async fn give_back(owner: &Owner) {
+    if let Err(error) = owner.release().await {
+        tracing::warn!(event = "claim.release_failed", claimId = %owner.key().id, %error);
+    }
+}
+
 /// Settles. The effect has happened, so the caller gets its answer whatever the store says; where the
 /// store is away the settle is tried again behind the caller's back, until it is done or refused.
-async fn finish(owner: Owner, verdict: Verdict, outcome: Option<Bytes>) -> How {
+pub(crate) async fn finish(owner: Owner, verdict: Verdict, outcome: Option<Bytes>) -> How {
     match owner.settle_as(verdict, outcome.clone()).await {
         Ok(()) => How::First,
         Err(OwnerError::Fenced(refusal)) => {

@@ -58,7 +58,10 @@ async fn a_waiter_is_woken_by_the_settle_and_not_by_a_timer() {
         },
         async {
             tokio::task::yield_now().await;
-            assert!(matches!(guard.run(["k"], |_| async { Ok::<_, Io>(()) }).await.unwrap().how, How::Duplicate { .. }));
+            assert!(matches!(
+                guard.run(["k"], |_| async { Ok::<_, Io>(()) }).await.unwrap().how,
+                How::Duplicate { .. }
+            ));
             Instant::now()
         }
     );
