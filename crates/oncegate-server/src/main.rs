@@ -13,6 +13,10 @@ mod serve;
 
 use std::process::ExitCode;
 
+/// Requests are allocated on one thread and freed on another, which the system's allocator locks for.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     cli::run()
 }

@@ -83,9 +83,8 @@ struct Counters {
     stopped: Counter,
 }
 
-const ANSWERS: [&str; 10] = [
-    "won", "duplicate", "in_flight", "mismatch", "held", "applied", "already", "missing", "fenced", "not_unknown",
-];
+const ANSWERS: [&str; 10] =
+    ["won", "duplicate", "in_flight", "mismatch", "held", "applied", "already", "missing", "fenced", "not_unknown"];
 
 impl Counters {
     fn of(guard: &str) -> Self {

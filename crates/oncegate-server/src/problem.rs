@@ -9,7 +9,8 @@ use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use oncegate::{Refusal, StoreError};
-use serde_json::{Map, Value, json};
+use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde_json::Value;
 
 macro_rules! kinds {
     ($($kind:ident $name:literal $status:literal $title:literal, $hint:literal, $page:literal;)*) => {
@@ -90,7 +91,7 @@ impl Kind {
     }
 
     pub fn because(self, detail: impl Into<Cow<'static, str>>) -> Problem {
-        Problem { kind: self, detail: detail.into(), retry_after_seconds: None, more: Map::new() }
+        Problem { kind: self, detail: detail.into(), retry_after_seconds: None, more: vec![] }
     }
 }
 
@@ -101,7 +102,7 @@ pub struct Problem {
     pub detail: Cow<'static, str>,
     pub retry_after_seconds: Option<u64>,
     /// What a program may want to read, beside the standard members.
-    more: Map<String, Value>,
+    more: Vec<(&'static str, Value)>,
 }
 
 impl Problem {
@@ -109,38 +110,47 @@ impl Problem {
         Problem { retry_after_seconds: Some(seconds.max(1)), ..self }
     }
 
-    pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
-        self.more.insert(name.into(), value.into());
+    pub fn with(mut self, name: &'static str, value: impl Into<Value>) -> Self {
+        self.more.push((name, value.into()));
         self
     }
 
-    /// The document, under a request id of its own that the log has too.
-    pub fn document(self) -> Map<String, Value> {
-        let request_id = uuid::Uuid::now_v7().to_string();
-        let status = self.kind.code();
+    /// A request id for the document, which the log has too.
+    fn log(&self) -> uuid::Uuid {
+        let (problem, status, request_id) = (self.kind.name(), self.kind.code(), uuid::Uuid::now_v7());
         if status >= 500 {
-            tracing::error!(event = "http.problem", problem = self.kind.name(), status, requestId = %request_id, detail = %self.detail);
+            tracing::error!(event = "http.problem", problem, status, requestId = %request_id, detail = %self.detail);
         } else {
-            tracing::debug!(event = "http.problem", problem = self.kind.name(), status, requestId = %request_id, detail = %self.detail);
+            // Without the detail: it repeats to the sender what they sent, which may be personal data.
+            tracing::debug!(event = "http.problem", problem, status, requestId = %request_id);
         }
-        let standard = [
-            ("type", json!(format!("/problems/{}", self.kind.name()))),
-            ("title", json!(self.kind.title())),
-            ("status", json!(status)),
-            ("detail", json!(self.detail)),
-            ("hint", json!(self.kind.hint())),
-            ("requestId", json!(request_id)),
-        ];
-        let mut document: Map<String, Value> = standard.into_iter().map(|(name, value)| (name.into(), value)).collect();
-        document.extend(self.more);
-        document
+        request_id
+    }
+}
+
+impl Serialize for Problem {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut document = serializer.serialize_map(None)?;
+        document.serialize_entry("type", &format_args!("/problems/{}", self.kind.name()))?;
+        document.serialize_entry("title", self.kind.title())?;
+        document.serialize_entry("status", &self.kind.code())?;
+        document.serialize_entry("detail", &self.detail)?;
+        document.serialize_entry("hint", self.kind.hint())?;
+        document.serialize_entry("requestId", &format_args!("{}", self.log()))?;
+        if let Some(seconds) = self.retry_after_seconds {
+            document.serialize_entry("retryAfterSeconds", &seconds)?;
+        }
+        for (name, value) in &self.more {
+            document.serialize_entry(name, value)?;
+        }
+        document.end()
     }
 }
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let (status, retry_after) = (self.kind.status(), self.retry_after_seconds);
-        let body = Value::Object(self.document()).to_string();
+        let body = serde_json::to_vec(&self).expect("problems are JSON");
         let mut response = Response::new(Body::from(body));
         *response.status_mut() = status;
         let headers = response.headers_mut();

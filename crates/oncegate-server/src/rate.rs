@@ -27,11 +27,35 @@ impl Rates {
         Rates { per_second, buckets: Mutex::default() }
     }
 
-    /// Takes `cost` requests' worth. A batch larger than a second's worth is let through on a full bucket,
-    /// and the next ones pay for it.
-    pub fn take(&self, workspace: &WorkspaceName, cost: usize, now: Instant) -> Result<(), Problem> {
+    /// Takes one request's worth, or says when there will be one.
+    pub fn take(&self, workspace: &WorkspaceName, now: Instant) -> Result<(), Problem> {
+        self.with_bucket(workspace, now, |bucket, full| {
+            if bucket.left < 1.0 {
+                let seconds = ((1.0 - bucket.left) / full).ceil();
+                return Err(Kind::RateLimited
+                    .because(format!("the workspace may make {} requests per second", self.per_second))
+                    .retry_after(seconds as u64));
+            }
+            bucket.left -= 1.0;
+            Ok(())
+        })
+        .unwrap_or(Ok(()))
+    }
+
+    /// What a batch costs beyond the one request that was let through: the next ones pay for it.
+    pub fn owe(&self, workspace: &WorkspaceName, cost: usize, now: Instant) {
+        self.with_bucket(workspace, now, |bucket, _| bucket.left -= cost as f64);
+    }
+
+    /// Nothing where there is no limit.
+    fn with_bucket<T>(
+        &self,
+        workspace: &WorkspaceName,
+        now: Instant,
+        spend: impl FnOnce(&mut Bucket, f64) -> T,
+    ) -> Option<T> {
         if self.per_second == 0 {
-            return Ok(());
+            return None;
         }
         let full = self.per_second as f64;
         let mut buckets = self.buckets.lock().expect("no holder of this lock panics");
@@ -41,14 +65,7 @@ impl Rates {
         let bucket = buckets.entry(workspace.clone()).or_insert(Bucket { left: full, at: now });
         bucket.left = (bucket.left + now.duration_since(bucket.at).as_secs_f64() * full).min(full);
         bucket.at = now;
-        if bucket.left < 1.0 {
-            let seconds = ((1.0 - bucket.left) / full).ceil();
-            return Err(Kind::RateLimited
-                .because(format!("the workspace may make {} requests per second", self.per_second))
-                .retry_after(seconds as u64));
-        }
-        bucket.left -= cost as f64;
-        Ok(())
+        Some(spend(bucket, full))
     }
 }
 
@@ -63,14 +80,17 @@ mod tests {
         let rates = Rates::new(2);
         let (busy, calm) = (WorkspaceName::new("busy").unwrap(), WorkspaceName::new("calm").unwrap());
         let start = Instant::now();
-        assert!(rates.take(&busy, 1, start).is_ok());
-        assert!(rates.take(&busy, 1, start).is_ok());
-        let refused = rates.take(&busy, 1, start).unwrap_err();
+        assert!(rates.take(&busy, start).is_ok());
+        assert!(rates.take(&busy, start).is_ok());
+        let refused = rates.take(&busy, start).unwrap_err();
         assert_eq!((refused.kind, refused.retry_after_seconds), (Kind::RateLimited, Some(1)));
-        assert!(rates.take(&calm, 1, start).is_ok());
-        assert!(rates.take(&busy, 1, start + Duration::from_millis(500)).is_ok());
-        assert!(rates.take(&busy, 10, start + Duration::from_secs(2)).is_ok(), "a batch borrows");
-        assert!(rates.take(&busy, 1, start + Duration::from_secs(5)).is_err(), "and pays back");
-        assert!(Rates::new(0).take(&busy, 1_000_000, start).is_ok(), "off");
+        assert!(rates.take(&calm, start).is_ok());
+        assert!(rates.take(&busy, start + Duration::from_millis(500)).is_ok());
+        assert!(rates.take(&busy, start + Duration::from_secs(2)).is_ok());
+        rates.owe(&busy, 9, start + Duration::from_secs(2));
+        assert!(rates.take(&busy, start + Duration::from_secs(5)).is_err(), "what a batch borrowed is paid back");
+        let off = Rates::new(0);
+        off.owe(&busy, 1_000_000, start);
+        assert!(off.take(&busy, start).is_ok());
     }
 }

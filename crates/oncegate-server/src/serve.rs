@@ -5,15 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
+use axum::http::StatusCode;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
-use metrics::{counter, gauge};
+use metrics::{Counter, counter, gauge};
 use oncegate::Ledger;
 use oncegate::store::Store;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tower::ServiceExt;
 
@@ -47,9 +48,11 @@ pub async fn serve(config: Config) -> Result<(), Failure> {
     })?;
     let address = listener.local_addr().map_err(|error| Failure::new(format!("no local address: {error}")))?;
     app.keys.listens_on(address);
+    // Before anybody can know that we are here: whoever does may tell us to stop.
+    let signals = Signals::listen().map_err(|error| Failure::new(format!("cannot listen for signals: {error}")))?;
     announce(&app.config, address);
     let refresher = tokio::spawn(refresh_keys(app.clone()));
-    accept_until_stopped(listener, app.clone(), stop).await?;
+    accept_until_stopped(listener, app.clone(), signals, stop).await;
     refresher.abort();
     app.ledger.close().await;
     tracing::info!(event = "server.stopped");
@@ -64,8 +67,11 @@ async fn start(
 ) -> Result<Arc<App>, Failure> {
     let keys = Keys::load(&*store, config.listen).await?;
     if keys.is_open() && !config.listen.ip().is_loopback() {
-        return Err(Failure::new(format!("refusing to listen on {}: no API key exists, and anybody could ask", config.listen))
-            .hint("oncegate key create --workspace default"));
+        return Err(Failure::new(format!(
+            "refusing to listen on {}: no API key exists, and anybody could ask",
+            config.listen
+        ))
+        .hint("oncegate key create --workspace default"));
     }
     let rates = Rates::new(config.limits.rate.map_or(0, u64::from));
     let ledger = Ledger::start(store, Arc::new(Telemetry::default()));
@@ -103,14 +109,24 @@ async fn refresh_keys(app: Arc<App>) {
     }
 }
 
-async fn accept_until_stopped(listener: TcpListener, app: Arc<App>, stop: watch::Sender<bool>) -> Result<(), Failure> {
-    let unavailable = |error| Failure::new(format!("cannot listen for signals: {error}"));
-    let mut terminate = signal(SignalKind::terminate()).map_err(unavailable)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(unavailable)?;
+/// What tells the server to stop.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn listen() -> std::io::Result<Signals> {
+        Ok(Signals { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+}
+
+async fn accept_until_stopped(listener: TcpListener, app: Arc<App>, mut signals: Signals, stop: watch::Sender<bool>) {
     let connections = Connections {
         router: api::router(app.clone()),
         graceful: GracefulShutdown::new(),
         places: Arc::new(Semaphore::new(app.config.limits.connections)),
+        responses: Responses::default(),
     };
     loop {
         // A place first: while all are taken, clients wait in the backlog and not in our memory.
@@ -126,8 +142,8 @@ async fn accept_until_stopped(listener: TcpListener, app: Arc<App>, stop: watch:
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             },
-            _ = terminate.recv() => break,
-            _ = interrupt.recv() => break,
+            _ = signals.terminate.recv() => break,
+            _ = signals.interrupt.recv() => break,
         }
     }
     tracing::info!(event = "server.stopping");
@@ -136,22 +152,24 @@ async fn accept_until_stopped(listener: TcpListener, app: Arc<App>, stop: watch:
     if tokio::time::timeout(STOP_GRACE, connections.graceful.shutdown()).await.is_err() {
         tracing::warn!(event = "server.connections_cut", after = ?STOP_GRACE);
     }
-    Ok(())
 }
 
 struct Connections {
     router: axum::Router,
     graceful: GracefulShutdown,
     places: Arc<Semaphore>,
+    responses: Responses,
 }
 
 impl Connections {
     fn serve(&self, stream: TcpStream, place: OwnedSemaphorePermit) {
         // Answers are small and written whole.
         let _ = stream.set_nodelay(true);
-        let service = self.router.clone().map_request(|request: hyper::Request<hyper::body::Incoming>| request.map(Body::new));
-        let service = service.map_response(|response: axum::response::Response| {
-            count(response.status().as_u16());
+        let service =
+            self.router.clone().map_request(|request: hyper::Request<hyper::body::Incoming>| request.map(Body::new));
+        let responses = self.responses.clone();
+        let service = service.map_response(move |response: axum::response::Response| {
+            responses.count(response.status());
             response
         });
         let connection = http1::Builder::new()
@@ -172,12 +190,23 @@ impl Connections {
     }
 }
 
-fn count(status: u16) {
-    let class = match status {
-        200..=299 => "2xx",
-        400..=499 => "4xx",
-        500..=599 => "5xx",
-        _ => "other",
-    };
-    counter!("oncegate_http_requests_total", "status" => class).increment(1);
+/// Counters by class of status, looked up once.
+#[derive(Clone)]
+struct Responses([Counter; 5]);
+
+impl Default for Responses {
+    fn default() -> Self {
+        Responses(
+            ["1xx", "2xx", "3xx", "4xx", "5xx"]
+                .map(|class| counter!("oncegate_http_requests_total", "status" => class)),
+        )
+    }
+}
+
+impl Responses {
+    fn count(&self, status: StatusCode) {
+        if let Some(counter) = self.0.get(usize::from(status.as_u16() / 100 - 1)) {
+            counter.increment(1);
+        }
+    }
 }

@@ -40,10 +40,13 @@ async fn without_keys_only_requests_of_this_machine_and_site_are_answered() {
 
 /// Guards are named by callers, and what they are called is nobody else's business.
 #[tokio::test]
-async fn without_keys_other_sites_cannot_read_the_metrics_either() {
+async fn without_keys_other_sites_cannot_read_how_the_server_is_either() {
     let home = Home::new();
     let server = home.serve();
-    server.client().header("host", "evil.example").get("/metrics").await.expect_problem(403, "forbidden");
+    for path in ["/metrics", "/readyz"] {
+        server.client().header("host", "evil.example").get(path).await.expect_problem(403, "forbidden");
+        server.client().get(path).await.expect(200);
+    }
 }
 
 #[tokio::test]
@@ -84,7 +87,7 @@ async fn no_key_a_wrong_one_and_a_revoked_one_are_refused_alike() {
 /// Everything of a 401 but the id of its request.
 fn comparable(reply: Reply) -> (serde_json::Value, Option<String>) {
     let mut reply = reply.expect_problem(401, "unauthorized");
-    reply.body.as_object_mut().unwrap().remove("requestId");
+    reply.body.as_object_mut().expect("a problem is an object").remove("requestId");
     (reply.body.clone(), reply.header("www-authenticate").map(str::to_owned))
 }
 

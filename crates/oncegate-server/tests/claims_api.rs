@@ -163,7 +163,7 @@ async fn a_lost_owner_is_replaced_by_one_with_a_larger_token_and_can_change_noth
 async fn take_over(server: &Server, body: &Value) -> i64 {
     eventually("a take-over", || async {
         let answer = server.client().claim(body).await;
-        (answer.status == 201).then(|| answer.body["token"].as_i64().unwrap())
+        (answer.status == 201).then(|| answer.body["token"].as_i64().expect("a token"))
     })
     .await
 }

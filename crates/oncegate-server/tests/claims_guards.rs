@@ -34,8 +34,7 @@ async fn a_guard_that_holds_lets_nobody_take_over_until_a_person_resolves_it() {
         assert_eq!(client.claim(&claim_of("bank", verdict)).await.expect(200).body["state"], state);
         client.post(&format!("/api/claims/{id}/resolve"), &resolve).await.expect_problem(409, "not-unknown");
     }
-    let audits: Vec<_> = server.log().into_iter().filter(|line| line["event"] == "audit.resolve").collect();
-    assert_eq!(audits.len(), 2);
+    let audits = server.logged("audit.resolve", 2).await;
     assert_eq!((&audits[0]["by"], &audits[0]["why"]), (&json!("local"), &json!("asked the bank")));
 }
 
@@ -102,7 +101,7 @@ async fn windows_and_leases_come_from_the_request_then_the_guard_then_the_rest()
 
 /// Of a time as the API writes it.
 fn micros(time: &str) -> i64 {
-    let number = |range: std::ops::Range<usize>| time[range].parse::<i64>().unwrap();
+    let number = |range: std::ops::Range<usize>| time[range].parse::<i64>().expect("digits");
     let (year, month, day) = (number(0..4), number(5..7), number(8..10));
     // Days since 1970-01-01 in the Gregorian calendar, with years that begin in March.
     let (shifted, from_march) = (if month <= 2 { year - 1 } else { year }, (month + 9) % 12);

@@ -30,7 +30,8 @@ async fn a_claim_is_shown_by_its_id_and_found_by_its_parts() {
 
 async fn ids(client: &mut Client, query: &str) -> Vec<String> {
     let page = client.get(&format!("/api/claims?{query}")).await.expect(200);
-    page.body["items"].as_array().unwrap().iter().map(|item| item["id"].as_str().unwrap().to_owned()).collect()
+    let items = page.body["items"].as_array().expect("a page has items");
+    items.iter().map(|item| item["id"].as_str().expect("an item has an id").to_owned()).collect()
 }
 
 #[tokio::test]

@@ -62,7 +62,11 @@ async fn what_is_not_there_is_exit_3_and_what_is_not_right_exit_2() {
     }
     home.run(["claims", "find", "k", "--guard", "g"]).expect_failure(3, "no claim", hint);
     home.run(["key", "revoke", "nothing"]).expect_failure(3, "no live key", "oncegate key list");
-    home.run(["key", "create", "--workspace", "nowhere"]).expect_failure(3, "no workspace", "oncegate workspace create nowhere");
+    home.run(["key", "create", "--workspace", "nowhere"]).expect_failure(
+        3,
+        "no workspace",
+        "oncegate workspace create nowhere",
+    );
 
     let usage: &[&[&str]] = &[
         &[],
@@ -124,9 +128,11 @@ fn the_doctor_finds_nothing_wrong_with_a_good_store_and_says_what_is_with_a_bad_
     assert_eq!(checks, ["configuration", "store", "clock", "access"]);
     assert!(home.run(["doctor"]).expect_code(0).stdout.contains("SQLite"));
 
-    std::fs::write(home.path().join("garbage.db"), "this is no database, and long enough to be sure of it".repeat(100)).unwrap();
+    std::fs::write(home.path().join("garbage.db"), "this is no database, and long enough to be sure of it".repeat(100))
+        .unwrap();
     for store in ["sqlite:garbage.db", "sqlite:oncegate.toml/x.db", "postgres://nobody@127.0.0.1:1/none"] {
-        let bad = home.run(["doctor", "--store", store, "--json"]).expect_failure(1, "went wrong", "oncegate config show");
+        let bad =
+            home.run(["doctor", "--store", store, "--json"]).expect_failure(1, "went wrong", "oncegate config show");
         let found = bad.json();
         let store_finding = found.as_array().unwrap().iter().find(|finding| finding["check"] == "store").unwrap();
         assert_eq!(store_finding["verdict"], "wrong", "{store}: {found}");
@@ -164,7 +170,11 @@ fn a_wrong_key_in_the_configuration_is_said_with_its_place_and_the_nearest_right
     home.configure("[claims]\nwindow = \"15m\"\n");
     home.run(["config", "check"]).expect_code(0);
     home.run(["config", "check", "--config", "missing.toml"]).expect_failure(2, "missing.toml", "");
-    home.run_with(["config", "check"], &[("ONCEGATE_LISTN", "x")]).expect_failure(2, "ONCEGATE_LISTN", "ONCEGATE_LISTEN");
+    home.run_with(["config", "check"], &[("ONCEGATE_LISTN", "x")]).expect_failure(
+        2,
+        "ONCEGATE_LISTN",
+        "ONCEGATE_LISTEN",
+    );
 }
 
 #[test]

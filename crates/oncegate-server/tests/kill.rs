@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use support::{Home, Ledger, claims_and_settles, eventually, verify};
 
-const KILLS: usize = 50;
+const KILLS: usize = 100;
 const CLIENTS: usize = 8;
 /// Acknowledged claims that are looked at after each restart; at the end, all are.
 const SAMPLE: usize = 40;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_acknowledged_is_there_after_each_of_50_kills() {
+async fn what_was_acknowledged_is_there_after_each_of_100_kills() {
     let home = Home::new();
     let ledger = Arc::new(Ledger::default());
     let started = Instant::now();
@@ -48,6 +48,9 @@ async fn what_was_acknowledged_is_there_after_each_of_50_kills() {
     let server = home.serve();
     verify(server.address, &ledger.all()).await;
     let (claims, settled) = (ledger.len(), ledger.settled());
-    println!("{KILLS} kills, {claims} acknowledged claims, {settled} acknowledged settles, all there; {:?}", started.elapsed());
+    println!(
+        "{KILLS} kills, {claims} acknowledged claims, {settled} acknowledged settles, all there; {:?}",
+        started.elapsed()
+    );
     assert!(settled > KILLS, "the load was too light to prove anything: {settled}");
 }

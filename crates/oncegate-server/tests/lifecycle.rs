@@ -18,9 +18,8 @@ async fn told_to_stop_it_sends_waiters_away_and_exits_0_within_10_s() {
     let mut idle = server.client();
     let (_, token) = idle.win(&claim_of("g", "k")).await;
     let mut waiting = server.client();
-    let waiter = tokio::spawn(async move {
-        waiting.claim(&with(claim_of("g", "k"), json!({"waitSeconds": 30}))).await
-    });
+    let waiter =
+        tokio::spawn(async move { waiting.claim(&with(claim_of("g", "k"), json!({"waitSeconds": 30}))).await });
     tokio::time::sleep(Duration::from_millis(200)).await;
     let started = Instant::now();
     server.signal(Signal::TERM);
@@ -29,7 +28,7 @@ async fn told_to_stop_it_sends_waiters_away_and_exits_0_within_10_s() {
     assert!(started.elapsed() < STOP_MAX, "{:?}", started.elapsed());
     let sent_away = waiter.await.unwrap().expect_problem(503, "store-unavailable");
     assert!(sent_away.header("retry-after").is_some());
-    assert_eq!(server.log().last().unwrap()["event"], "server.stopped");
+    server.logged("server.stopped", 1).await;
     let server = home.serve();
     let claim = server.client().post("/api/claims/find", &claim_of("g", "k")).await.expect(200).body;
     assert_eq!((&claim["token"], &claim["state"]), (&json!(token), &json!("in_flight")));
@@ -50,11 +49,14 @@ async fn told_to_stop_it_does_not_wait_for_a_client_that_stalls() {
 }
 
 #[tokio::test]
-async fn an_interrupt_is_a_stop_too() {
+async fn it_can_be_told_to_stop_as_soon_as_it_says_that_it_listens() {
     let home = Home::new();
-    let mut server = home.serve();
-    server.signal(Signal::INT);
-    assert!(server.wait(STOP_MAX).success());
+    for signal in [Signal::TERM, Signal::INT].repeat(5) {
+        let mut server = home.serve();
+        server.signal(signal);
+        let status = server.wait(STOP_MAX);
+        assert!(status.success(), "{signal:?}: {status}");
+    }
 }
 
 #[tokio::test]
@@ -96,9 +98,11 @@ async fn it_says_whether_it_lives_and_whether_its_store_does() {
 /// The value of a series, by its name and every label that must be on it.
 async fn metric(client: &mut Client, name: &str, labels: &[&str]) -> f64 {
     let metrics = client.get("/metrics").await.expect(200);
-    assert!(metrics.header("content-type").unwrap().starts_with("text/plain"));
-    let series = metrics.text.lines().filter(|line| line.starts_with(name) && labels.iter().all(|label| line.contains(label)));
-    series.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
+    assert!(metrics.header("content-type").is_some_and(|declared| declared.starts_with("text/plain")));
+    let series =
+        metrics.text.lines().filter(|line| line.starts_with(name) && labels.iter().all(|label| line.contains(label)));
+    let value = |line: &str| line.rsplit_once(' ').and_then(|(_, value)| value.parse::<f64>().ok());
+    series.map(|line| value(line).expect("a series ends in a number")).sum()
 }
 
 #[tokio::test]
@@ -140,10 +144,20 @@ async fn the_description_of_the_api_has_every_route() {
         .flat_map(|(path, methods)| methods.as_object().unwrap().keys().map(move |method| format!("{method} {path}")))
         .collect();
     let routes = [
-        "post /api/claims", "get /api/claims", "post /api/claims/batch", "post /api/claims/find",
-        "get /api/claims/{id}", "delete /api/claims/{id}", "post /api/claims/{id}/renew",
-        "post /api/claims/{id}/settle", "post /api/claims/{id}/fail", "post /api/claims/{id}/release",
-        "post /api/claims/{id}/resolve", "get /healthz", "get /readyz", "get /metrics",
+        "post /api/claims",
+        "get /api/claims",
+        "post /api/claims/batch",
+        "post /api/claims/find",
+        "get /api/claims/{id}",
+        "delete /api/claims/{id}",
+        "post /api/claims/{id}/renew",
+        "post /api/claims/{id}/settle",
+        "post /api/claims/{id}/fail",
+        "post /api/claims/{id}/release",
+        "post /api/claims/{id}/resolve",
+        "get /healthz",
+        "get /readyz",
+        "get /metrics",
     ];
     for route in routes {
         assert!(described.contains(route), "{route} in {described:?}");
@@ -164,10 +178,12 @@ async fn the_log_has_a_json_line_for_each_decision() {
     client.claim(&claim_of("g", "k")).await.expect(200);
     client.delete(&format!("/api/claims/{id}?guard=g&note=why%20not")).await.expect(200);
     let about_it = |log: Vec<Value>| log.into_iter().filter(|line| line["claimId"] == json!(id)).collect::<Vec<_>>();
-    let lines = eventually("eight lines", || async { Some(about_it(server.log())).filter(|lines| lines.len() >= 8) }).await;
+    let lines =
+        eventually("eight lines", || async { Some(about_it(server.log())).filter(|lines| lines.len() >= 8) }).await;
     let events: Vec<_> = lines.iter().map(|line| line["event"].as_str().unwrap()).collect();
     let expected = ["won", "in_flight", "renewed", "done", "fenced", "duplicate", "forgotten"];
-    let expected: Vec<_> = expected.iter().map(|event| format!("claim.{event}")).chain(["audit.forget".into()]).collect();
+    let expected: Vec<_> =
+        expected.iter().map(|event| format!("claim.{event}")).chain(["audit.forget".into()]).collect();
     assert_eq!(events, expected);
     for line in &lines {
         assert_eq!((&line["workspace"], &line["guard"]), (&json!("default"), &json!("g")), "{line}");
@@ -190,7 +206,10 @@ async fn key_parts_outcomes_and_attributes_are_in_no_log_and_no_metric_at_any_le
     client.settle("g", &id, token, &json!(secret("other outcome"))).await.expect(409);
     client.claim(&body).await.expect(200);
     client.post("/api/claims/find", &json!({"guard": "g", "key": [secret("found")]})).await.expect(404);
-    client.post("/api/claims/batch", &json!([body, with(body.clone(), json!({"key": secret("batch")}))])).await.expect(200);
+    client
+        .post("/api/claims/batch", &json!([body, with(body.clone(), json!({"key": secret("batch")}))]))
+        .await
+        .expect(200);
     // What is refused is repeated to its sender, and to nobody else.
     client.claim(&json!({"guard": "g", "key": secret("not a list")})).await.expect(400);
     client.claim(&json!({"guard": "g", "key": ["k"], "attributes": secret("not an object")})).await.expect(400);

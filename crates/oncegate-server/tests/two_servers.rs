@@ -160,5 +160,9 @@ async fn one_server_is_killed_20_times_while_the_other_goes_on_and_nothing_ackno
     ledger.assert_one_winner_each();
     let (of_killed, of_other) = (ledger.all(), ledger.all());
     tokio::join!(verify(killed.address, &of_killed), verify(b.address, &of_other));
-    println!("{KILLS} kills, {} acknowledged claims, {} acknowledged settles, all there", ledger.len(), ledger.settled());
+    println!(
+        "{KILLS} kills, {} acknowledged claims, {} acknowledged settles, all there",
+        ledger.len(),
+        ledger.settled()
+    );
 }

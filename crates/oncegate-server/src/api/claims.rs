@@ -1,26 +1,24 @@
 //! `/api/claims`: claims for callers of any language.
 
+pub mod batch;
 mod body;
 mod view;
 
-use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Instant;
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use futures::future::join_all;
 use oncegate::store::{Cursor, Query, Reading, Role};
 use oncegate::{Answer, ClaimId, ClaimKey, Command, GuardName, StoreError, Verdict, limits};
 use serde::Deserialize;
-use serde_json::value::RawValue;
 use utoipa::IntoParams;
 
-use super::extract::{Json, Params};
+use super::extract::{Json, Named, Params};
 use super::{Answered, App};
 use crate::auth::Caller;
 use crate::problem::{Kind, Problem};
+
 use body::{BadClaim, ClaimBody, FindBody, OwnerBody, ResolveBody, ToClaim};
 pub use view::{ClaimView, PageView, parse_cursor};
 
@@ -38,50 +36,6 @@ pub async fn create(State(app): State<Arc<App>>, caller: Caller, Json(body): Jso
     Ok(decide(&app, &claim).await?.into_response())
 }
 
-/// Claim up to 1,000 keys
-///
-/// Answered in order, each with its own `status`. Of equal keys the first wins.
-#[utoipa::path(post, path = "/api/claims/batch", tag = "claims", request_body = Vec<ClaimBody>,
-    responses((status = 200, description = "One answer for each.")))]
-pub async fn batch(State(app): State<Arc<App>>, caller: Caller, Json(bodies): Json<Vec<Box<RawValue>>>) -> Answered {
-    if bodies.is_empty() || bodies.len() > limits::BATCH_MAX {
-        let (found, max) = (bodies.len(), limits::BATCH_MAX);
-        return Err(Kind::InvalidRequest.because(format!("a batch has 1 to {max} claims; this one has {found}")));
-    }
-    app.rates.take(&caller.workspace, bodies.len() - 1, Instant::now())?;
-    let checked: Vec<Result<ToClaim, Problem>> =
-        bodies.iter().map(|body| ClaimBody::parse(body)?.check(&caller.workspace, &app.config)).collect();
-    let mut answers: Vec<Option<Result<view::Answered, Problem>>> = Vec::new();
-    answers.resize_with(checked.len(), || None);
-    let app = &*app;
-    for round in rounds(&checked) {
-        let decided = join_all(round.iter().map(|&(place, claim)| async move { (place, decide(app, claim).await) }));
-        for (place, answer) in decided.await {
-            answers[place] = Some(answer);
-        }
-    }
-    let answers = answers.into_iter().zip(checked).map(|(answer, checked)| match (answer, checked) {
-        (Some(answer), _) => answer,
-        (None, Err(problem)) => Err(problem),
-        (None, Ok(_)) => unreachable!("every claim is in some round"),
-    });
-    Ok(view::batch(answers))
-}
-
-/// Equal keys go into different rounds: that the first wins must not depend on who is quicker.
-fn rounds(checked: &[Result<ToClaim, Problem>]) -> Vec<Vec<(usize, &ToClaim)>> {
-    let mut left: Vec<(usize, &ToClaim)> =
-        checked.iter().enumerate().filter_map(|(place, claim)| Some((place, claim.as_ref().ok()?))).collect();
-    let mut rounds = vec![];
-    while !left.is_empty() {
-        let mut seen = HashSet::with_capacity(left.len());
-        let (round, later) = left.into_iter().partition(|(_, claim)| seen.insert(claim.key.id));
-        rounds.push(round);
-        left = later;
-    }
-    rounds
-}
-
 /// Claims, waits if asked to, and puts the answer in the API's words.
 async fn decide(app: &App, claim: &ToClaim) -> Result<view::Answered, Problem> {
     let mut stopping = app.stopping.clone();
@@ -96,6 +50,10 @@ async fn decide(app: &App, claim: &ToClaim) -> Result<view::Answered, Problem> {
             }
         }
     };
+    answered(claim, claimed)
+}
+
+fn answered(claim: &ToClaim, claimed: Result<Reading<Answer>, StoreError>) -> Result<view::Answered, Problem> {
     match claimed {
         Ok(reading) => view::answered(&claim.key, reading),
         Err(error) => unguarded(claim, error),
@@ -172,7 +130,7 @@ pub struct GuardParam {
 pub async fn show(
     State(app): State<Arc<App>>,
     caller: Caller,
-    Path(id): Path<String>,
+    Named(id): Named,
     Params(params): Params<GuardParam>,
 ) -> Answered {
     let key = key(&caller, &id, &params.guard)?;
@@ -202,7 +160,7 @@ pub struct ForgetParams {
 pub async fn forget(
     State(app): State<Arc<App>>,
     caller: Caller,
-    Path(id): Path<String>,
+    Named(id): Named,
     Params(params): Params<ForgetParams>,
 ) -> Answered {
     caller.require(Role::Operate)?;
@@ -219,7 +177,7 @@ pub async fn forget(
 pub async fn resolve(
     State(app): State<Arc<App>>,
     caller: Caller,
-    Path(id): Path<String>,
+    Named(id): Named,
     Json(body): Json<ResolveBody>,
 ) -> Answered {
     caller.require(Role::Operate)?;
@@ -241,7 +199,7 @@ pub fn audit(event: &'static str, key: &ClaimKey, by: &str, why: Option<&str>) {
 pub async fn renew(
     State(app): State<Arc<App>>,
     caller: Caller,
-    Path(id): Path<String>,
+    Named(id): Named,
     Json(body): Json<OwnerBody>,
 ) -> Answered {
     body.refuse_outcome("renew")?;
@@ -257,7 +215,7 @@ pub async fn renew(
 pub async fn settle(
     State(app): State<Arc<App>>,
     caller: Caller,
-    Path(id): Path<String>,
+    Named(id): Named,
     Json(body): Json<OwnerBody>,
 ) -> Answered {
     settle_as(&app, &caller, &id, Verdict::Done, body).await
@@ -269,7 +227,7 @@ pub async fn settle(
 pub async fn fail(
     State(app): State<Arc<App>>,
     caller: Caller,
-    Path(id): Path<String>,
+    Named(id): Named,
     Json(body): Json<OwnerBody>,
 ) -> Answered {
     settle_as(&app, &caller, &id, Verdict::Failed, body).await
@@ -290,7 +248,7 @@ async fn settle_as(app: &App, caller: &Caller, id: &str, verdict: Verdict, body:
 pub async fn release(
     State(app): State<Arc<App>>,
     caller: Caller,
-    Path(id): Path<String>,
+    Named(id): Named,
     Json(body): Json<OwnerBody>,
 ) -> Answered {
     body.refuse_outcome("release")?;

@@ -3,11 +3,11 @@
 use std::fmt::Write;
 use std::sync::LazyLock;
 
-use axum::extract::Path;
 use axum::http::HeaderName;
 use axum::response::{Html, IntoResponse};
 use utoipa::OpenApi;
 
+use super::extract::Named;
 use super::{claims, health};
 use crate::problem::{Kind, Problem};
 
@@ -16,7 +16,7 @@ use crate::problem::{Kind, Problem};
     info(title = "Oncegate", description = "Claims: an effect happens once, though its request comes twice. \
         Errors are application/problem+json; their `type` is a page of this server."),
     paths(
-        claims::create, claims::batch, claims::find, claims::list, claims::show, claims::forget, claims::renew,
+        claims::create, claims::batch::batch, claims::find, claims::list, claims::show, claims::forget, claims::renew,
         claims::settle, claims::fail, claims::release, claims::resolve,
         health::healthz, health::readyz, health::metrics
     ),
@@ -60,7 +60,8 @@ pub async fn home() -> impl IntoResponse {
 /// The endpoints, from the same description as `/openapi.json`, and the problems.
 pub async fn reference() -> impl IntoResponse {
     let description: serde_json::Value = serde_json::from_str(&DESCRIPTION).expect("it was made as JSON");
-    let mut body = String::from("<p>Machine-readable: <a href=/openapi.json>openapi.json</a></p><h2>Endpoints</h2><table>");
+    let mut body =
+        String::from("<p>Machine-readable: <a href=/openapi.json>openapi.json</a></p><h2>Endpoints</h2><table>");
     for (path, methods) in description["paths"].as_object().into_iter().flatten() {
         for (method, operation) in methods.as_object().into_iter().flatten() {
             let summary = operation["summary"].as_str().or(operation["description"].as_str()).unwrap_or_default();
@@ -75,13 +76,17 @@ pub async fn reference() -> impl IntoResponse {
     body.push_str("</table><h2>Problems</h2><table>");
     for kind in Kind::ALL {
         let (name, title) = (kind.name(), kind.title());
-        let _ = write!(body, "<tr><td>{}<td><a href=/problems/{name}><code>{name}</code></a><td>{title}", kind.status().as_u16());
+        let _ = write!(
+            body,
+            "<tr><td>{}<td><a href=/problems/{name}><code>{name}</code></a><td>{title}",
+            kind.status().as_u16()
+        );
     }
     body.push_str("</table>");
     page("The API", &body)
 }
 
-pub async fn problem(Path(name): Path<String>) -> Result<impl IntoResponse, Problem> {
+pub async fn problem(Named(name): Named) -> Result<impl IntoResponse, Problem> {
     let kind = Kind::named(&name).ok_or_else(|| Kind::NotFound.because("there is no such problem"))?;
     let body = format!(
         "<p><code>{}</code> · status {}</p><p>{}</p><p><b>What to do:</b> {}</p>",

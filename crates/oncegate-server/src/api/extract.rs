@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{FromRequest, FromRequestParts, Query, Request};
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::header;
 use axum::http::request::Parts;
 use bytes::Bytes;
@@ -60,6 +60,11 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
     if depth_exceeds(body, JSON_DEPTH_MAX) {
         return Err(Kind::InvalidRequest.because(format!("the JSON is nested over {JSON_DEPTH_MAX} deep")));
     }
+    read(body)
+}
+
+/// What is in the JSON, or the path to the field that is not right.
+pub fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
     serde_json::from_slice(body).map_err(|error| {
         // Read again, for the path to the field: only what is refused pays for it.
         let path = serde_path_to_error::deserialize::<_, T>(&mut serde_json::Deserializer::from_slice(body))
@@ -103,6 +108,20 @@ impl<T: DeserializeOwned> FromRequestParts<Arc<App>> for Params<T> {
             Ok(Query(params)) => Ok(Params(params)),
             Err(rejection) => Err(Kind::InvalidRequest.because(rejection.body_text())),
         }
+    }
+}
+
+/// The name in a path. One that is not even text is the name of nothing.
+pub struct Named(pub String);
+
+impl FromRequestParts<Arc<App>> for Named {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
+        let Path(name) = Path::from_request_parts(parts, app)
+            .await
+            .map_err(|_| Kind::NotFound.because("the path is not UTF-8: there is nothing under it"))?;
+        Ok(Named(name))
     }
 }
 

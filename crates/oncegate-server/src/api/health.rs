@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::response::IntoResponse;
 use serde_json::json;
 
-use super::{Answered, App};
+use super::{Answered, App, Nearby};
 use crate::problem::Kind;
 
 const READY_TIMEOUT: Duration = Duration::from_secs(3);
@@ -19,7 +19,7 @@ pub async fn healthz() -> &'static str {
 
 #[utoipa::path(get, path = "/readyz", tag = "health",
     responses((status = 200, description = "The store answers."), (status = 503, description = "It does not.")))]
-pub async fn readyz(State(app): State<Arc<App>>) -> Answered {
+pub async fn readyz(State(app): State<Arc<App>>, _: Nearby) -> Answered {
     if *app.stopping.borrow() {
         return Err(Kind::StoreUnavailable.because("the server is stopping").retry_after(1));
     }
@@ -30,14 +30,14 @@ pub async fn readyz(State(app): State<Arc<App>>) -> Answered {
                               "storeTime": report.now.to_string(), "warnings": report.warnings});
             Ok(axum::Json(body).into_response())
         }
-        Err(_) => {
-            Err(Kind::StoreUnavailable.because(format!("the store did not answer within {READY_TIMEOUT:?}")).retry_after(1))
-        }
+        Err(_) => Err(Kind::StoreUnavailable
+            .because(format!("the store did not answer within {READY_TIMEOUT:?}"))
+            .retry_after(1)),
     }
 }
 
 #[utoipa::path(get, path = "/metrics", tag = "health",
     responses((status = 200, description = "Prometheus text.", content_type = "text/plain")))]
-pub async fn metrics(State(app): State<Arc<App>>) -> impl IntoResponse {
+pub async fn metrics(State(app): State<Arc<App>>, _: Nearby) -> impl IntoResponse {
     ([("content-type", "text/plain; version=0.0.4; charset=utf-8")], app.metrics.render())
 }

@@ -38,7 +38,7 @@ pub struct App {
 pub fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/api/claims", get(claims::list).post(claims::create))
-        .route("/api/claims/batch", post(claims::batch))
+        .route("/api/claims/batch", post(claims::batch::batch))
         .route("/api/claims/find", post(claims::find))
         .route("/api/claims/{id}", get(claims::show).delete(claims::forget))
         .route("/api/claims/{id}/renew", post(claims::renew))
@@ -72,8 +72,20 @@ impl FromRequestParts<Arc<App>> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
         let caller = app.keys.authenticate(&parts.headers)?;
-        app.rates.take(&caller.workspace, 1, Instant::now())?;
+        app.rates.take(&caller.workspace, Instant::now())?;
         Ok(caller)
+    }
+}
+
+/// For pages that need no key but say something about the system: while there are no keys, only this machine sees them.
+pub struct Nearby;
+
+impl FromRequestParts<Arc<App>> for Nearby {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
+        app.keys.check_nearby(&parts.headers)?;
+        Ok(Nearby)
     }
 }
 

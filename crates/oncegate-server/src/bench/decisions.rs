@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use oncegate::store::{Op, Store};
 use oncegate::{ClaimKey, Command, GuardName, Lost, Terms, WorkspaceName};
 
-use super::stats::{Latency, Rate};
 use super::Measured;
+use super::stats::{Latency, Rate};
 use crate::cli::Failure;
 
 /// The key of a caller's `turn`: fresh on even turns, and the same again on odd ones.

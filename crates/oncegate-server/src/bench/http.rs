@@ -12,11 +12,8 @@ use super::stats::{Latency, Rate};
 use super::{Measured, Setting};
 use crate::cli::Failure;
 
-const HELLO: [(usize, &str); 3] = [
-    (1, "hello world, 1 connection"),
-    (32, "hello world, 32 connections"),
-    (256, "hello world, 256 connections"),
-];
+const HELLO: [(usize, &str); 3] =
+    [(1, "hello world, 1 connection"), (32, "hello world, 32 connections"), (256, "hello world, 256 connections")];
 const CLAIMS: [(usize, &str); 3] =
     [(1, "HTTP, 1 connection"), (32, "HTTP, 32 connections"), (256, "HTTP, 256 connections")];
 const BATCH: usize = 1_000;
@@ -40,10 +37,11 @@ pub async fn measure(setting: &Setting) -> Result<Vec<Measured>, Failure> {
     }
     let ours = Server::start(&["serve", "--listen", "127.0.0.1:0"], setting).await?;
     let address = ours.address;
-    let batches = load("HTTP, batches of 1,000", address, BATCH_CONNECTIONS, BATCH, setting.span, move |caller, turn| {
-        let claims: Vec<String> = (0..BATCH as u64).map(|i| claim(caller, turn * BATCH as u64 + i)).collect();
-        post(address, "/api/claims/batch", &format!("[{}]", claims.join(",")))
-    });
+    let batches =
+        load("HTTP, batches of 1,000", address, BATCH_CONNECTIONS, BATCH, setting.span, move |caller, turn| {
+            let claims: Vec<String> = (0..BATCH as u64).map(|i| claim(caller, turn * BATCH as u64 + i)).collect();
+            post(address, "/api/claims/batch", &format!("[{}]", claims.join(",")))
+        });
     measured.push(batches.await?);
     ours.stop().await;
     Ok(measured)

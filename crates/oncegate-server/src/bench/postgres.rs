@@ -18,7 +18,8 @@ const CALLERS: [(usize, &str); 3] = [
     (256, "library, PostgreSQL, 256 callers"),
 ];
 const BY_HAND_CONNECTIONS: usize = 32;
-const BY_HAND: &str = "INSERT INTO by_hand (workspace, id, expires_at) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING RETURNING id";
+const BY_HAND: &str =
+    "INSERT INTO by_hand (workspace, id, expires_at) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING RETURNING id";
 
 pub async fn measure(setting: &Setting) -> Result<Vec<Measured>, Failure> {
     let url = setting.postgres.as_deref().expect("asked for");

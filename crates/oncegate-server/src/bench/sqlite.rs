@@ -70,8 +70,25 @@ fn claim(read: &mut rusqlite::Statement<'_>, create: &mut rusqlite::Statement<'_
     if found.is_none() {
         let (now, nothing) = (turn as i64, None::<&str>);
         create.execute(params![
-            workspace, id, guard, "in_flight", now, 1, 1, "take_over", 30_000_000, now + 30_000_000, now + 86_400_000_000_i64,
-            now, nothing, nothing, 0, nothing, nothing, nothing, nothing
+            workspace,
+            id,
+            guard,
+            "in_flight",
+            now,
+            1,
+            1,
+            "take_over",
+            30_000_000,
+            now + 30_000_000,
+            now + 86_400_000_000_i64,
+            now,
+            nothing,
+            nothing,
+            0,
+            nothing,
+            nothing,
+            nothing,
+            nothing
         ])?;
     }
     Ok(())

@@ -98,7 +98,8 @@ impl Scope {
 
 impl Named {
     fn key(&self, id: &str) -> Result<ClaimKey, Failure> {
-        let id = ClaimId::parse(id).ok_or_else(|| Failure::usage(format!("{id:?} is no id: those are 64 hex digits")))?;
+        let id =
+            ClaimId::parse(id).ok_or_else(|| Failure::usage(format!("{id:?} is no id: those are 64 hex digits")))?;
         Ok(ClaimKey { workspace: self.scope.workspace()?, guard: guard(&self.guard)?, id })
     }
 }
@@ -146,10 +147,13 @@ async fn list(
         .map(|name| State::parse(&name).ok_or_else(|| Failure::usage("--state is in_flight, done, failed or unknown")))
         .transpose()?;
     let after: Option<Cursor> = cursor
-        .map(|cursor| crate::api::parse_cursor(&cursor).ok_or_else(|| Failure::usage("--cursor is not one that a page has given")))
+        .map(|cursor| {
+            crate::api::parse_cursor(&cursor).ok_or_else(|| Failure::usage("--cursor is not one that a page has given"))
+        })
         .transpose()?;
     let workspace = scope.workspace()?;
-    let page = store.scan(Query { workspace, guard: of.as_deref().map(guard).transpose()?, state, limit, after }).await?;
+    let page =
+        store.scan(Query { workspace, guard: of.as_deref().map(guard).transpose()?, state, limit, after }).await?;
     format.print(&PageView::of(&page), |view| {
         let rows = page.claims.iter().map(|claim| {
             [

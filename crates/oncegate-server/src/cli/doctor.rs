@@ -88,7 +88,9 @@ async fn examine(store: &dyn Store, loaded: &Loaded) -> Vec<Finding> {
         Err(error) => findings.push(Finding { verdict: Verdict::Bad, what: "store", detail: error.to_string() }),
     }
     match store.keys().await {
-        Ok(keys) => findings.push(access(keys.iter().filter(|key| key.revoked_at.is_none()).count(), keys.len(), loaded)),
+        Ok(keys) => {
+            findings.push(access(keys.iter().filter(|key| key.revoked_at.is_none()).count(), keys.len(), loaded))
+        }
         Err(error) => findings.push(Finding { verdict: Verdict::Bad, what: "access", detail: error.to_string() }),
     }
     findings

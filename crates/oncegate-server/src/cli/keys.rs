@@ -92,7 +92,13 @@ pub async fn run_key(command: KeyCommand, config: &Config) -> Result<(), Failure
             format.print(&view, |_| {
                 let rows = keys.iter().map(|key| {
                     let revoked = key.revoked_at.map_or("-".into(), |at| at.to_string());
-                    [key.id.clone(), key.workspace.to_string(), key.role.as_str().into(), key.created_at.to_string(), revoked]
+                    [
+                        key.id.clone(),
+                        key.workspace.to_string(),
+                        key.role.as_str().into(),
+                        key.created_at.to_string(),
+                        revoked,
+                    ]
                 });
                 table(["ID", "WORKSPACE", "ROLE", "CREATED", "REVOKED"], rows)
             });

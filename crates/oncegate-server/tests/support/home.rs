@@ -58,11 +58,7 @@ impl Home {
         self.run_with(arguments, &[])
     }
 
-    pub fn run_with<A: AsRef<OsStr>>(
-        &self,
-        arguments: impl IntoIterator<Item = A>,
-        variables: &[(&str, &str)],
-    ) -> Ran {
+    pub fn run_with<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>, variables: &[(&str, &str)]) -> Ran {
         let mut command = self.command(arguments);
         let mut child = command.envs(variables.iter().copied()).spawn().expect("the binary was built");
         let stdout = server::collect(child.stdout.take().expect("piped"));
@@ -75,7 +71,8 @@ impl Home {
     /// Makes a key for `workspace` and returns its id and its secret.
     pub fn make_key(&self, workspace: &str, role: &str) -> (String, String) {
         self.run(["workspace", "create", workspace]).expect_code(0);
-        let made = self.run(["key", "create", "--workspace", workspace, "--role", role, "--json"]).expect_code(0).json();
+        let made =
+            self.run(["key", "create", "--workspace", workspace, "--role", role, "--json"]).expect_code(0).json();
         let text = |name: &str| made[name].as_str().expect("a string").to_owned();
         (text("id"), text("key"))
     }
@@ -113,4 +110,3 @@ impl Ran {
         ran
     }
 }
-

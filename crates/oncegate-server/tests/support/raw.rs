@@ -22,7 +22,8 @@ impl Raw {
     /// The head of a `POST /api/claims` as JSON, with these header lines too.
     pub async fn post_head(&mut self, more: &str) {
         let address = self.address;
-        let head = format!("POST /api/claims HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\n{more}\r\n\r\n");
+        let head =
+            format!("POST /api/claims HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\n{more}\r\n\r\n");
         self.write(head.as_bytes()).await;
     }
 

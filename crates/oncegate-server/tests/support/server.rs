@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::{Client, PATIENCE};
+use super::{Client, PATIENCE, eventually};
 
 pub struct Server {
     child: Child,
@@ -69,6 +69,15 @@ impl Server {
         let status = self.wait(PATIENCE);
         let written = self.readers.drain(..).map(|reader| reader.join().expect("output is read to its end"));
         (status, written.collect())
+    }
+
+    /// The first `count` lines of the log about `event`, once they are there: it is written behind.
+    pub async fn logged(&self, event: &str, count: usize) -> Vec<Value> {
+        eventually(&format!("{count} lines with {event}"), || async {
+            let lines: Vec<_> = self.log().into_iter().filter(|line| line["event"] == event).take(count).collect();
+            (lines.len() == count).then_some(lines)
+        })
+        .await
     }
 
     /// The log up to now, a JSON object for each line.

@@ -8,8 +8,9 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
+use crate::api::extract;
 use crate::config::Config;
-use crate::problem::{Kind, Problem};
+use crate::problem::Problem;
 
 /// What is wrong with a field, in words.
 pub struct BadClaim(pub String);
@@ -48,7 +49,7 @@ pub struct ToClaim {
 
 impl ClaimBody {
     pub fn parse(json: &RawValue) -> Result<Self, Problem> {
-        serde_json::from_str(json.get()).map_err(|error| Kind::InvalidRequest.because(error.to_string()))
+        extract::read(json.get().as_bytes())
     }
 
     pub fn check(self, workspace: &WorkspaceName, config: &Config) -> Result<ToClaim, Problem> {
@@ -171,7 +172,8 @@ fn check_key(parts: &[Option<String>]) -> Result<(), BadClaim> {
     if !(1..=max).contains(&found) {
         return Err(bad(format!("key: 1 to {max} parts; this one has {found}")));
     }
-    match parts.iter().flatten().position(|part| part.len() > limits::KEY_PART_BYTES_MAX) {
+    let too_long = |part: &Option<String>| part.as_ref().is_some_and(|part| part.len() > limits::KEY_PART_BYTES_MAX);
+    match parts.iter().position(too_long) {
         Some(place) => Err(bad(format!("key[{place}]: at most {} bytes", limits::KEY_PART_BYTES_MAX))),
         None => Ok(()),
     }

@@ -7,7 +7,6 @@ use oncegate::{Answer, Claim, ClaimId, ClaimKey, Time, Token};
 use serde::Serialize;
 use serde::ser::SerializeSeq;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::json_response;
@@ -130,13 +129,6 @@ pub fn batch(answers: impl ExactSizeIterator<Item = Result<Answered, Problem>>) 
         #[serde(flatten)]
         answer: &'a Answered,
     }
-    #[derive(Serialize)]
-    struct WithRetry {
-        #[serde(flatten)]
-        problem: Map<String, Value>,
-        #[serde(rename = "retryAfterSeconds", skip_serializing_if = "Option::is_none")]
-        retry_after_seconds: Option<u64>,
-    }
     let mut body = Vec::with_capacity(answers.len() * 256);
     let mut serializer = serde_json::Serializer::new(&mut body);
     let written = (|| {
@@ -146,10 +138,7 @@ pub fn batch(answers: impl ExactSizeIterator<Item = Result<Answered, Problem>>) 
                 Ok(answer) => {
                     array.serialize_element(&WithStatus { status: answer.status().as_u16(), answer: &answer })?;
                 }
-                Err(problem) => {
-                    let retry_after_seconds = problem.retry_after_seconds;
-                    array.serialize_element(&WithRetry { retry_after_seconds, problem: problem.document() })?;
-                }
+                Err(problem) => array.serialize_element(&problem)?,
             }
         }
         array.end()

@@ -1,0 +1,141 @@
+//! Events as JSON lines.
+//!
+//! Flat, `timestamp` and `level` first, then the event's own fields as they are named where they are logged. There
+//! is a line for every decision, so it is written in one pass into a buffer that is kept; the general formatter of
+//! `tracing-subscriber` takes several times as long.
+
+use std::cell::RefCell;
+use std::fmt::{Debug, Write};
+use std::sync::Arc;
+
+use oncegate::store::{Clock, SystemClock};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::Context;
+
+use super::sink::Sink;
+
+pub struct JsonLines(pub Arc<Sink>);
+
+thread_local! {
+    static LINE: RefCell<Line> = RefCell::default();
+}
+
+impl<S: Subscriber> Layer<S> for JsonLines {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        // Something that logs while it is being formatted would find the line taken; it goes without.
+        LINE.with(|line| {
+            if let Ok(mut line) = line.try_borrow_mut() {
+                line.begin(*event.metadata().level());
+                event.record(&mut *line);
+                line.text.push_str("}\n");
+                self.0.append(line.text.as_bytes());
+            }
+        });
+    }
+}
+
+#[derive(Default)]
+struct Line {
+    text: String,
+    /// For values that are only known by how they print.
+    value: String,
+}
+
+impl Line {
+    fn begin(&mut self, level: Level) {
+        let level = match level {
+            Level::ERROR => "error",
+            Level::WARN => "warn",
+            Level::INFO => "info",
+            Level::DEBUG => "debug",
+            Level::TRACE => "trace",
+        };
+        self.text.clear();
+        self.push(format_args!("{{\"timestamp\":\"{}\",\"level\":\"{level}\"", SystemClock.now()));
+    }
+
+    /// What needs no escaping.
+    fn push(&mut self, text: std::fmt::Arguments<'_>) {
+        self.text.write_fmt(text).expect("a String takes anything");
+    }
+
+    fn name(&mut self, field: &Field) {
+        // The message of an event that has no name of its own.
+        let name = if field.name() == "message" { "detail" } else { field.name() };
+        self.push(format_args!(",\"{name}\":"));
+    }
+}
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        let mut printed = std::mem::take(&mut self.value);
+        printed.clear();
+        write!(printed, "{value:?}").expect("a String takes anything");
+        self.record_str(field, &printed);
+        self.value = printed;
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.name(field);
+        if value.bytes().all(|byte| byte >= b' ' && byte != b'"' && byte != b'\\') {
+            self.push(format_args!("\"{value}\""));
+        } else {
+            self.text.push_str(&serde_json::to_string(value).expect("text is JSON"));
+        }
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.name(field);
+        self.push(format_args!("{value}"));
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.name(field);
+        self.push(format_args!("{value}"));
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.name(field);
+        self.push(format_args!("{value}"));
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.name(field);
+        if value.is_finite() { self.push(format_args!("{value}")) } else { self.text.push_str("null") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing_subscriber::layer::SubscriberExt;
+
+    use super::*;
+
+    #[test]
+    fn an_event_is_one_flat_line_of_json_whatever_its_fields_hold() {
+        let sink = Arc::new(Sink::default());
+        let subscriber = tracing_subscriber::registry().with(JsonLines(sink.clone()));
+        tracing::subscriber::with_default(subscriber, || {
+            let nothing: Option<&str> = None;
+            tracing::info!(event = "a.b", text = "quote \" and\nnewline \\ ü", number = -7, share = 0.5, yes = true, nothing, shown = %"x\"y");
+            tracing::warn!("plain {}", 1);
+        });
+        sink.close();
+        let mut written = vec![];
+        sink.write_until_closed(&mut written);
+        let lines: Vec<serde_json::Value> =
+            String::from_utf8(written).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(lines.len(), 2);
+        assert_eq!(lines[0]["level"], "info");
+        assert_eq!(lines[0]["event"], "a.b");
+        assert_eq!(lines[0]["text"], "quote \" and\nnewline \\ ü");
+        assert_eq!(
+            (&lines[0]["number"], &lines[0]["share"], &lines[0]["yes"]),
+            (&(-7).into(), &0.5.into(), &true.into())
+        );
+        assert_eq!((lines[0].get("nothing"), &lines[0]["shown"]), (None, &"x\"y".into()));
+        assert_eq!(lines[1]["detail"], "plain 1");
+    }
+}
