@@ -1,0 +1,117 @@
+//! What the disk and other processes can do to the file.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::Command as Process;
+use std::sync::Arc;
+use std::time::Duration;
+
+use oncegate_core::{Answer, ClaimKey, Command, GuardName, Lost, Terms, WorkspaceName};
+use oncegate_sqlite::{Options, SqliteStore};
+use oncegate_store::{Op, Store, StoreError};
+
+fn open(path: &Path) -> Arc<SqliteStore> {
+    Arc::new(SqliteStore::open(path, Options::default()).expect("opens"))
+}
+
+fn key(part: &str) -> ClaimKey {
+    ClaimKey::of(&WorkspaceName::default_workspace(), &GuardName::new("g").expect("a good name"), &[Some(part)])
+}
+
+fn claim(part: &str) -> Op {
+    let attributes = Some(format!("{{\"padding\":\"{}\"}}", "x".repeat(200)));
+    let (window, lease) = (Duration::from_secs(900), Duration::from_secs(300));
+    let terms = Terms { window, lease, lost: Lost::TakeOver, fingerprint: None, attributes, parts: None };
+    Op { key: key(part), command: Command::Claim(terms) }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn two_processes_worth_of_writers_on_one_file_have_one_winner_each_time() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let stores = [open(&folder.path().join("x.db")), open(&folder.path().join("x.db"))];
+    for round in 0..100 {
+        let racers = (0..16).map(|racer| {
+            let store = stores[racer % 2].clone();
+            tokio::spawn(async move { store.commit(claim(&format!("round {round}")).into()).await })
+        });
+        let mut wins = 0;
+        for racer in racers.collect::<Vec<_>>() {
+            let answer = racer.await.expect("does not panic").expect("waits for the other's lock").only();
+            wins += usize::from(matches!(answer, Answer::Won(_)));
+        }
+        assert_eq!(wins, 1, "round {round}");
+    }
+}
+
+/// The log starts over while the writer is busy; else it would grow for as long as the load lasts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn the_log_stays_bounded_under_a_load_that_never_pauses() {
+    const CALLERS: usize = 128;
+    const CLAIMS: usize = 400;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let store = open(&folder.path().join("x.db"));
+    let callers = (0..CALLERS).map(|caller| {
+        let store = store.clone();
+        tokio::spawn(async move {
+            for turn in 0..CLAIMS {
+                store.commit(claim(&format!("{caller}.{turn}")).into()).await.expect("writes");
+            }
+        })
+    });
+    for caller in callers.collect::<Vec<_>>() {
+        caller.await.expect("does not panic");
+    }
+    let log = folder.path().join("x.db-wal").metadata().expect("the log is there").len();
+    let file = folder.path().join("x.db").metadata().expect("the file is there").len();
+    println!("after {} claims the log has {} MiB and the file {} MiB", CALLERS * CLAIMS, log >> 20, file >> 20);
+    assert!(log < 96 << 20, "the log has {} MiB", log >> 20);
+}
+
+const FILE: &str = "ONCEGATE_TEST_FILE";
+
+/// The file may not grow past a limit (for this the test program runs itself under one): writes are refused, reads go
+/// on, and what was acknowledged before is there afterwards, when there is room again.
+#[tokio::test]
+async fn a_full_disk_refuses_cleanly_and_loses_nothing_that_was_acknowledged() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("x.db");
+    let program = std::env::current_exe().expect("this program has a path");
+    // Ignored, a write over the limit is an error and not a signal.
+    let limited = format!("trap '' XFSZ; ulimit -f 4096; exec {} --exact fill_up --ignored --nocapture", program.display());
+    let output = Process::new("sh").args(["-c", &limited]).env(FILE, &path).output().expect("a shell");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    let acknowledged: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("acknowledged ")).collect();
+    assert!(acknowledged.len() > 100, "{said}");
+    let store = open(&path);
+    for part in &acknowledged {
+        assert!(store.read(&key(part)).await.expect("reads").value.is_some(), "{part} was acknowledged");
+    }
+    assert!(store.commit(claim("room again").into()).await.expect("writes").is_written());
+}
+
+/// Run by the test above, where the disk is as good as full after a few megabytes.
+#[tokio::test]
+#[ignore = "the other process of the test above"]
+async fn fill_up() {
+    let Some(path) = std::env::var_os(FILE) else { return };
+    let store = open(Path::new(&path));
+    let (mut acknowledged, mut refused) = (vec![], 0);
+    for turn in 0..200_000 {
+        let part = format!("claim {turn}");
+        match store.commit(claim(&part).into()).await {
+            Ok(_) => acknowledged.push(part),
+            Err(StoreError::Refused(error)) => panic!("it is not the operation's fault: {error}"),
+            Err(_) => refused += 1,
+        }
+        if refused > 20 {
+            break;
+        }
+    }
+    assert!(refused > 0, "the limit was reached");
+    for part in &acknowledged {
+        assert!(store.read(&key(part)).await.expect("reads go on").value.is_some());
+    }
+    let mut out = std::io::stdout().lock();
+    acknowledged.iter().for_each(|part| writeln!(out, "acknowledged {part}").expect("somebody reads"));
+}
