@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use oncegate_core::{GuardName, Lost, OnFailure, OnStoreError, Policy};
@@ -24,7 +23,6 @@ pub fn build(layers: &Layers) -> Config {
     Config {
         listen: top.address("listen"),
         store: SecretUrl(top.text("store").to_owned()),
-        data_dir: PathBuf::from(top.text("data_dir")),
         limits: Limits {
             body_bytes: limits.count("body"),
             connections: limits.count("connections"),

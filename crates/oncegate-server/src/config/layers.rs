@@ -62,6 +62,21 @@ impl Layers {
         Layers { entries: SETTINGS.iter().filter_map(entry).collect(), broken: BTreeSet::new() }
     }
 
+    /// The embedded store is in the data folder, unless it was said where the store is.
+    pub fn place_store(&mut self) {
+        let (store, data_dir) = (KeyPath::of(&["store"]), KeyPath::of(&["data_dir"]));
+        let (Some(Entry { origin: Origin::Default, setting, .. }), Some(folder)) =
+            (self.get(&store), self.get(&data_dir))
+        else {
+            return;
+        };
+        let Value::Text(name) = &folder.value else { return };
+        if let Ok(value) = setting.kind.read_text(&format!("sqlite:{}/oncegate.db", name.trim_end_matches('/'))) {
+            let entry = Entry { setting, value, origin: folder.origin.clone() };
+            self.entries.insert(store, entry);
+        }
+    }
+
     pub fn get(&self, path: &KeyPath) -> Option<&Entry> {
         self.entries.get(path)
     }

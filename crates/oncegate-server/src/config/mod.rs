@@ -82,6 +82,7 @@ impl Config {
         for flag in flags {
             layers.apply_flag(flag, &mut errors);
         }
+        layers.place_store();
         build::check_relations(&layers, &mut errors);
         if errors.is_empty() {
             Ok(Loaded { config: build::build(&layers), file: file.map(|file| file.path), layers })

@@ -52,7 +52,12 @@ pub static SETTINGS: &[Setting] = &[
         secret: true,
         ..setting("store", Kind::StoreUrl, "sqlite:oncegate-data/oncegate.db", "where everything is kept")
     },
-    setting("data_dir", Kind::Text, "oncegate-data", "the folder for what the server keeps beside the store"),
+    setting(
+        "data_dir",
+        Kind::Text,
+        "oncegate-data",
+        "the folder of the embedded store, where `store` does not say otherwise",
+    ),
     setting("limits.body", BODY, "1MiB", "the largest request body"),
     setting("limits.connections", CONNECTIONS, "10000", "connections at once"),
     setting("limits.rate", RATE, "0", "requests a second for each workspace; 0 is no limit"),

@@ -1,7 +1,6 @@
 //! What a user sees of the configuration.
 
 use std::ffi::OsString;
-use std::path::Path;
 use std::time::Duration;
 
 use oncegate_core::{GuardName, Lost, OnStoreError, Policy};
@@ -65,11 +64,24 @@ fn without_anything_the_defaults_hold() {
     let config = loaded.config;
     assert_eq!(config.listen.to_string(), "127.0.0.1:4600");
     assert_eq!(config.store.expose(), "sqlite:oncegate-data/oncegate.db");
-    assert_eq!(config.data_dir, Path::new("oncegate-data"));
     assert_eq!(config.limits, Limits { body_bytes: 1 << 20, connections: 10_000, rate: None });
     assert_eq!(*config.policy(&guard("any")), Policy::default());
     assert_eq!(config.privacy, Privacy { store_outcome_body: true });
     assert_eq!(config.log, Log { format: LogFormat::Json, level: LogLevel::Info });
+}
+
+#[test]
+fn the_embedded_store_is_in_the_data_folder_unless_it_is_said_where_it_is() {
+    let moved = Setup::new("data_dir = \"elsewhere\"\n");
+    let loaded = moved.loaded();
+    assert_eq!(loaded.config.store.expose(), "sqlite:elsewhere/oncegate.db");
+    assert!(
+        loaded
+            .to_toml()
+            .contains(&format!("store = \"sqlite:elsewhere/oncegate.db\"  # {}:1", moved.path(DEFAULT_FILE)))
+    );
+    let said = Setup::new("data_dir = \"elsewhere\"\nstore = \"memory:\"\n").loaded();
+    assert_eq!(said.config.store.expose(), "memory:");
 }
 
 #[test]

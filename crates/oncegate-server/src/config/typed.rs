@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 
 use oncegate_core::{GuardName, Policy};
 
@@ -12,7 +11,6 @@ use super::secret_url::SecretUrl;
 pub struct Config {
     pub listen: SocketAddr,
     pub store: SecretUrl,
-    pub data_dir: PathBuf,
     pub limits: Limits,
     pub claims: Claims,
     pub privacy: Privacy,

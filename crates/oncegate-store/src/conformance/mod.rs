@@ -96,6 +96,7 @@ macro_rules! suite {
             rules::releasing_and_forgetting_make_room,
             rules::a_fingerprint_that_differs_is_a_mismatch,
             rules::workspaces_do_not_see_each_other,
+            rules::a_claim_is_not_there_under_another_guards_name,
             rules::a_commit_is_all_or_nothing,
             rules::one_bad_operation_fails_alone,
             rules::an_outcome_of_the_largest_size_comes_back_byte_for_byte,

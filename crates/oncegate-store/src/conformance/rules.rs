@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use oncegate_core::{
-    Answer, ClaimId, Command, Lost, Refusal, State, Terms, Time, Token, Verdict,
+    Answer, ClaimId, ClaimKey, Command, GuardName, Lost, Refusal, State, Terms, Time, Token, Verdict,
     limits::{OUTCOME_BYTES_MAX, PAGE_MAX},
 };
 
@@ -200,6 +200,16 @@ pub async fn workspaces_do_not_see_each_other(world: World) {
     assert!(world.store.scan(query).await.expect("scans").claims.is_empty());
 }
 
+pub async fn a_claim_is_not_there_under_another_guards_name(world: World) {
+    let ours = key("k");
+    let token = world.win(&ours).await;
+    let theirs = ClaimKey { guard: GuardName::new("other").expect("a good name"), ..ours.clone() };
+    assert_eq!(world.read(&theirs).await, None);
+    assert_eq!(world.apply(&theirs, settle(token, "x")).await, Answer::Refused(Refusal::Missing));
+    assert_eq!(world.apply(&theirs, Command::Forget).await, Answer::Refused(Refusal::Missing));
+    assert_eq!(world.read(&ours).await.expect("as it was").state, State::InFlight);
+}
+
 pub async fn a_commit_is_all_or_nothing(world: World) {
     let claim = |part: &str| Op { key: key(part), command: Command::Claim(terms()) };
     let both = world.commit(vec![claim("a"), claim("b")]).await;
@@ -261,7 +271,7 @@ pub async fn lists_are_newest_first_filtered_and_paged_without_gaps(world: World
     assert_eq!(ids_of_all_pages(&world, all.clone()).await, made.iter().map(|(_, id)| *id).collect::<Vec<_>>());
     let done = ids_of_all_pages(&world, Query { state: Some(State::Done), ..all.clone() }).await;
     assert_eq!(done.len(), 13);
-    let other_guard = Some(oncegate_core::GuardName::new("other").expect("a good name"));
+    let other_guard = Some(GuardName::new("other").expect("a good name"));
     assert!(ids_of_all_pages(&world, Query { guard: other_guard, ..all.clone() }).await.is_empty());
     world.clock.advance(WINDOW);
     assert!(ids_of_all_pages(&world, all).await.is_empty());
