@@ -12,7 +12,7 @@ LEFT JOIN (
     CROSS JOIN LATERAL (
         SELECT c.token, c.version, c.lease_us, c.lease_until, c.expires_at, c.created_at, c.settled_at,
                c.duplicates, c.last_duplicate_at, c.attempt, c.state, c.lost,
-               c.fingerprint, c.attributes, c.parts, c.outcome
+               c.fingerprint, c.attributes, c.parts, c.outcome, c.guard
         FROM claims AS c
         WHERE c.workspace = k.workspace AND c.id = k.id
         OFFSET 0

@@ -17,6 +17,7 @@ LEFT JOIN LATERAL (
       AND ($4::smallint IS NULL
            OR $4::smallint = CASE WHEN c.state = 0 AND c.lost = 1 AND c.lease_until <= m.now THEN 3 ELSE c.state END)
       AND ($4::smallint IS DISTINCT FROM 3 OR c.attention)
+      AND ($5::bigint IS NULL OR c.token <= $5::bigint)
       AND ($5::bigint IS NULL OR (c.token, c.id) < ($5::bigint, $6::bytea))
     ORDER BY c.token DESC, c.id DESC
     LIMIT $7::bigint

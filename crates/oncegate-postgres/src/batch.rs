@@ -50,9 +50,13 @@ impl Batch {
         let mut others = vec![];
         for decided in self.0 {
             let has_landed = decided.take_landed(&mut landed);
-            others.extend(if has_landed { answer(decided) } else { decided.into_jobs() });
+            others.extend(if has_landed { answer(decided) } else { decided.into_losers() });
         }
         others
+    }
+
+    pub fn into_losers(self) -> Vec<Job> {
+        self.0.into_iter().flat_map(Decided::into_losers).collect()
     }
 
     pub fn into_jobs(self) -> Vec<Job> {

@@ -171,6 +171,12 @@ impl Decided {
         self.followers
     }
 
+    /// Its write came too late.
+    pub fn into_losers(mut self) -> Vec<Job> {
+        self.job.lost_a_race();
+        self.into_jobs()
+    }
+
     pub fn into_jobs(self) -> Vec<Job> {
         let mut jobs = self.followers;
         jobs.insert(0, self.job);

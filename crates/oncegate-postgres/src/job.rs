@@ -8,10 +8,8 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 /// From the call to the last moment at which a lane may still take it up.
 const TAKEN_UP_WITHIN: Duration = Duration::from_millis(2500);
-/// How long the server has to be away before callers are told so at once.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 /// How often a commit may lose its race before it is given up.
-pub(crate) const RACES_MAX: u32 = 32;
+const RACES_MAX: u32 = 32;
 
 pub(crate) type Reply = Result<Committed, StoreError>;
 
@@ -19,8 +17,7 @@ pub(crate) struct Job {
     pub commit: Commit,
     /// Is written as a batch of its own: all or nothing, and its faults are its own.
     pub alone: bool,
-    /// How often it lost.
-    pub races: u32,
+    races: u32,
     reply: oneshot::Sender<Reply>,
     late_at: Instant,
     room: OwnedSemaphorePermit,
@@ -46,6 +43,16 @@ impl Job {
 
     pub fn is_late(&self, now: Instant) -> bool {
         self.late_at <= now
+    }
+
+    /// Somebody else was first, or its decision no longer stood.
+    pub fn lost_a_race(&mut self) {
+        self.races += 1;
+    }
+
+    /// Trying again would not end.
+    pub fn is_hopeless(&self, now: Instant) -> bool {
+        self.races > RACES_MAX || self.is_late(now)
     }
 
     pub fn keys(&self) -> impl Iterator<Item = &ClaimKey> {

@@ -25,6 +25,9 @@ use crate::write::{Written, write};
 /// How often the queue is looked through for those that waited too long.
 const EXPIRE_EVERY: Duration = Duration::from_millis(50);
 
+/// What is said to those who lost too many races, or had no time for another.
+const LOST: &str = "others were faster, every time";
+
 pub(crate) struct Lane {
     pub queue: Arc<Queue>,
     pub server: Arc<Server>,
@@ -69,7 +72,7 @@ impl Lane {
     /// Tries until it has a connection; `None` if there is nothing to have one for.
     async fn connect(&self) -> Option<Link> {
         while !self.queue.is_finished() {
-            match Link::open(self.server.clone()).await {
+            match self.open().await {
                 Ok(link) => {
                     self.queue.lane_is_up();
                     return Some(link);
@@ -79,6 +82,13 @@ impl Lane {
             sleep(CONNECT_PAUSE).await;
         }
         None
+    }
+
+    async fn open(&self) -> Result<Link, Fault> {
+        let link = Link::open(self.server.clone()).await?;
+        // What a lane asks all day is planned once. Its probes go by the primary key, whatever the table's size.
+        link.within(link.client.batch_execute("SET plan_cache_mode = force_generic_plan")).await?;
+        Ok(link)
     }
 
     async fn read(&self, link: &Link, jobs: Vec<Job>) {
@@ -105,10 +115,10 @@ impl Lane {
     async fn conclude(&self, link: &Link, batch: Batch, written: Written) {
         let Some(evidence) = batch.evidence(&written) else {
             undo(link).await;
-            return self.queue.push_losers(batch.into_jobs());
+            return self.queue.push_again(batch.into_losers(), LOST);
         };
         match commit(link, &written.seal, evidence).await {
-            Outcome::Committed => self.queue.push_losers(batch.answer(&written)),
+            Outcome::Committed => self.queue.push_again(batch.answer(&written), LOST),
             Outcome::Undone => self.queue.push_again(batch.into_jobs(), "the connection broke before COMMIT"),
             Outcome::Unknown(why) => self.queue.push_again(batch.answer_unknown(&written, &why), &why),
         }
@@ -118,7 +128,10 @@ impl Lane {
     fn give_back(&self, mut jobs: Vec<Job>, fault: Fault) {
         match fault {
             Fault::Gone(why) => self.queue.push_again(jobs, &why),
-            Fault::Conflict(_) => self.queue.push_losers(jobs),
+            Fault::Conflict(why) => {
+                jobs.iter_mut().for_each(Job::lost_a_race);
+                self.queue.push_again(jobs, &why);
+            }
             // One of them is at fault, and the others need not suffer for it.
             Fault::Data(why) if jobs.len() > 1 => {
                 jobs.iter_mut().for_each(|job| job.alone = true);

@@ -4,12 +4,13 @@
 //! its COMMIT; a COMMIT whose answer got lost is looked up, not guessed; a server that is away, slow or half-open
 //! is an error within a few seconds, and the store is back about a second after the server is.
 //!
-//! Operations of concurrent callers share their statements and their COMMIT: a bounded [`queue`] feeds a few
-//! [`lane`]s of one connection each, and each takes whatever waits when it is free ([`batch`]).
-//! What is not an operation on a claim goes over a [`desk`]. Settled claims that somebody waits for are announced
-//! on the channel `oncegate_<schema>` ([`listen`]).
+//! Operations of concurrent callers share their statements and their COMMIT: a bounded `queue` feeds a few `lane`s
+//! of one connection each, and each takes whatever waits when it is free. One kind reads and decides (`decide`),
+//! and answers those who change nothing; the other writes (`batch`, `write`) and commits (`commit`).
+//! What is not an operation on a claim goes over a `desk`. Settled claims that somebody waits for are announced
+//! on the channel `oncegate_<schema>` (`listen`).
 //!
-//! Needs PostgreSQL 13. Connections are not encrypted: a URL that asks for it is refused.
+//! Needs PostgreSQL 14. Connections are not encrypted: a URL that asks for it is refused.
 
 mod batch;
 mod commit;

@@ -4,17 +4,19 @@
 //! While the server is known to be away nobody waits at all.
 
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use oncegate_store::{Commit, StoreError};
 use tokio::sync::{Notify, Semaphore, oneshot};
 
 use crate::decide::Decided;
-use crate::job::{Job, PATIENCE, RACES_MAX, Reply, weigh};
+use crate::job::{Job, Reply, weigh};
 use crate::line::Line;
 
 /// What may be on its way, by [`weigh`].
 const QUEUE_WEIGHT_MAX: usize = 128 * 1024;
+/// How long the server has to be away before callers are told so at once.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 pub(crate) struct Queue {
     lines: Mutex<Lines>,
@@ -71,22 +73,12 @@ impl Queue {
     /// Those that a lane could not finish, back to the head of the line; but not for ever.
     pub fn push_again(&self, jobs: Vec<Job>, why: &str) {
         let now = Instant::now();
-        let (given_up, again): (Vec<Job>, Vec<Job>) = jobs.into_iter().partition(|job| job.is_late(now));
+        let (given_up, again): (Vec<Job>, Vec<Job>) = jobs.into_iter().partition(|job| job.is_hopeless(now));
         given_up.into_iter().for_each(|job| job.answer(Err(StoreError::Unavailable(why.into()))));
         if !again.is_empty() {
             self.lock().unread.push_front(again);
             self.some_unread.notify_one();
         }
-    }
-
-    /// Those that lost a race, which is not for ever either.
-    pub fn push_losers(&self, mut jobs: Vec<Job>) {
-        jobs.iter_mut().for_each(|job| job.races += 1);
-        let (given_up, again): (Vec<Job>, Vec<Job>) = jobs.into_iter().partition(|job| job.races > RACES_MAX);
-        for job in given_up {
-            job.answer(Err(StoreError::Unavailable(format!("lost {RACES_MAX} races for its key"))));
-        }
-        self.push_again(again, "lost a race for its key, and there was no time for another");
     }
 
     /// What waits to be read, up to a batch of it; `None` when the queue is finished.

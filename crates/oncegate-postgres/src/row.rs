@@ -29,7 +29,9 @@ pub(crate) async fn read(link: &Link, keys: &[&ClaimKey]) -> Result<Records, Fau
     for row in &rows {
         if let Some(ord) = row.get::<_, Option<i64>>(2) {
             let place = usize::try_from(ord - 1).expect("WITH ORDINALITY counts from one");
-            claims[place] = Some(claim(row, 3, keys[place].clone()));
+            // The guard is in the id's hash; whoever names an id and another guard names nothing.
+            let is_named = row.get::<_, &str>(3 + CLAIM_COLUMNS) == keys[place].guard.as_str();
+            claims[place] = is_named.then(|| claim(row, 3, keys[place].clone()));
         }
     }
     Ok(Records { moment, claims })

@@ -20,7 +20,9 @@ pub(crate) const STATEMENT_WITHIN: Duration = Duration::from_millis(2500);
 /// An identifier of PostgreSQL has 63 bytes; the channel's name needs some of them.
 const SCHEMA_BYTES_MAX: usize = 48;
 
-const LANES: usize = 4;
+/// Measured with 256 callers: one is the fastest where a COMMIT takes 0.1 ms, two lose little there and gain where
+/// it takes 4 ms, and more only divide the batches.
+const LANES: usize = 2;
 
 /// How to open a store.
 #[derive(Clone, Debug)]
@@ -29,7 +31,7 @@ pub struct Options {
     pub clock: Option<Arc<ManualClock>>,
     /// Where the tables are; otherwise where the server's `search_path` says.
     pub schema: Option<String>,
-    /// Connections that commit, each a batch at a time. Few: what waits for a lane shares its COMMIT.
+    /// Connections that write and commit, each a batch at a time. Few: what waits for one shares its COMMIT.
     pub lanes: usize,
     /// Whether to bring the schema up to date, rather than refuse one that is not.
     pub migrate: bool,

@@ -25,7 +25,7 @@ const EXPECT_WAKE: &str = include_str!("../sql/expect_wake.sql");
 const SCAN_CLAIMS: &str = include_str!("../sql/scan_claims.sql");
 const SWEEP_CLAIMS: &str = include_str!("../sql/sweep_claims.sql");
 
-/// Reading takes a fraction of what a COMMIT takes.
+/// One: reading takes a fraction of what a COMMIT takes, and what waits for it shares its statement.
 const READING_LANES: usize = 1;
 
 /// Claims in PostgreSQL.

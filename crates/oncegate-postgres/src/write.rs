@@ -1,5 +1,7 @@
 //! The conditional writes of a batch, inside its transaction.
 
+use std::collections::HashSet;
+
 use futures::future::join4;
 use oncegate_core::{Claim, Token};
 use tokio_postgres::Row;
@@ -14,6 +16,10 @@ use crate::row::{lost_code, micros, state_code};
 const CREATE_CLAIMS: &str = include_str!("../sql/create_claims.sql");
 const REPLACE_CLAIMS: &str = include_str!("../sql/replace_claims.sql");
 const SEAL: &str = include_str!("../sql/seal.sql");
+
+const BEGIN: &str = "BEGIN";
+/// A plan for `replace_claims.sql` that was made while the table was empty may read all of it when it is not.
+const BEGIN_REPLACING: &str = "BEGIN; SET LOCAL plan_cache_mode = force_custom_plan";
 
 /// What is known of a transaction before its COMMIT.
 #[derive(Debug)]
@@ -41,7 +47,7 @@ pub(crate) async fn write(link: &Link, channel: &Channel, batch: &Batch) -> Resu
     // Sent one behind the other without waiting for answers in between: polled in this order.
     let all = async {
         let (begun, created, replaced, sealed) = join4(
-            link.client.batch_execute("BEGIN"),
+            link.client.batch_execute(if replacement.writes.is_empty() { BEGIN } else { BEGIN_REPLACING }),
             creation.create(link, &create, now),
             replacement.replace(link, &replace, now, channel),
             link.client.query_one(&seal, &[]),
@@ -163,17 +169,11 @@ impl<'a> Columns<'a> {
             .await
     }
 
-    /// The rows come back in the order in which they went in: one walk over both finds who is missing.
     fn mark_created(&self, rows: &[Row], landed: &mut [bool]) {
-        let mut rows = rows.iter().peekable();
-        for (&place, write) in self.places.iter().zip(&self.writes) {
-            let key = &write.next.key;
-            let is_it = |row: &&Row| {
-                row.get::<_, &[u8]>(1) == key.id.as_bytes() && row.get::<_, &str>(0) == key.workspace.as_str()
-            };
-            landed[place] = rows.next_if(is_it).is_some();
+        let created: HashSet<(&str, &[u8])> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+        for (i, &place) in self.places.iter().enumerate() {
+            landed[place] = created.contains(&(self.workspaces[i], self.ids[i]));
         }
-        assert!(rows.next().is_none(), "rows come back in the order of their keys");
     }
 
     fn mark_replaced(&self, rows: &[Row], landed: &mut [bool]) {

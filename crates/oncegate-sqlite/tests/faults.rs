@@ -77,7 +77,8 @@ async fn a_full_disk_refuses_cleanly_and_loses_nothing_that_was_acknowledged() {
     let path = folder.path().join("x.db");
     let program = std::env::current_exe().expect("this program has a path");
     // Ignored, a write over the limit is an error and not a signal.
-    let limited = format!("trap '' XFSZ; ulimit -f 4096; exec {} --exact fill_up --ignored --nocapture", program.display());
+    let limited =
+        format!("trap '' XFSZ; ulimit -f 4096; exec {} --exact fill_up --ignored --nocapture", program.display());
     let output = Process::new("sh").args(["-c", &limited]).env(FILE, &path).output().expect("a shell");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));

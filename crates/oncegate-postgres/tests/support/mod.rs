@@ -3,12 +3,16 @@
 // Each test file uses a part of this.
 #![allow(dead_code)]
 
+pub mod proxy;
+
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use oncegate_postgres::{Options, PostgresStore};
 use oncegate_store::ManualClock;
-use tokio_postgres::{Client, NoTls};
+use tokio::sync::mpsc;
+use tokio_postgres::{AsyncMessage, Client, NoTls};
 
 pub fn server_url() -> String {
     std::env::var("ONCEGATE_TEST_POSTGRES")
@@ -20,6 +24,23 @@ pub async fn connect() -> Client {
     let (client, connection) = tokio_postgres::connect(&server_url(), NoTls).await.expect("the server is there");
     tokio::spawn(connection);
     client
+}
+
+/// What is announced on a channel from now on.
+pub async fn listen(channel: &str) -> mpsc::UnboundedReceiver<String> {
+    let (client, mut connection) = tokio_postgres::connect(&server_url(), NoTls).await.expect("the server is there");
+    let (heard, hearing) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
+            if let AsyncMessage::Notification(announced) = message {
+                let _ = heard.send(announced.payload().to_owned());
+            }
+        }
+    });
+    client.batch_execute(&format!("LISTEN \"{channel}\"")).await.expect("listens");
+    // The connection ends with its client.
+    std::mem::forget(client);
+    hearing
 }
 
 /// Dropped with the test.

@@ -79,11 +79,11 @@ pub fn settle(token: Token, outcome: impl Into<Bytes>) -> Command {
     Command::Settle { token, verdict: Verdict::Done, outcome: Some(outcome.into()) }
 }
 
-/// Makes a test of each rule. `$setup` is an async closure from a clock to a [`World`];
+/// Makes a test of each rule. `$setup` is an async function from a clock to a [`World`];
 /// `$rounds` is how often the race on one key is run; attributes before it go on every test.
 #[macro_export]
 macro_rules! suite {
-    ($(#[$attribute:meta])* $setup:expr, rounds = $rounds:expr) => {
+    ($(#[$attribute:meta])* $setup:path, rounds = $rounds:expr) => {
         $crate::suite!(@rules [$(#[$attribute])*] $setup;
             rules::a_claim_keeps_every_field,
             rules::the_first_wins_the_second_meets_it_and_reads_its_outcome,
@@ -112,19 +112,19 @@ macro_rules! suite {
         #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
         async fn sixty_four_tasks_on_one_key_have_one_winner() {
             let clock = std::sync::Arc::new($crate::ManualClock::starting_at($crate::conformance::START));
-            let world = ($setup)(clock).await;
+            let world = $setup(clock).await;
             $crate::conformance::races::one_winner_each_round(world, $rounds).await;
         }
     };
-    (@rules $attributes:tt $setup:expr; $($module:ident::$rule:ident,)*) => {
+    (@rules $attributes:tt $setup:path; $($module:ident::$rule:ident,)*) => {
         $($crate::suite!(@rule $attributes $setup; $module::$rule);)*
     };
-    (@rule [$(#[$attribute:meta])*] $setup:expr; $module:ident::$rule:ident) => {
+    (@rule [$(#[$attribute:meta])*] $setup:path; $module:ident::$rule:ident) => {
         $(#[$attribute])*
         #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
         async fn $rule() {
             let clock = std::sync::Arc::new($crate::ManualClock::starting_at($crate::conformance::START));
-            let world = ($setup)(clock).await;
+            let world = $setup(clock).await;
             $crate::conformance::$module::$rule(world).await;
         }
     };

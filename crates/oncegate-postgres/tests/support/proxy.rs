@@ -1,0 +1,171 @@
+//! A network that breaks when told to, between a store and its server.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, tcp::OwnedReadHalf, tcp::OwnedWriteHalf};
+use tokio::sync::watch;
+use tokio_postgres::config::Host;
+
+use super::server_url;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    Forward,
+    /// Takes everything and passes nothing on, either way.
+    Swallow,
+    /// Keeps the server's answers back until further notice.
+    HoldAnswers,
+    /// Cuts the next connection that sends COMMIT, before the server has it.
+    CutBeforeCommit,
+    /// Cuts the next connection that sends COMMIT, when the server has done it.
+    CutAfterCommit,
+    /// Takes the next COMMIT and passes nothing on of that connection from then on, not even its end.
+    SwallowCommit,
+}
+
+pub struct Proxy {
+    port: u16,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    mode: watch::Sender<Mode>,
+    /// Pieces that clients sent and that were passed on.
+    requests: AtomicUsize,
+}
+
+impl Proxy {
+    pub async fn start() -> Proxy {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let port = listener.local_addr().expect("is bound").port();
+        let shared = Arc::new(Shared { mode: watch::Sender::new(Mode::Forward), requests: AtomicUsize::new(0) });
+        let for_all = shared.clone();
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                tokio::spawn(serve(client, for_all.clone()));
+            }
+        });
+        Proxy { port, shared }
+    }
+
+    pub fn set(&self, mode: Mode) {
+        self.shared.mode.send_replace(mode);
+    }
+
+    /// Until a one-time fault has happened.
+    pub async fn has_struck(&self) {
+        let mut mode = self.shared.mode.subscribe();
+        mode.wait_for(|mode| *mode == Mode::Forward).await.expect("the proxy lives");
+    }
+
+    pub fn requests(&self) -> usize {
+        self.shared.requests.load(Ordering::SeqCst)
+    }
+
+    /// The server's URL, by way of this proxy.
+    pub fn url(&self, application: &str) -> String {
+        let config: tokio_postgres::Config = server_url().parse().expect("a URL");
+        let user = config.get_user().unwrap_or("postgres");
+        let password = config.get_password().map(|password| format!(":{}", String::from_utf8_lossy(password)));
+        let database = config.get_dbname().unwrap_or(user);
+        let password = password.unwrap_or_default();
+        format!("postgres://{user}{password}@127.0.0.1:{}/{database}?application_name={application}", self.port)
+    }
+}
+
+async fn serve(client: TcpStream, shared: Arc<Shared>) {
+    let config: tokio_postgres::Config = server_url().parse().expect("a URL");
+    let Some(Host::Tcp(host)) = config.get_hosts().first() else {
+        panic!("the proxy needs a server on TCP");
+    };
+    let port = config.get_ports().first().copied().unwrap_or(5432);
+    let Ok(server) = TcpStream::connect((host.as_str(), port)).await else {
+        return;
+    };
+    client.set_nodelay(true).expect("a TCP socket");
+    server.set_nodelay(true).expect("a TCP socket");
+    let (from_client, to_client) = client.into_split();
+    let (from_server, to_server) = server.into_split();
+    let silenced = watch::Sender::new(Silence::No);
+    // Whichever ends first ends both, and with them the sockets.
+    tokio::select! {
+        () = forward_requests(from_client, to_server, &shared, &silenced) => {}
+        () = forward_answers(from_server, to_client, &shared, &silenced) => {}
+    }
+}
+
+/// What becomes of this connection's answers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Silence {
+    No,
+    CutAtNextAnswer,
+    ForGood,
+}
+
+async fn forward_requests(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    shared: &Shared,
+    silenced: &watch::Sender<Silence>,
+) {
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        let read = from.read(&mut buffer).await;
+        if *silenced.borrow() == Silence::ForGood {
+            // The server is not even told that its client has gone.
+            return std::future::pending().await;
+        }
+        let Ok(length @ 1..) = read else { return };
+        let piece = &buffer[..length];
+        let mode = *shared.mode.borrow();
+        let is_commit = piece.windows(7).any(|bytes| bytes == b"COMMIT\0");
+        match mode {
+            Mode::Swallow => continue,
+            Mode::CutBeforeCommit if is_commit => {
+                shared.mode.send_replace(Mode::Forward);
+                return;
+            }
+            Mode::CutAfterCommit if is_commit => {
+                silenced.send_replace(Silence::CutAtNextAnswer);
+                shared.mode.send_replace(Mode::Forward);
+            }
+            Mode::SwallowCommit if is_commit => {
+                silenced.send_replace(Silence::ForGood);
+                shared.mode.send_replace(Mode::Forward);
+                continue;
+            }
+            _ => {}
+        }
+        shared.requests.fetch_add(1, Ordering::SeqCst);
+        if to.write_all(piece).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn forward_answers(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    shared: &Shared,
+    silenced: &watch::Sender<Silence>,
+) {
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        let Ok(length @ 1..) = from.read(&mut buffer).await else { return };
+        match *silenced.borrow() {
+            Silence::No => {}
+            Silence::CutAtNextAnswer => return,
+            Silence::ForGood => continue,
+        }
+        let mut mode = shared.mode.subscribe();
+        let mode = *mode.wait_for(|mode| *mode != Mode::HoldAnswers).await.expect("the proxy lives");
+        if mode == Mode::Swallow {
+            continue;
+        }
+        if to.write_all(&buffer[..length]).await.is_err() {
+            return;
+        }
+    }
+}
