@@ -6,6 +6,7 @@
 //! committed. Checkpoints run off its path.
 
 mod checkpoint;
+mod group;
 mod keyring;
 mod readers;
 mod rows;
@@ -18,7 +19,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use oncegate_core::{Claim, ClaimKey, Moment, Time, WorkspaceName};
 use oncegate_store::{
-    Clock, Commit, Committed, DuplicateCount, Page, Query, Reading, Report, Store, StoreError, SystemClock,
+    Clock, Commit, Committed, DuplicateCount, Page, Query, Reading, Report, Store, StoreError, SystemClock, Waiters,
 };
 use rusqlite::{Connection, ErrorCode};
 
@@ -86,6 +87,9 @@ impl Store for SqliteStore {
     }
 
     async fn commit_all(&self, commits: Vec<Commit>) -> Vec<Result<Committed, StoreError>> {
+        if let Some(error) = commits.iter().find_map(|commit| commit.check().err()) {
+            return vec![Err(error); commits.len()];
+        }
         self.writer.commit_all(commits).await
     }
 
@@ -131,8 +135,14 @@ impl Store for SqliteStore {
             .await
     }
 
+    fn attach(&self, waiters: Arc<Waiters>) {
+        // One ledger to a store; a second one's waiters sleep until the owner's lease ends.
+        let _ = self.writer.waiters.set(waiters);
+    }
+
     async fn close(&self) {
         self.writer.stop().await;
+        self.readers.close();
     }
 }
 
@@ -145,12 +155,10 @@ fn create_private(path: &Path) -> std::io::Result<()> {
     std::fs::OpenOptions::new().create(true).append(true).mode(0o600).open(path).map(drop)
 }
 
-/// What SQLite says, in the seam's words. Whether anything was written is known but for one case:
-/// a failed sync, after which the frames may or may not have reached the disk.
+/// What SQLite says, in the seam's words. Nothing was written, but where it is COMMIT itself that failed.
 fn failure(error: &rusqlite::Error) -> StoreError {
     let message = error.to_string();
     match error.sqlite_error() {
-        Some(cause) if cause.extended_code == rusqlite::ffi::SQLITE_IOERR_FSYNC => StoreError::Unknown(message),
         Some(cause) if matches!(cause.code, ErrorCode::TooBig | ErrorCode::ConstraintViolation) => {
             StoreError::Refused(message)
         }

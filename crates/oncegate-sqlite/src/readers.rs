@@ -29,6 +29,10 @@ impl Readers {
         Readers { path, idle: Arc::default() }
     }
 
+    pub fn close(&self) {
+        self.idle.lock().expect("no holder of this lock panics").clear();
+    }
+
     pub async fn run<T: Send + 'static>(
         &self,
         read: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,

@@ -2,40 +2,51 @@
 //!
 //! Which statement decides a race: the record is read, decided on and written within one immediate
 //! transaction, which no other writer, of this process or another, can enter. Answers go out after
-//! the commit. An operation that fails takes none of its group with it.
+//! the commit.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use oncegate_core::{Answer, Decision, Moment, decide};
-use oncegate_store::{Clock, Commit, Committed, StoreError};
-use rusqlite::{Connection, ErrorCode, Statement};
-use tokio::sync::{mpsc, oneshot};
+use oncegate_core::Moment;
+use oncegate_store::{Clock, Commit, Committed, StoreError, Waiters};
+use rusqlite::{Connection, OpenFlags};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::checkpoint::Checkpoints;
-use crate::{failure, moment, rows, store_error};
+use crate::group::{Done, Group, Statements, answer};
+use crate::store_error;
 
-/// Operations that may wait for the writer; more are refused, so that memory stays bounded.
-const QUEUE_MAX: usize = 65_536;
-/// Operations in one transaction.
-const GROUP_MAX: usize = 1_024;
+/// What may wait for the writer, by weight (see [`Commit::weight`]): so many operations, or 256 MiB of outcomes.
+/// More is refused, so that memory stays bounded.
+const QUEUE_WEIGHT_MAX: usize = 65_536;
+/// What goes into one transaction.
+const GROUP_WEIGHT_MAX: usize = 1_024;
 /// How long another process may hold the file.
 pub const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between attempts to open a file that cannot be opened.
 const REOPEN_AFTER: Duration = Duration::from_millis(200);
 
-enum Job {
+pub enum Job {
     /// The hot path: no boxing.
-    Commit(Commit, oneshot::Sender<Result<Committed, StoreError>>),
+    Commit(Commit, oneshot::Sender<Result<Committed, StoreError>>, OwnedSemaphorePermit),
     /// Many at once, with one hand-over for all of them.
-    All(Vec<Commit>, oneshot::Sender<Vec<Result<Committed, StoreError>>>),
-    Other(Box<dyn Work>),
+    All(Vec<Commit>, oneshot::Sender<Vec<Result<Committed, StoreError>>>, OwnedSemaphorePermit),
+    Other(Box<dyn Work>, OwnedSemaphorePermit),
     Stop(oneshot::Sender<()>),
 }
 
+impl Job {
+    pub fn weight(&self) -> usize {
+        match self {
+            Job::Commit(.., place) | Job::All(.., place) | Job::Other(_, place) => place.num_permits(),
+            Job::Stop(_) => 0,
+        }
+    }
+}
+
 /// Anything else that writes: run within the group, answered after its commit.
-trait Work: Send {
+pub trait Work: Send {
     fn run(&mut self, connection: &Connection, moment: Moment) -> rusqlite::Result<()>;
     fn answer(self: Box<Self>, result: Result<(), StoreError>);
 }
@@ -66,30 +77,38 @@ where
 
 /// A handle on the writer's thread.
 pub struct Writer {
-    jobs: mpsc::Sender<Job>,
+    jobs: mpsc::UnboundedSender<Job>,
+    places: Arc<Semaphore>,
+    pub waiters: Arc<OnceLock<Arc<Waiters>>>,
 }
 
 impl Writer {
     pub fn start(path: PathBuf, clock: Arc<dyn Clock>) -> Result<Self, StoreError> {
-        let (jobs, queue) = mpsc::channel(QUEUE_MAX);
+        let (jobs, queue) = mpsc::unbounded_channel();
+        let waiters: Arc<OnceLock<Arc<Waiters>>> = Arc::default();
+        let thread = WriterThread { path, clock, queue, waiters: waiters.clone() };
         std::thread::Builder::new()
             .name("oncegate-writer".into())
-            .spawn(move || WriterThread { path, clock, queue }.run())
+            .spawn(move || thread.run())
             .map_err(|error| StoreError::Unavailable(format!("cannot start the writer: {error}")))?;
-        Ok(Writer { jobs })
+        Ok(Writer { jobs, places: Arc::new(Semaphore::new(QUEUE_WEIGHT_MAX)), waiters })
     }
 
     pub async fn commit(&self, commit: Commit) -> Result<Committed, StoreError> {
+        let place = self.place(commit.weight())?;
         let (answer, answered) = oneshot::channel();
-        self.submit(Job::Commit(commit, answer))?;
+        self.submit(Job::Commit(commit, answer, place))?;
         answered.await.map_err(|_| closed())?
     }
 
     pub async fn commit_all(&self, commits: Vec<Commit>) -> Vec<Result<Committed, StoreError>> {
         let count = commits.len();
         let (answer, answered) = oneshot::channel();
+        let submitted = self
+            .place(commits.iter().map(Commit::weight).sum())
+            .and_then(|place| self.submit(Job::All(commits, answer, place)));
         let all_failed = |error: StoreError| vec![Err(error); count];
-        match self.submit(Job::All(commits, answer)) {
+        match submitted {
             Ok(()) => answered.await.unwrap_or_else(|_| all_failed(closed())),
             Err(error) => all_failed(error),
         }
@@ -99,26 +118,29 @@ impl Writer {
         &self,
         work: impl FnOnce(&Connection, Moment) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {
+        let place = self.place(1)?;
         let (answer, answered) = oneshot::channel();
-        self.submit(Job::Other(Box::new(Task { work: Some(work), value: None, answer })))?;
+        self.submit(Job::Other(Box::new(Task { work: Some(work), value: None, answer }), place))?;
         answered.await.map_err(|_| closed())?
     }
 
     /// Returns when all that was submitted before is done and the file is let go.
     pub async fn stop(&self) {
         let (answer, answered) = oneshot::channel();
-        if self.jobs.send(Job::Stop(answer)).await.is_ok() {
+        if self.submit(Job::Stop(answer)).is_ok() {
+            // An error says that the thread has ended, which is what was asked for.
             let _ = answered.await;
         }
     }
 
+    fn place(&self, weight: usize) -> Result<OwnedSemaphorePermit, StoreError> {
+        let weight = u32::try_from(weight).unwrap_or(u32::MAX);
+        let refused = |_| StoreError::Unavailable("too much is waiting for the writer already".into());
+        self.places.clone().try_acquire_many_owned(weight).map_err(refused)
+    }
+
     fn submit(&self, job: Job) -> Result<(), StoreError> {
-        self.jobs.try_send(job).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => {
-                StoreError::Unavailable(format!("{QUEUE_MAX} operations are waiting already"))
-            }
-            mpsc::error::TrySendError::Closed(_) => closed(),
-        })
+        self.jobs.send(job).map_err(|_| closed())
     }
 }
 
@@ -126,9 +148,10 @@ fn closed() -> StoreError {
     StoreError::Unavailable("the store is closed".into())
 }
 
-/// A connection that writes durably.
+/// A connection that writes durably. The file must be there: one that was removed is not made anew, empty.
 pub fn connect(path: &Path) -> rusqlite::Result<Connection> {
-    let connection = Connection::open(path)?;
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
     connection.pragma_update(None, "journal_mode", "wal")?;
     // NORMAL would lose acknowledged work at a power cut.
@@ -143,7 +166,8 @@ pub fn connect(path: &Path) -> rusqlite::Result<Connection> {
 struct WriterThread {
     path: PathBuf,
     clock: Arc<dyn Clock>,
-    queue: mpsc::Receiver<Job>,
+    queue: mpsc::UnboundedReceiver<Job>,
+    waiters: Arc<OnceLock<Arc<Waiters>>>,
 }
 
 enum Next {
@@ -156,16 +180,18 @@ impl WriterThread {
     /// Until told to stop, or until nobody is left to tell it anything.
     fn run(mut self) {
         loop {
-            match self.write_until_stopped() {
-                Ok(Next::Stop(askers)) => {
+            let next = self.write_until_stopped().unwrap_or_else(|error| {
+                tracing::error!(event = "sqlite.open_failed", %error);
+                self.refuse_waiting(&store_error(error))
+            });
+            match next {
+                Next::Stop(askers) => {
                     // Whoever asked may have stopped waiting.
                     askers.into_iter().for_each(|asker| _ = asker.send(()));
                     return;
                 }
-                Ok(Next::Reopen) => tracing::warn!(event = "sqlite.reopen"),
-                Err(error) => {
-                    tracing::error!(event = "sqlite.open_failed", %error);
-                    self.refuse_waiting(&store_error(error));
+                Next::Reopen => {
+                    tracing::warn!(event = "sqlite.reopen");
                     std::thread::sleep(REOPEN_AFTER);
                 }
             }
@@ -204,193 +230,25 @@ impl WriterThread {
                     }
                     job => group.push(job),
                 }
-                next = if group.operations < GROUP_MAX { self.queue.try_recv().ok() } else { None };
+                next = if group.weight < GROUP_WEIGHT_MAX { self.queue.try_recv().ok() } else { None };
             }
-            if let Err(error) = group.run(connection, statements, &*self.clock)
-                && error.sqlite_error_code() == Some(ErrorCode::SystemIoFailure)
-            {
+            let written = group.run(connection, statements, &*self.clock, self.waiters.get());
+            if written.is_err_and(|failed| failed.is_io()) {
                 return Next::Reopen;
             }
             checkpoints.finish_if_due(connection);
         }
     }
 
-    fn refuse_waiting(&mut self, error: &StoreError) {
-        while let Ok(job) = self.queue.try_recv() {
-            match job {
-                Job::Stop(asker) => _ = asker.send(()),
-                job => answer(job, Done::Failed(error.clone())),
+    /// The file cannot be opened: says so to all who wait.
+    fn refuse_waiting(&mut self, error: &StoreError) -> Next {
+        loop {
+            match self.queue.try_recv() {
+                Ok(Job::Stop(asker)) => return Next::Stop(vec![asker]),
+                Ok(job) => answer(job, Done::Failed(error.clone()), None),
+                Err(mpsc::error::TryRecvError::Empty) => return Next::Reopen,
+                Err(mpsc::error::TryRecvError::Disconnected) => return Next::Stop(vec![]),
             }
         }
-    }
-}
-
-/// The statements of the hot path, prepared once.
-struct Statements<'c> {
-    read: Statement<'c>,
-    create: Statement<'c>,
-    replace: Statement<'c>,
-}
-
-impl<'c> Statements<'c> {
-    fn prepare(connection: &'c Connection) -> rusqlite::Result<Self> {
-        Ok(Statements {
-            read: connection.prepare(rows::READ)?,
-            create: connection.prepare(rows::CREATE)?,
-            replace: connection.prepare(rows::REPLACE)?,
-        })
-    }
-}
-
-/// What became of a job within its group.
-enum Done {
-    Committed(Committed),
-    All(Vec<Result<Committed, StoreError>>),
-    Worked,
-    Failed(StoreError),
-}
-
-#[derive(Default)]
-struct Group {
-    waiting: Vec<Job>,
-    done: Vec<Done>,
-    operations: usize,
-}
-
-impl Group {
-    fn push(&mut self, job: Job) {
-        self.operations += if let Job::All(commits, _) = &job { commits.len() } else { 1 };
-        self.waiting.push(job);
-    }
-
-    /// Runs and commits all of it, then answers each.
-    fn run(
-        mut self,
-        connection: &Connection,
-        statements: &mut Statements<'_>,
-        clock: &dyn Clock,
-    ) -> rusqlite::Result<()> {
-        let committed = self.write(connection, statements, clock);
-        if let Err(error) = &committed {
-            if !connection.is_autocommit() {
-                let _ = connection.execute_batch("ROLLBACK");
-            }
-            tracing::error!(event = "sqlite.commit_failed", %error, operations = self.operations);
-            let failure = failure(error);
-            self.waiting.into_iter().for_each(|job| answer(job, Done::Failed(failure.clone())));
-        } else {
-            self.waiting.into_iter().zip(self.done).for_each(|(job, done)| answer(job, done));
-        }
-        committed
-    }
-
-    fn write(
-        &mut self,
-        connection: &Connection,
-        statements: &mut Statements<'_>,
-        clock: &dyn Clock,
-    ) -> rusqlite::Result<()> {
-        if self.waiting.is_empty() {
-            return Ok(());
-        }
-        connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
-        // After the lock: time spent waiting for it is not part of anybody's lease.
-        let moment = moment(connection, clock.now())?;
-        for job in &mut self.waiting {
-            let done = run_alone(job, connection, statements, moment);
-            // Some errors (a full disk) end the transaction: then it is everybody's.
-            if connection.is_autocommit() {
-                done?;
-                return Err(rusqlite::Error::SqliteFailure(
-                    rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_ABORT),
-                    Some("the transaction ended by itself".into()),
-                ));
-            }
-            self.done.push(done.unwrap_or_else(|error| Done::Failed(store_error(error))));
-        }
-        connection.prepare_cached("COMMIT")?.execute([])?;
-        Ok(())
-    }
-}
-
-/// One job: all of its writes or none, whatever becomes of the others.
-fn run_alone(
-    job: &mut Job,
-    connection: &Connection,
-    statements: &mut Statements<'_>,
-    moment: Moment,
-) -> rusqlite::Result<Done> {
-    match job {
-        Job::Commit(commit, _) => run_commit(commit, connection, statements, moment).map(Done::Committed),
-        Job::All(commits, _) => {
-            let mut all = Vec::with_capacity(commits.len());
-            for commit in commits {
-                let committed = run_commit(commit, connection, statements, moment);
-                if connection.is_autocommit() {
-                    return committed.map(Done::Committed);
-                }
-                all.push(committed.map_err(store_error));
-            }
-            Ok(Done::All(all))
-        }
-        Job::Other(work) => savepoint(connection, || work.run(connection, moment)).map(|()| Done::Worked),
-        Job::Stop(_) => unreachable!("stops are taken out of the group"),
-    }
-}
-
-fn savepoint<T>(connection: &Connection, run: impl FnOnce() -> rusqlite::Result<T>) -> rusqlite::Result<T> {
-    connection.prepare_cached("SAVEPOINT job")?.execute([])?;
-    let result = run();
-    if !connection.is_autocommit() {
-        if result.is_err() {
-            connection.prepare_cached("ROLLBACK TO job")?.execute([])?;
-        }
-        connection.prepare_cached("RELEASE job")?.execute([])?;
-    }
-    result
-}
-
-fn run_commit(
-    commit: &Commit,
-    connection: &Connection,
-    statements: &mut Statements<'_>,
-    moment: Moment,
-) -> rusqlite::Result<Committed> {
-    match commit.ops.len() {
-        // One statement is atomic by itself.
-        1 => decide_and_write(commit, statements, moment),
-        _ => savepoint(connection, || decide_and_write(commit, statements, moment)),
-    }
-}
-
-fn decide_and_write(commit: &Commit, statements: &mut Statements<'_>, moment: Moment) -> rusqlite::Result<Committed> {
-    let mut answers = Vec::with_capacity(commit.ops.len());
-    let mut writes = Vec::new();
-    for op in &commit.ops {
-        let existing = rows::read(&mut statements.read, &op.key)?;
-        let Decision { write, answer } = decide(&op.key, existing.as_ref(), &op.command, moment);
-        writes.extend(write.map(|next| (existing.is_some(), next)));
-        answers.push(answer);
-    }
-    if answers.iter().all(Answer::is_accepted) {
-        for (exists, next) in &writes {
-            let statement = if *exists { &mut statements.replace } else { &mut statements.create };
-            let written = rows::write(statement, next)?;
-            assert!(written, "nobody writes between the read and the write of one transaction");
-        }
-    }
-    Ok(Committed { answers, now: moment.now })
-}
-
-fn answer(job: Job, done: Done) {
-    // Callers that have gone away need no answer; what was written stands.
-    match (job, done) {
-        (Job::Commit(_, caller), Done::Committed(committed)) => _ = caller.send(Ok(committed)),
-        (Job::Commit(_, caller), Done::Failed(error)) => _ = caller.send(Err(error)),
-        (Job::All(_, caller), Done::All(all)) => _ = caller.send(all),
-        (Job::All(commits, caller), Done::Failed(error)) => _ = caller.send(vec![Err(error); commits.len()]),
-        (Job::Other(work), Done::Worked) => work.answer(Ok(())),
-        (Job::Other(work), Done::Failed(error)) => work.answer(Err(error)),
-        _ => unreachable!("each job is answered in kind"),
     }
 }

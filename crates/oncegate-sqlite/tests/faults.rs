@@ -6,9 +6,10 @@ use std::process::Command as Process;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oncegate_core::{Answer, ClaimKey, Command, GuardName, Lost, Terms, WorkspaceName};
+use oncegate_core::{Answer, ClaimKey, Command, GuardName, Lost, Terms, Time, WorkspaceName};
 use oncegate_sqlite::{Options, SqliteStore};
-use oncegate_store::{Op, Store, StoreError};
+use oncegate_store::conformance::START;
+use oncegate_store::{ManualClock, Op, Store, StoreError};
 
 fn open(path: &Path) -> Arc<SqliteStore> {
     Arc::new(SqliteStore::open(path, Options::default()).expect("opens"))
@@ -41,6 +42,39 @@ async fn two_processes_worth_of_writers_on_one_file_have_one_winner_each_time() 
         }
         assert_eq!(wins, 1, "round {round}");
     }
+}
+
+/// The clock stepped back, and the sweep that removes a record shares its transaction with the next claim of its key.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_grows_though_its_record_was_swept_in_the_same_transaction() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("x.db");
+    let clock = Arc::new(ManualClock::starting_at(START));
+    let options = Options { clock: clock.clone(), ..Options::default() };
+    let store = Arc::new(SqliteStore::open(&path, options).expect("opens"));
+    let won = |answer: Answer| match answer {
+        Answer::Won(claim) => claim.token,
+        other => panic!("{other:?}"),
+    };
+    let first = won(store.commit(claim("k").into()).await.expect("writes").only());
+    let release = Op { key: key("k"), command: Command::Release { token: first } };
+    store.commit(release.into()).await.expect("writes");
+    clock.set(Time::from_micros(START.micros() - 3_600_000_000));
+    // While another holds the file, the first job waits in its own transaction, and the next two gather behind it.
+    let other = rusqlite::Connection::open(&path).expect("opens");
+    other.execute_batch("BEGIN IMMEDIATE").expect("takes the lock");
+    let (held, sweeping, claiming) = (store.clone(), store.clone(), store.clone());
+    let held = tokio::spawn(async move { held.commit(claim("other").into()).await });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let sweeping = tokio::spawn(async move { sweeping.sweep(10).await });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let claiming = tokio::spawn(async move { claiming.commit(claim("k").into()).await });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    other.execute_batch("COMMIT").expect("lets go");
+    held.await.expect("does not panic").expect("writes");
+    assert_eq!(sweeping.await.expect("does not panic").expect("sweeps"), 1);
+    let second = won(claiming.await.expect("does not panic").expect("writes").only());
+    assert!(second > first, "{second} after {first}");
 }
 
 /// The log starts over while the writer is busy; else it would grow for as long as the load lasts.

@@ -1,20 +1,21 @@
 //! The model: a map under a lock. What the other stores do, they do as this one does.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use async_trait::async_trait;
 use oncegate_core::{Claim, ClaimKey, Moment, Time, Token, WorkspaceName, decide};
 
 use crate::{
     ApiKey, Clock, Commit, Committed, Cursor, DuplicateCount, Keyring, Page, Query, Reading, Report, Store, StoreError,
-    SystemClock,
+    SystemClock, Waiters,
 };
 
 /// Keeps everything in memory, and nothing when the process ends. For tests and simulation.
 pub struct MemoryStore {
     clock: Arc<dyn Clock>,
     shelves: Mutex<Shelves>,
+    waiters: OnceLock<Arc<Waiters>>,
 }
 
 #[derive(Default)]
@@ -35,7 +36,7 @@ impl MemoryStore {
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
         let mut shelves = Shelves::default();
         shelves.workspaces.insert(WorkspaceName::default_workspace(), clock.now());
-        MemoryStore { clock, shelves: Mutex::new(shelves) }
+        MemoryStore { clock, shelves: Mutex::new(shelves), waiters: OnceLock::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Shelves> {
@@ -54,6 +55,10 @@ impl Store for MemoryStore {
         if decisions.iter().all(|decision| decision.answer.is_accepted()) {
             for next in decisions.iter().filter_map(|decision| decision.write.clone()) {
                 shelves.claims.insert(next.key.clone(), next);
+            }
+            drop(shelves);
+            if let Some(waiters) = self.waiters.get() {
+                commit.ops.iter().for_each(|op| waiters.wake_after(op));
             }
         }
         Ok(Committed { answers: decisions.into_iter().map(|decision| decision.answer).collect(), now: moment.now })
@@ -110,6 +115,11 @@ impl Store for MemoryStore {
             }
         }
         Ok(())
+    }
+
+    fn attach(&self, waiters: Arc<Waiters>) {
+        // One ledger to a store; a second one's waiters sleep until the owner's lease ends.
+        let _ = self.waiters.set(waiters);
     }
 
     async fn report(&self) -> Result<Report, StoreError> {

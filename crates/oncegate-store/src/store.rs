@@ -156,13 +156,14 @@ pub trait Store: Keyring + Send + Sync + 'static {
     async fn count_duplicates(&self, counts: Vec<DuplicateCount>) -> Result<(), StoreError>;
 
     /// Says that somebody waits for this claim, so that its settling is announced to them.
-    /// A store whose claims are all settled in this process has nothing to do.
+    /// A store that knows of every settle anyway has nothing to do.
     async fn expect_wake(&self, _key: &ClaimKey) -> Result<(), StoreError> {
         Ok(())
     }
 
-    /// Hands over those to wake when another process settles a claim.
-    fn attach(&self, _waiters: Arc<Waiters>) {}
+    /// Hands over those to wake, after the commit, whenever a claim is settled, given back or forgotten. It is the
+    /// store that wakes them and not whoever settled: that one may be gone before its answer is.
+    fn attach(&self, waiters: Arc<Waiters>);
 
     async fn report(&self) -> Result<Report, StoreError>;
 
@@ -171,9 +172,23 @@ pub trait Store: Keyring + Send + Sync + 'static {
 }
 
 impl Commit {
+    /// What it takes of a bounded queue: one for each operation, and one for every 4 KiB of outcome.
+    pub fn weight(&self) -> usize {
+        let outcome = |command: &Command| match command {
+            Command::Settle { outcome, .. } | Command::Resolve { outcome, .. } => {
+                outcome.as_ref().map_or(0, |o| o.len())
+            }
+            _ => 0,
+        };
+        self.ops.iter().map(|op| 1 + outcome(&op.command) / 4096).sum()
+    }
+
     /// Refuses what no store keeps, before it reaches one: it would fail for all that share its commit.
     pub fn check(&self) -> Result<(), StoreError> {
         use oncegate_core::limits::OUTCOME_BYTES_MAX;
+        if self.ops.iter().enumerate().any(|(i, op)| self.ops[..i].iter().any(|before| before.key == op.key)) {
+            return Err(StoreError::Refused("two operations of one commit have the same key".into()));
+        }
         for op in &self.ops {
             if let Command::Settle { outcome: Some(outcome), .. } | Command::Resolve { outcome: Some(outcome), .. } =
                 &op.command

@@ -6,8 +6,10 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use oncegate_core::{ClaimId, WorkspaceName};
+use oncegate_core::{ClaimId, Command, WorkspaceName};
 use tokio::sync::Notify;
+
+use crate::Op;
 
 type Place = (WorkspaceName, ClaimId);
 
@@ -42,6 +44,13 @@ impl Waiters {
         }
         if let Some(entry) = by_claim.get(&(workspace.clone(), id)) {
             entry.notify.notify_waiters();
+        }
+    }
+
+    /// Wakes those for whom this command, accepted, changed something.
+    pub fn wake_after(&self, op: &Op) {
+        if !matches!(op.command, Command::Claim(_) | Command::Renew { .. }) {
+            self.wake(&op.key.workspace, op.key.id);
         }
     }
 

@@ -4,6 +4,7 @@
 //! A crash loses at most that second of counts, and nothing else.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -32,11 +33,18 @@ struct Shared {
     some: Notify,
     /// Do not wait for the second to be over.
     now: Notify,
+    stop: AtomicBool,
 }
 
 impl Duplicates {
     pub fn start(store: Arc<dyn Store>) -> Self {
-        let shared = Arc::new(Shared { store, counts: Mutex::default(), some: Notify::new(), now: Notify::new() });
+        let shared = Arc::new(Shared {
+            store,
+            counts: Mutex::default(),
+            some: Notify::new(),
+            now: Notify::new(),
+            stop: AtomicBool::new(false),
+        });
         let task = tokio::spawn(shared.clone().write_behind());
         Duplicates { shared, task: Mutex::new(Some(task)) }
     }
@@ -61,8 +69,10 @@ impl Duplicates {
     pub async fn stop(&self) {
         let task = self.task.lock().expect("no holder of this lock panics").take();
         if let Some(task) = task {
-            task.abort();
-            // Aborted or ended: either way it no longer writes.
+            // Told, not aborted: what it has taken out to write, it writes.
+            self.shared.stop.store(true, Ordering::SeqCst);
+            self.shared.some.notify_one();
+            self.shared.now.notify_one();
             let _ = task.await;
             self.shared.write().await;
         }
@@ -79,7 +89,7 @@ impl Drop for Duplicates {
 
 impl Shared {
     async fn write_behind(self: Arc<Self>) {
-        loop {
+        while !self.stop.load(Ordering::SeqCst) {
             self.some.notified().await;
             let _ = tokio::time::timeout(WRITE_EVERY, self.now.notified()).await;
             self.write().await;

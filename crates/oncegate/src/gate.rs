@@ -8,7 +8,7 @@ use std::sync::Arc;
 use oncegate_core::{GuardName, InvalidName, Policy, WorkspaceName};
 use oncegate_store::{MemoryStore, Migration, Store, StoreError};
 
-use crate::guard::Guard;
+use crate::guard::{Guard, GuardError};
 use crate::ledger::{Ledger, Observer};
 
 /// Where claims are kept.
@@ -119,8 +119,8 @@ impl Gate {
     }
 
     /// A guard: claims under `name`, by `policy`.
-    pub fn guard(&self, name: &str, policy: Policy) -> Result<Guard, InvalidName> {
-        Ok(Guard::new(self.ledger.clone(), self.workspace.clone(), GuardName::new(name)?, policy))
+    pub fn guard(&self, name: &str, policy: Policy) -> Result<Guard, GuardError> {
+        Guard::new(self.ledger.clone(), self.workspace.clone(), GuardName::new(name)?, policy)
     }
 
     /// Finishes what is under way. Claims that are in flight stay so until their leases end.

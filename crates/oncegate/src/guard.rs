@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use oncegate_core::limits::{LEASE_MAX, SPAN_MIN};
 use oncegate_core::{
-    Answer, Claim, ClaimKey, Command, GuardName, Policy, Refusal, Terms, Time, Token, Verdict, WorkspaceName,
+    Answer, Claim, ClaimKey, Command, GuardName, InvalidName, Policy, Refusal, Terms, Time, Token, Verdict,
+    WorkspaceName,
 };
 use oncegate_store::StoreError;
 
@@ -20,11 +22,38 @@ pub struct Guard {
     name: GuardName,
     pub(crate) policy: Policy,
     pub(crate) wait: Duration,
+    fingerprint: Option<String>,
+}
+
+/// Why there is no such guard.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GuardError {
+    #[error(transparent)]
+    Name(#[from] InvalidName),
+    #[error("{field} is {found:?}; it must be {SPAN_MIN:?} to {max:?}")]
+    Span { field: &'static str, found: Duration, max: Duration },
 }
 
 impl Guard {
-    pub(crate) fn new(ledger: Arc<Ledger>, workspace: WorkspaceName, name: GuardName, policy: Policy) -> Self {
-        Guard { ledger, workspace, name, policy, wait: Duration::ZERO }
+    pub(crate) fn new(
+        ledger: Arc<Ledger>,
+        workspace: WorkspaceName,
+        name: GuardName,
+        policy: Policy,
+    ) -> Result<Self, GuardError> {
+        for (field, found, max) in
+            [("the lease", policy.lease, LEASE_MAX), ("the window", policy.window, Policy::FOR_GOOD)]
+        {
+            if found < SPAN_MIN || found > max {
+                return Err(GuardError::Span { field, found, max });
+            }
+        }
+        Ok(Guard { ledger, workspace, name, policy, wait: Duration::ZERO, fingerprint: None })
+    }
+
+    /// What is run under a key must be this: the same key for another fingerprint is a mismatch.
+    pub fn made_from(self, fingerprint: impl Into<String>) -> Self {
+        Guard { fingerprint: Some(fingerprint.into()), ..self }
     }
 
     /// How long a caller waits where another is at work on the same key. Not at all unless told.
@@ -38,18 +67,27 @@ impl Guard {
         K: IntoIterator,
         K::Item: Into<Part>,
     {
-        ClaimKey::of(&self.workspace, &self.name, &crate::key::parts(parts))
+        self.key_of(&crate::key::parts(parts))
+    }
+
+    pub(crate) fn key_of(&self, parts: &[Option<Vec<u8>>]) -> ClaimKey {
+        ClaimKey::of(&self.workspace, &self.name, parts)
     }
 
     /// Claims `key`. The winner must settle, fail or release through its [`Owner`], and renew while it works;
     /// [`Guard::run`] does all of that.
     pub async fn claim(&self, key: &ClaimKey) -> Result<Claimed, StoreError> {
-        self.claim_from(key, None).await
+        self.claim_of(key, None).await
     }
 
-    /// Claims `key` for something whose fingerprint this is: another one under the same key is a mismatch.
-    pub async fn claim_from(&self, key: &ClaimKey, fingerprint: Option<String>) -> Result<Claimed, StoreError> {
-        let reading = self.ledger.claim(key, Terms { fingerprint, ..self.terms() }, self.wait).await?;
+    /// Claims the key of these parts, which are kept with it where the policy says so.
+    pub(crate) async fn claim_of(
+        &self,
+        key: &ClaimKey,
+        parts: Option<&[Option<Vec<u8>>]>,
+    ) -> Result<Claimed, StoreError> {
+        let parts = parts.filter(|_| self.policy.store_parts).map(parts_as_json);
+        let reading = self.ledger.claim(key, Terms { parts, ..self.terms() }, self.wait).await?;
         Ok(match reading.value {
             Answer::Won(claim) => Claimed::Won(Owner { ledger: self.ledger.clone(), claim }),
             Answer::Duplicate(claim) => Claimed::Duplicate { age: reading.now.since(claim.created_at), claim },
@@ -70,11 +108,17 @@ impl Guard {
             window: self.policy.window,
             lease: self.policy.lease,
             lost: self.policy.lost,
-            fingerprint: None,
+            fingerprint: self.fingerprint.clone(),
             attributes: None,
             parts: None,
         }
     }
+}
+
+/// For people: a part that is not text is shown as far as it is.
+fn parts_as_json(parts: &[Option<Vec<u8>>]) -> String {
+    let text = parts.iter().map(|part| part.as_deref().map(String::from_utf8_lossy));
+    serde_json::to_string(&text.collect::<Vec<_>>()).expect("text is JSON")
 }
 
 /// What a caller gets.
@@ -125,6 +169,10 @@ impl Owner {
 
     pub fn key(&self) -> &ClaimKey {
         &self.claim.key
+    }
+
+    pub(crate) fn lease(&self) -> Duration {
+        self.claim.lease
     }
 
     pub async fn renew(&self) -> Result<(), OwnerError> {

@@ -4,8 +4,10 @@
 //! duplicates counted behind their backs, and an [`Observer`] that hears of every decision.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use oncegate_core::limits::WAIT_MAX;
 use oncegate_core::{Answer, Claim, ClaimKey, Command, Terms, Time};
 use oncegate_store::{Commit, Op, Reading, Store, StoreError, Waiters};
 use tokio::time::Instant;
@@ -39,6 +41,8 @@ pub struct Ledger {
     observer: Arc<dyn Observer>,
     duplicates: Duplicates,
     sweeper: Sweeper,
+    /// Nobody is to wait any longer.
+    leaving: AtomicBool,
 }
 
 impl Ledger {
@@ -49,6 +53,7 @@ impl Ledger {
         Ledger {
             duplicates: Duplicates::start(store.clone()),
             sweeper: Sweeper::start(store.clone(), observer.clone()),
+            leaving: AtomicBool::new(false),
             waiters,
             observer,
             store,
@@ -93,15 +98,19 @@ impl Ledger {
     /// An owner's or a person's verb.
     pub async fn apply(&self, key: &ClaimKey, command: Command) -> Result<Reading<Answer>, StoreError> {
         let reading = self.ask(key, &command).await?;
-        if matches!(reading.value, Answer::Applied(_)) && !matches!(command, Command::Renew { .. }) {
-            self.waiters.wake(&key.workspace, key.id);
-        }
         self.tell(key, &command, &reading, false);
         Ok(reading)
     }
 
     pub async fn read(&self, key: &ClaimKey) -> Result<Reading<Option<Claim>>, StoreError> {
         self.store.read(key).await.inspect_err(|error| self.observer.store_failed(key, error))
+    }
+
+    /// Sends those who wait away with what they know: from now on nobody waits. Nothing that is being decided
+    /// is cut off, so nobody becomes an owner without being told.
+    pub fn stop_waiting(&self) {
+        self.leaving.store(true, Ordering::SeqCst);
+        self.waiters.wake_all();
     }
 
     /// Stops the background work, writes what is still to be written behind, and closes the store.
@@ -119,13 +128,13 @@ impl Ledger {
         command: &Command,
         wait: Duration,
     ) -> Result<Reading<Answer>, StoreError> {
-        let deadline = Instant::now() + wait;
+        let deadline = Instant::now() + wait.min(WAIT_MAX);
         let mut waiter = self.waiters.register(&key.workspace, key.id);
         loop {
             self.store.expect_wake(key).await.inspect_err(|error| self.observer.store_failed(key, error))?;
             let reading = self.ask(key, command).await?;
             let Answer::InFlight(claim) = &reading.value else { return Ok(reading) };
-            if Instant::now() >= deadline {
+            if Instant::now() >= deadline || self.leaving.load(Ordering::SeqCst) {
                 return Ok(reading);
             }
             let lease_left = claim.lease_until.since(reading.now);

@@ -36,7 +36,7 @@ mod run;
 mod sweeper;
 
 pub use gate::{Gate, OpenError, StoreUrl};
-pub use guard::{Claimed, Guard, Owner, OwnerError};
+pub use guard::{Claimed, Guard, GuardError, Owner, OwnerError};
 pub use key::{Part, parts};
 pub use ledger::{Decided, Ledger, Observer};
 pub use oncegate_core::{

@@ -8,6 +8,7 @@ use oncegate_core::{Command, OnFailure, OnStoreError, State, Time, Verdict, limi
 use oncegate_store::StoreError;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::time::Instant;
 
 use crate::guard::{Claimed, Guard, Owner, OwnerError};
 use crate::key::Part;
@@ -26,7 +27,8 @@ pub struct Ran<T> {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum How {
-    /// This call ran it, and its outcome is recorded (or will be, as soon as the store is back).
+    /// This call ran it, and its outcome is recorded; or, where the store went away meanwhile, will be if it is back
+    /// before the lease ends.
     First,
     /// An earlier call ran it, this long ago.
     Duplicate { age: Duration },
@@ -72,14 +74,16 @@ impl Guard {
         F: FnOnce(Option<Owner>) -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
-        let key = self.key(key);
-        match self.claim(&key).await {
+        let parts = crate::key::parts(key);
+        let key = self.key_of(&parts);
+        match self.claim_of(&key, Some(&parts)).await {
             Ok(Claimed::Won(owner)) => self.run_owned(owner, effect).await,
             Ok(Claimed::Duplicate { claim, age }) if claim.state == State::Done => {
-                let outcome = claim.outcome.as_deref().unwrap_or(b"null");
-                match serde_json::from_slice(outcome) {
+                let not_readable = |why| Err(RunError::OutcomeNotReadable { age, why });
+                let Some(outcome) = claim.outcome else { return not_readable("it was not kept".into()) };
+                match serde_json::from_slice(&outcome) {
                     Ok(value) => Ok(Ran { value, how: How::Duplicate { age } }),
-                    Err(error) => Err(RunError::OutcomeNotReadable { age, why: error.to_string() }),
+                    Err(error) => not_readable(error.to_string()),
                 }
             }
             Ok(Claimed::Duplicate { age, .. }) => Err(RunError::FailedBefore { age }),
@@ -161,15 +165,21 @@ pub(crate) async fn finish(owner: Owner, verdict: Verdict, outcome: Option<Bytes
     }
 }
 
+/// Past the lease it would be refused: there is an end to it, whatever the store says.
 async fn settle_until_told(owner: Owner, verdict: Verdict, outcome: Option<Bytes>) {
+    let give_up_at = Instant::now() + owner.lease();
     let mut pause = SETTLE_RETRY_MIN;
-    loop {
+    while Instant::now() < give_up_at {
         tokio::time::sleep(pause).await;
         let settle = Command::Settle { token: owner.token(), verdict, outcome: outcome.clone() };
         match owner.apply(settle).await {
             Ok(()) => return,
             Err(OwnerError::Fenced(refusal)) => {
                 tracing::warn!(event = "claim.fenced", claimId = %owner.key().id, %refusal);
+                return;
+            }
+            Err(OwnerError::Store(StoreError::Refused(why))) => {
+                tracing::error!(event = "claim.settle_refused", claimId = %owner.key().id, why);
                 return;
             }
             Err(OwnerError::Store(_)) => pause = (pause * 2).min(SETTLE_RETRY_MAX),

@@ -52,6 +52,16 @@ async fn world(layer: impl FnOnce(oncegate::Guard) -> OnceLayer, wait: Duration)
     World { app, runs, go_on }
 }
 
+#[tokio::test]
+async fn two_callers_with_the_same_key_do_not_get_each_others_responses() {
+    let world = world(OnceLayer::idempotency_key, Duration::ZERO).await;
+    for (caller, answer) in [("alice", "charge 1"), ("bob", "charge 2"), ("alice", "charge 1")] {
+        let request = Request::post("/charge").header("idempotency-key", "k").header("authorization", caller);
+        let response = world.app.clone().oneshot(request.body(Body::from("a")).unwrap()).await.unwrap();
+        assert_eq!(to_bytes(response.into_body(), usize::MAX).await.unwrap(), answer);
+    }
+}
+
 async fn ask(app: &Router, path: &str, key: Option<&str>, body: &str) -> (StatusCode, axum::http::HeaderMap, String) {
     let mut request = Request::post(path);
     if let Some(key) = key {

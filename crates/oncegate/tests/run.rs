@@ -7,8 +7,12 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use oncegate::store::{
     ApiKey, Commit, Committed, DuplicateCount, Keyring, MemoryStore, Page, Query, Reading, Report, Store, StoreError,
+    Waiters,
 };
-use oncegate::{Claim, ClaimKey, Gate, How, OnFailure, OnStoreError, Policy, RunError, State, Time, WorkspaceName};
+use oncegate::{
+    Claim, ClaimKey, Gate, Guard, GuardError, How, OnFailure, OnStoreError, Policy, RunError, State, Time,
+    WorkspaceName,
+};
 
 async fn gate() -> Gate {
     Gate::open("memory:").await.unwrap()
@@ -147,11 +151,41 @@ async fn when_only_the_settle_fails_the_caller_gets_its_answer_and_the_settle_is
 }
 
 #[tokio::test]
+async fn another_fingerprint_under_the_same_key_is_a_mismatch_and_runs_nothing() {
+    let guard = gate().await.guard("g", Policy::default()).unwrap();
+    let run = async |guard: Guard| guard.run(["k"], |_| async { Ok::<_, Io>(1) }).await;
+    assert_eq!(run(guard.clone().made_from("a")).await.unwrap().how, How::First);
+    assert!(matches!(run(guard.clone().made_from("b")).await, Err(RunError::Mismatch)));
+    assert!(matches!(run(guard.made_from("a")).await.unwrap().how, How::Duplicate { .. }));
+}
+
+#[tokio::test]
+async fn the_parts_of_a_key_are_kept_only_where_the_policy_says_so() {
+    for store_parts in [false, true] {
+        let guard = gate().await.guard("g", Policy { store_parts, ..Policy::default() }).unwrap();
+        guard.run([Some("a"), None], |_| async { Ok::<_, Io>(1) }).await.unwrap();
+        let kept = guard.find(&guard.key([Some("a"), None])).await.unwrap().unwrap().parts;
+        assert_eq!(kept.as_deref(), store_parts.then_some(r#"["a",null]"#));
+    }
+}
+
+#[tokio::test]
+async fn a_policy_that_makes_no_sense_is_refused() {
+    let gate = gate().await;
+    let with_lease = |lease| gate.guard("g", Policy { lease, ..Policy::default() });
+    assert!(matches!(with_lease(Duration::ZERO), Err(GuardError::Span { .. })));
+    assert!(matches!(with_lease(Duration::MAX), Err(GuardError::Span { .. })));
+    assert!(matches!(gate.guard("a b", Policy::default()), Err(GuardError::Name(_))));
+}
+
+#[tokio::test]
 async fn an_outcome_too_large_to_keep_is_a_tombstone_and_never_a_second_run() {
     let guard = gate().await.guard("g", Policy::default()).unwrap();
     let large = |_| async { Ok::<_, Io>("x".repeat(2 << 20)) };
     assert_eq!(guard.run(["k"], large).await.unwrap().value.len(), 2 << 20);
     assert!(matches!(guard.run(["k"], large).await, Err(RunError::OutcomeNotReadable { .. })));
+    let anything = guard.run(["k"], |_| async { Ok::<_, Io>(None::<String>) }).await;
+    assert!(matches!(anything, Err(RunError::OutcomeNotReadable { .. })), "not kept is not null");
 }
 
 /// A memory store whose commits from the `from`th on fail, `count` times.
@@ -189,6 +223,9 @@ impl Store for Flaky {
     }
     async fn report(&self) -> Result<Report, StoreError> {
         self.store.report().await
+    }
+    fn attach(&self, waiters: Arc<Waiters>) {
+        self.store.attach(waiters);
     }
     async fn close(&self) {}
 }

@@ -86,7 +86,7 @@ pub struct Claim {
     pub expires_at: Time,
     pub created_at: Time,
     pub settled_at: Option<Time>,
-    /// What the claim was made from; a second caller's must be the same.
+    /// What the claim was made from; a second caller's, if it brings one too, must be the same.
     pub fingerprint: Option<String>,
     pub outcome: Option<Bytes>,
     /// Later callers that met this claim, as last written behind.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use oncegate_core::{Answer, ClaimKey, Command, Token};
+use oncegate_core::{Answer, ClaimKey, Command, Terms, Token};
 
 use super::{LEASE, World, key, settle, terms};
 use crate::{Op, Store};
@@ -92,6 +92,11 @@ pub async fn concurrent_clients_see_one_owner_and_one_outcome(world: World) {
     check(&history);
 }
 
+/// The clock runs for as long as the clients do; a window that ended would allow a second outcome.
+fn for_good() -> Terms {
+    Terms { window: Duration::MAX, ..terms() }
+}
+
 struct Client {
     store: Arc<dyn Store>,
     logical: Arc<AtomicUsize>,
@@ -108,7 +113,7 @@ impl Client {
             match dice % 4 {
                 0 | 1 => {
                     let key = key(&format!("key {}", dice / 4 % KEYS));
-                    if let Answer::Won(claim) = self.call(&key, Command::Claim(terms())).await {
+                    if let Answer::Won(claim) = self.call(&key, Command::Claim(for_good())).await {
                         owned.push((key, claim.token));
                     }
                 }
@@ -118,7 +123,7 @@ impl Client {
                     }
                 }
                 // Sometimes at once, sometimes much too late, sometimes never: a crash.
-                _ if dice % 3 == 0 => {
+                _ if dice.is_multiple_of(3) => {
                     if !owned.is_empty() {
                         let (key, token) = owned.remove(dice / 12 % owned.len());
                         self.call(&key, settle(token, format!("{token} in call {call}"))).await;

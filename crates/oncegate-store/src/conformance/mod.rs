@@ -98,6 +98,7 @@ macro_rules! suite {
             rules::workspaces_do_not_see_each_other,
             rules::a_claim_is_not_there_under_another_guards_name,
             rules::a_commit_is_all_or_nothing,
+            rules::a_commit_that_names_a_key_twice_is_refused,
             rules::one_bad_operation_fails_alone,
             rules::an_outcome_of_the_largest_size_comes_back_byte_for_byte,
             rules::lists_are_newest_first_filtered_and_paged_without_gaps,

@@ -227,6 +227,14 @@ pub async fn a_commit_is_all_or_nothing(world: World) {
     assert_eq!(world.read(&key("c")).await.expect("won").state, State::InFlight);
 }
 
+pub async fn a_commit_that_names_a_key_twice_is_refused(world: World) {
+    let token = world.win(&key("k")).await;
+    let op = |command| Op { key: key("k"), command };
+    let twice = Commit { ops: vec![op(Command::Renew { token, lease: None }), op(settle(token, "1"))] };
+    assert!(matches!(world.store.commit(twice).await, Err(StoreError::Refused(_))));
+    assert!(matches!(world.apply(&key("k"), settle(token, "1")).await, Answer::Applied(_)), "the store goes on");
+}
+
 /// Many operations at once, so that they share a commit; one of them cannot be done.
 pub async fn one_bad_operation_fails_alone(world: World) {
     let too_large = Bytes::from(vec![b'x'; OUTCOME_BYTES_MAX + 1]);
@@ -328,9 +336,5 @@ pub async fn a_waiter_registered_before_the_settle_is_woken(world: World) {
     let mut waiter = waiters.register(&key.workspace, key.id);
     world.store.expect_wake(&key).await.expect("the store is there");
     world.apply(&key, settle(token, "1")).await;
-    // Where every settle is made in this process the settler wakes; where it may be another's the store does.
-    if world.store.report().await.expect("reports").kind != "postgres" {
-        waiters.wake(&key.workspace, key.id);
-    }
     tokio::time::timeout(Duration::from_secs(10), waiter.woken()).await.expect("woken by the settle");
 }

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use http::HeaderMap;
+use http::header::AUTHORIZATION;
 use http::request::Parts;
 
 const HEADER: &str = "idempotency-key";
@@ -24,13 +25,17 @@ impl KeyOf {
     }
 
     /// The parts of the key, or why it is no key.
-    pub fn parts(self, request: &Parts, body: &Bytes) -> Result<[Vec<u8>; 3], &'static str> {
+    ///
+    /// Who asks is a part of it, as far as `Authorization` tells: one caller's key, or words, must not get another
+    /// caller's response.
+    pub fn parts(self, request: &Parts, body: &Bytes) -> Result<[Option<Vec<u8>>; 4], &'static str> {
         let last = match self {
             KeyOf::Content => body.to_vec(),
             KeyOf::Header => header(&request.headers)?.as_bytes().to_vec(),
         };
         let path = request.uri.path_and_query().map_or("/", |path| path.as_str());
-        Ok([request.method.as_str().into(), path.into(), last])
+        let caller = request.headers.get(AUTHORIZATION).map(|value| value.as_bytes().to_vec());
+        Ok([Some(request.method.as_str().into()), Some(path.into()), caller, Some(last)])
     }
 }
 

@@ -54,12 +54,13 @@ pub struct OnceLayer {
 }
 
 impl OnceLayer {
-    /// Requests with an `Idempotency-Key` are guarded under method, path and key; others pass.
+    /// Requests with an `Idempotency-Key` are guarded under method, path, `Authorization` and key; others pass.
     pub fn idempotency_key(guard: Guard) -> Self {
         OnceLayer { guard, key_of: KeyOf::Header, body_bytes_max: BODY_BYTES_MAX }
     }
 
-    /// Every request is guarded under its method, path and exact body: the same again, within the window, is a duplicate.
+    /// Every request is guarded under its method, path, `Authorization` and exact body: the same again, within the
+    /// window, is a duplicate.
     pub fn content(guard: Guard) -> Self {
         OnceLayer { guard, key_of: KeyOf::Content, body_bytes_max: BODY_BYTES_MAX }
     }
@@ -149,11 +150,12 @@ impl OnceLayer {
         };
         let fingerprint = format!("sha256:{:x}", HexOf(Sha256::digest(&body).into()));
         let running = call(inner, Request::from_parts(parts, Either::Left(Full::new(body))));
-        match self.guard.claim_from(&key, Some(fingerprint)).await {
+        match self.guard.clone().made_from(fingerprint).claim(&key).await {
             Ok(Claimed::Won(owner)) => self.run(owner, running).await,
             Ok(Claimed::Duplicate { claim, .. }) => match (claim.state, &claim.outcome) {
                 (State::Done, Some(kept)) => response::replay(kept),
-                _ => refusal(StatusCode::CONFLICT, "it was done before, and its response was not kept"),
+                (State::Done, None) => refusal(StatusCode::CONFLICT, "it was done before; its response was not kept"),
+                _ => refusal(StatusCode::CONFLICT, "it failed before, and is not tried again under this key"),
             },
             Ok(Claimed::InFlight { .. }) => response::in_flight(),
             Ok(Claimed::Mismatch) => refusal(StatusCode::UNPROCESSABLE_ENTITY, "the key was used for another request"),

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, DATE, HeaderName, HeaderValue, LOCATION, RETRY_AFTER, SET_COOKIE};
+use http::response::Parts;
 use http::{HeaderMap, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use oncegate_core::limits::OUTCOME_BYTES_MAX;
@@ -13,8 +14,8 @@ use super::BoxError;
 pub type Whole = Full<Bytes>;
 
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
-/// Room for the head in front of a kept body.
-const HEAD_BYTES_MAX: usize = 32 * 1024;
+/// What a tombstone may keep of `Location`.
+const TOMBSTONE_HEADER_BYTES_MAX: usize = 8 * 1024;
 
 /// What is kept: this as a line of JSON, then the body as it was.
 #[derive(Serialize, Deserialize)]
@@ -30,16 +31,22 @@ impl Kept {
     pub async fn of(response: Response<Whole>) -> (Response<Whole>, Bytes) {
         let (parts, body) = response.into_parts();
         let body = body.collect().await.map_or_else(|never| match never {}, |body| body.to_bytes());
-        let tombstone = body.len() > OUTCOME_BYTES_MAX - HEAD_BYTES_MAX;
-        let headers = replayed(&parts.headers).filter(|(name, _)| !tombstone || *name == LOCATION);
-        let headers = headers.map(|(name, value)| (name.to_string(), value.to_owned())).collect();
+        let whole = Kept::encode(&parts, false, &body);
+        let kept = if whole.len() <= OUTCOME_BYTES_MAX { whole } else { Kept::encode(&parts, true, &[]) };
+        (Response::from_parts(parts, Full::new(body)), kept.into())
+    }
+
+    fn encode(parts: &Parts, tombstone: bool, body: &[u8]) -> Vec<u8> {
+        let of_a_tombstone = |value: &str| value.len() <= TOMBSTONE_HEADER_BYTES_MAX;
+        let headers = replayed(&parts.headers)
+            .filter(|(name, value)| !tombstone || *name == LOCATION && of_a_tombstone(value))
+            .map(|(name, value)| (name.to_string(), value.to_owned()))
+            .collect();
         let head = Kept { status: parts.status.as_u16(), headers, tombstone };
         let mut kept = serde_json::to_vec(&head).expect("a head is JSON");
         kept.push(b'\n');
-        if !tombstone {
-            kept.extend_from_slice(&body);
-        }
-        (Response::from_parts(parts, Full::new(body)), kept.into())
+        kept.extend_from_slice(body);
+        kept
     }
 }
 

@@ -1,0 +1,230 @@
+//! A group: what is written in one transaction, and how each in it is answered.
+//!
+//! Each job is all or nothing by itself: one that fails takes none of the others with it.
+
+use std::sync::Arc;
+
+use oncegate_core::{Answer, Decision, Moment, decide};
+use oncegate_store::{Clock, Commit, Committed, StoreError, Waiters};
+use rusqlite::{Connection, ErrorCode, Statement};
+
+use crate::writer::Job;
+use crate::{failure, moment, rows, store_error};
+
+/// The statements of the hot path, prepared once.
+pub struct Statements<'c> {
+    read: Statement<'c>,
+    create: Statement<'c>,
+    replace: Statement<'c>,
+}
+
+impl<'c> Statements<'c> {
+    pub fn prepare(connection: &'c Connection) -> rusqlite::Result<Self> {
+        Ok(Statements {
+            read: connection.prepare(rows::READ)?,
+            create: connection.prepare(rows::CREATE)?,
+            replace: connection.prepare(rows::REPLACE)?,
+        })
+    }
+}
+
+/// What became of a job within its group.
+pub enum Done {
+    Committed(Committed),
+    All(Vec<Result<Committed, StoreError>>),
+    Worked,
+    Failed(StoreError),
+}
+
+#[derive(Default)]
+pub struct Group {
+    waiting: Vec<Job>,
+    done: Vec<Done>,
+    pub weight: usize,
+}
+
+/// Why nothing of a group was answered well.
+pub struct Failed {
+    error: rusqlite::Error,
+    /// It was COMMIT that failed: the log may have been written, and synced, before that.
+    in_commit: bool,
+}
+
+impl Failed {
+    /// The connection is not to be trusted any more.
+    pub fn is_io(&self) -> bool {
+        self.error.sqlite_error_code() == Some(ErrorCode::SystemIoFailure)
+    }
+
+    fn tell(&self) -> StoreError {
+        match self.in_commit && self.is_io() {
+            true => StoreError::Unknown(self.error.to_string()),
+            false => failure(&self.error),
+        }
+    }
+}
+
+impl From<rusqlite::Error> for Failed {
+    fn from(error: rusqlite::Error) -> Self {
+        Failed { error, in_commit: false }
+    }
+}
+
+impl Group {
+    pub fn push(&mut self, job: Job) {
+        self.weight += job.weight();
+        self.waiting.push(job);
+    }
+
+    /// Runs and commits all of it, then answers each and wakes those who waited for what it settled.
+    pub fn run(
+        mut self,
+        connection: &Connection,
+        statements: &mut Statements<'_>,
+        clock: &dyn Clock,
+        waiters: Option<&Arc<Waiters>>,
+    ) -> Result<(), Failed> {
+        let committed = self.write(connection, statements, clock);
+        if let Err(failed) = &committed {
+            if !connection.is_autocommit() {
+                // Ended already is as good.
+                let _ = connection.execute_batch("ROLLBACK");
+            }
+            tracing::error!(event = "sqlite.commit_failed", error = %failed.error, jobs = self.waiting.len());
+            let told = failed.tell();
+            self.waiting.into_iter().for_each(|job| answer(job, Done::Failed(told.clone()), waiters));
+        } else {
+            self.waiting.into_iter().zip(self.done).for_each(|(job, done)| answer(job, done, waiters));
+        }
+        committed
+    }
+
+    fn write(
+        &mut self,
+        connection: &Connection,
+        statements: &mut Statements<'_>,
+        clock: &dyn Clock,
+    ) -> Result<(), Failed> {
+        if self.waiting.is_empty() {
+            return Ok(());
+        }
+        connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+        // After the lock: time spent waiting for it is not part of anybody's lease.
+        let mut at = moment(connection, clock.now())?;
+        for job in &mut self.waiting {
+            let done = run_alone(job, connection, statements, at);
+            // Some errors (a full disk) end the transaction: then it is everybody's.
+            if connection.is_autocommit() {
+                done?;
+                return Err(ended_by_itself().into());
+            }
+            // A sweep among them has raised the floor for those behind it.
+            if matches!(job, Job::Other(..)) {
+                at = moment(connection, at.now)?;
+            }
+            self.done.push(done.unwrap_or_else(|error| Done::Failed(store_error(error))));
+        }
+        let committed = connection.prepare_cached("COMMIT")?.execute([]);
+        committed.map(drop).map_err(|error| Failed { error, in_commit: true })
+    }
+}
+
+fn ended_by_itself() -> rusqlite::Error {
+    let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_ABORT);
+    rusqlite::Error::SqliteFailure(code, Some("the transaction ended by itself".into()))
+}
+
+/// One job: all of its writes or none, whatever becomes of the others.
+fn run_alone(
+    job: &mut Job,
+    connection: &Connection,
+    statements: &mut Statements<'_>,
+    moment: Moment,
+) -> rusqlite::Result<Done> {
+    match job {
+        Job::Commit(commit, ..) => run_commit(commit, connection, statements, moment).map(Done::Committed),
+        Job::All(commits, ..) => {
+            let mut all = Vec::with_capacity(commits.len());
+            for commit in commits {
+                let committed = run_commit(commit, connection, statements, moment);
+                if connection.is_autocommit() {
+                    return committed.map(Done::Committed);
+                }
+                all.push(committed.map_err(store_error));
+            }
+            Ok(Done::All(all))
+        }
+        Job::Other(work, _) => savepoint(connection, || work.run(connection, moment)).map(|()| Done::Worked),
+        Job::Stop(_) => unreachable!("stops are taken out of the group"),
+    }
+}
+
+fn savepoint<T>(connection: &Connection, run: impl FnOnce() -> rusqlite::Result<T>) -> rusqlite::Result<T> {
+    connection.prepare_cached("SAVEPOINT job")?.execute([])?;
+    let result = run();
+    if !connection.is_autocommit() {
+        if result.is_err() {
+            connection.prepare_cached("ROLLBACK TO job")?.execute([])?;
+        }
+        connection.prepare_cached("RELEASE job")?.execute([])?;
+    }
+    result
+}
+
+fn run_commit(
+    commit: &Commit,
+    connection: &Connection,
+    statements: &mut Statements<'_>,
+    moment: Moment,
+) -> rusqlite::Result<Committed> {
+    match commit.ops.len() {
+        // One statement is atomic by itself.
+        1 => decide_and_write(commit, statements, moment),
+        _ => savepoint(connection, || decide_and_write(commit, statements, moment)),
+    }
+}
+
+fn decide_and_write(commit: &Commit, statements: &mut Statements<'_>, moment: Moment) -> rusqlite::Result<Committed> {
+    let mut answers = Vec::with_capacity(commit.ops.len());
+    let mut writes = Vec::new();
+    for op in &commit.ops {
+        let existing = rows::read(&mut statements.read, &op.key)?;
+        let Decision { write, answer } = decide(&op.key, existing.as_ref(), &op.command, moment);
+        writes.extend(write.map(|next| (existing.is_some(), next)));
+        answers.push(answer);
+    }
+    if answers.iter().all(Answer::is_accepted) {
+        for (exists, next) in &writes {
+            let statement = if *exists { &mut statements.replace } else { &mut statements.create };
+            let written = rows::write(statement, next)?;
+            assert!(written, "nobody writes between the read and the write of one transaction");
+        }
+    }
+    Ok(Committed { answers, now: moment.now })
+}
+
+pub fn answer(job: Job, done: Done, waiters: Option<&Arc<Waiters>>) {
+    let wake = |commit: &Commit, committed: &Committed| {
+        if let Some(waiters) = waiters
+            && committed.is_written()
+        {
+            commit.ops.iter().for_each(|op| waiters.wake_after(op));
+        }
+    };
+    // Callers that have gone away need no answer; what was written stands.
+    match (job, done) {
+        (Job::Commit(commit, caller, _), Done::Committed(committed)) => {
+            wake(&commit, &committed);
+            _ = caller.send(Ok(committed));
+        }
+        (Job::Commit(_, caller, _), Done::Failed(error)) => _ = caller.send(Err(error)),
+        (Job::All(commits, caller, _), Done::All(all)) => {
+            commits.iter().zip(&all).for_each(|(commit, committed)| _ = committed.as_ref().map(|ok| wake(commit, ok)));
+            _ = caller.send(all);
+        }
+        (Job::All(commits, caller, _), Done::Failed(error)) => _ = caller.send(vec![Err(error); commits.len()]),
+        (Job::Other(work, _), Done::Worked) => work.answer(Ok(())),
+        (Job::Other(work, _), Done::Failed(error)) => work.answer(Err(error)),
+        _ => unreachable!("each job is answered in kind"),
+    }
+}
