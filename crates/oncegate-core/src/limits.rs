@@ -10,6 +10,8 @@ pub const KEY_PART_BYTES_MAX: usize = 64 * 1024;
 pub const OUTCOME_BYTES_MAX: usize = 1024 * 1024;
 /// Bytes of a claim's attributes, as JSON.
 pub const ATTRIBUTES_BYTES_MAX: usize = 4 * 1024;
+/// Bytes of the note with which a person says why.
+pub const NOTE_BYTES_MAX: usize = 1024;
 /// Bytes of a fingerprint.
 pub const FINGERPRINT_BYTES_MAX: usize = 255;
 /// Bytes of a workspace's or a guard's name.

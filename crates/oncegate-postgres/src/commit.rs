@@ -1,7 +1,8 @@
 //! COMMIT, and what to believe when its answer does not come.
 //!
 //! A connection that breaks while COMMIT is under way leaves the transaction committed or not, and the caller's
-//! answer depends on which. The server knows: it is asked, over a new connection, by the transaction's id.
+//! answer depends on which. The server knows: it is asked, over a new connection, by the transaction's id. What it
+//! has committed but not yet replicated, where it is to replicate, counts as not known.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +16,7 @@ use crate::server::{CONNECT_PAUSE, Server};
 use crate::write::Seal;
 
 const COMMIT_OUTCOME: &str = include_str!("../sql/commit_outcome.sql");
+const CONFIRM_COMMIT: &str = include_str!("../sql/confirm_commit.sql");
 const END_BACKEND: &str = include_str!("../sql/end_backend.sql");
 
 /// How long to look for the outcome of a COMMIT.
@@ -73,7 +75,10 @@ async fn look(link: &Link, seal: &Seal, evidence: &Write, give_up_at: Instant) -
             Err(fault) => return Err(fault),
         };
         match outcome.as_deref() {
-            Some("committed") if is_there => return Ok(Some(Outcome::Committed)),
+            Some("committed") if is_there => {
+                link.query(CONFIRM_COMMIT, &[]).await?;
+                return Ok(Some(Outcome::Committed));
+            }
             Some("aborted") => return Ok(Some(Outcome::Undone)),
             Some("in progress") => {
                 link.query(END_BACKEND, &[&seal.backend, &seal.transaction]).await?;

@@ -10,6 +10,7 @@ use oncegate_core::{Answer, Claim, ClaimKey, Command, Decision, Moment, Time, To
 use oncegate_store::{Committed, StoreError};
 
 use crate::job::Job;
+use crate::line::InLine;
 use crate::row::Records;
 
 /// One record to be written.
@@ -40,6 +41,12 @@ pub(crate) struct Decided {
 impl AsRef<Job> for Decided {
     fn as_ref(&self) -> &Job {
         &self.job
+    }
+}
+
+impl InLine for Decided {
+    fn into_followers(self) -> Vec<Job> {
+        self.followers
     }
 }
 

@@ -6,6 +6,8 @@ use oncegate_core::{ClaimKey, Command};
 use oncegate_store::{Commit, Committed, StoreError};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
+use crate::line::InLine;
+
 /// From the call to the last moment at which a lane may still take it up.
 const TAKEN_UP_WITHIN: Duration = Duration::from_millis(2500);
 /// How often a commit may lose its race before it is given up.
@@ -67,6 +69,12 @@ impl Job {
 impl AsRef<Job> for Job {
     fn as_ref(&self) -> &Job {
         self
+    }
+}
+
+impl InLine for Job {
+    fn into_followers(self) -> Vec<Job> {
+        vec![]
     }
 }
 

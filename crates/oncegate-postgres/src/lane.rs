@@ -146,8 +146,10 @@ impl Lane {
 }
 
 async fn undo(link: &Link) {
-    // If this fails the link is broken, and the server undoes it by itself.
-    let _ = link.within(link.client.batch_execute("ROLLBACK")).await;
+    // Where the link is broken, or breaks now, the server undoes it by itself.
+    if link.is_usable() {
+        let _ = link.within(link.client.batch_execute("ROLLBACK")).await;
+    }
 }
 
 /// Answers those that no lane takes in time, until the queue is finished.

@@ -10,6 +10,8 @@
 //! What is not an operation on a claim goes over a `desk`. Settled claims that somebody waits for are announced
 //! on the channel `oncegate_<schema>` (`listen`).
 //!
+//! Everything is in a schema of its own, `oncegate` unless the options say otherwise.
+//!
 //! Needs PostgreSQL 14. Connections are not encrypted: a URL that asks for it is refused.
 
 mod batch;

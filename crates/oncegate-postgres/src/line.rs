@@ -9,6 +9,11 @@ use crate::job::Job;
 const BATCH_MAX: usize = 512;
 const BATCH_WEIGHT_MAX: usize = 8 * 1024;
 
+/// What stands in a line: a commit, and those that wait for what becomes of it.
+pub(crate) trait InLine: AsRef<Job> {
+    fn into_followers(self) -> Vec<Job>;
+}
+
 pub(crate) struct Line<T>(VecDeque<T>);
 
 impl<T> Default for Line<T> {
@@ -17,7 +22,7 @@ impl<T> Default for Line<T> {
     }
 }
 
-impl<T: AsRef<Job>> Line<T> {
+impl<T: InLine> Line<T> {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -34,28 +39,31 @@ impl<T: AsRef<Job>> Line<T> {
         self.0.extend(items);
     }
 
-    /// Those in front, up to a batch of them; one that is to be alone is alone.
-    pub fn take_batch(&mut self) -> Vec<T> {
+    /// Those in front, up to a batch of them; one that is to be alone is alone. Beside them, those who followed
+    /// somebody whom nobody waits for any more: they are to begin again.
+    pub fn take_batch(&mut self) -> (Vec<T>, Vec<Job>) {
         let mut batch: Vec<T> = vec![];
+        let mut orphans = vec![];
         let mut weight = 0;
         while let Some(next) = self.0.front().map(T::as_ref) {
             let is_full = batch.len() >= BATCH_MAX || weight + next.weight() > BATCH_WEIGHT_MAX;
             if !batch.is_empty() && (next.alone || is_full) {
                 break;
             }
-            let (alone, is_abandoned) = (next.alone, next.is_abandoned());
-            weight += next.weight();
+            let (alone, is_abandoned, own_weight) = (next.alone, next.is_abandoned(), next.weight());
             let item = self.0.pop_front().expect("there is one in front");
             // Nothing has been written of it, and nobody wants it to be.
             if is_abandoned {
+                orphans.extend(item.into_followers().into_iter().filter(|job| !job.is_abandoned()));
                 continue;
             }
+            weight += own_weight;
             batch.push(item);
             if alone {
                 break;
             }
         }
-        batch
+        (batch, orphans)
     }
 
     /// Those in front that have been in line for too long. The line is in the order of their coming.

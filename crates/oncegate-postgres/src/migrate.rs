@@ -17,6 +17,10 @@ const STEPS: [(i64, &str, &str); 2] = [
     (2, "keyring", include_str!("../migrations/0002_keyring.sql")),
 ];
 
+const SCHEMA_STATE: &str = include_str!("../sql/schema_state.sql");
+const CREATE_LIST: &str = "CREATE TABLE schema_migrations (
+    version bigint PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now())";
+
 /// The version that this build needs.
 pub(crate) const SCHEMA_VERSION: i64 = STEPS[STEPS.len() - 1].0;
 
@@ -32,45 +36,82 @@ pub async fn migrations(url: &str, options: &Options) -> Result<Vec<Migration>, 
 /// Applies the steps that are pending, and returns them.
 pub async fn migrate(url: &str, options: &Options) -> Result<Vec<Migration>, StoreError> {
     let link = Link::open(Arc::new(Server::new(url, options)?)).await?;
-    Ok(apply_pending(&link).await?)
+    apply_pending(&link).await
 }
 
 /// Applies what is pending. The time limits of ordinary statements do not hold here: an index may take its time.
-pub(crate) async fn apply_pending(link: &Link) -> Result<Vec<Migration>, Fault> {
-    let create_schema = match link.server.schema() {
-        Some(schema) => format!("CREATE SCHEMA IF NOT EXISTS \"{schema}\";"),
-        None => String::new(),
-    };
-    let begin = format!(
-        "BEGIN; SET LOCAL statement_timeout = 0; SELECT pg_advisory_xact_lock({LOCK}); {create_schema}
-         CREATE TABLE IF NOT EXISTS schema_migrations (
-             version bigint PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now());"
-    );
-    link.client.batch_execute(&begin).await?;
-    let pending: Vec<Migration> = list(&applied(link).await?).into_iter().filter(|step| !step.applied).collect();
-    for Migration { version, name, sql, .. } in &pending {
-        let recorded = format!("{sql}; INSERT INTO schema_migrations (version, name) VALUES ({version}, '{name}');");
-        link.client.batch_execute(&recorded).await?;
+pub(crate) async fn apply_pending(link: &Link) -> Result<Vec<Migration>, StoreError> {
+    let begin = format!("BEGIN; SET LOCAL statement_timeout = 0; SELECT pg_advisory_xact_lock({LOCK});");
+    run(link, &begin).await?;
+    let pending = pending(link).await?;
+    if !pending.is_empty() {
+        prepare_schema(link).await?;
     }
-    link.client.batch_execute("COMMIT").await?;
+    for Migration { version, name, sql, .. } in &pending {
+        run(link, &format!("{sql}; INSERT INTO schema_migrations (version, name) VALUES ({version}, '{name}');"))
+            .await?;
+    }
+    run(link, "COMMIT").await?;
     Ok(pending)
+}
+
+/// Sees to the schema and its list of steps. What is there is not created again: not even `IF NOT EXISTS`, which
+/// needs the privilege to create all the same.
+async fn prepare_schema(link: &Link) -> Result<(), StoreError> {
+    let Server { schema, place, .. } = &*link.server;
+    let rows = link.query(SCHEMA_STATE, &[schema]).await?;
+    let state = rows.first().ok_or_else(|| Fault::Unable("the server says nothing of the schema".into()))?;
+    let (is_there, has_list, role): (bool, bool, &str) = (state.get(0), state.get(1), state.get(2));
+    if !is_there {
+        let hint = format!("CREATE SCHEMA {schema} AUTHORIZATION \"{role}\"");
+        let created = run(link, &format!("CREATE SCHEMA \"{schema}\"")).await;
+        created.map_err(|fault| denied(fault, &format!("create the schema {schema} in {place}"), &hint))?;
+    }
+    if !has_list {
+        let hint = format!("GRANT USAGE, CREATE ON SCHEMA {schema} TO \"{role}\"");
+        let created = run(link, CREATE_LIST).await;
+        created.map_err(|fault| denied(fault, &format!("create tables in the schema {schema} of {place}"), &hint))?;
+    }
+    Ok(())
+}
+
+async fn run(link: &Link, sql: &str) -> Result<(), Fault> {
+    Ok(link.client.batch_execute(sql).await?)
+}
+
+fn denied(fault: Fault, what: &str, hint: &str) -> StoreError {
+    match fault {
+        Fault::Unable(why) => StoreError::Refused(format!("cannot {what}: {why}. hint: as its owner, run: {hint}")),
+        fault => fault.into(),
+    }
 }
 
 /// Refuses a schema that this build cannot work with.
 pub(crate) async fn check(link: &Link) -> Result<(), StoreError> {
-    let pending: Vec<String> = list(&applied(link).await?)
-        .into_iter()
-        .filter(|step| !step.applied)
-        .map(|step| format!("{:04}_{}", step.version, step.name))
-        .collect();
+    let pending = pending(link).await?;
     if pending.is_empty() {
         return Ok(());
     }
+    let names: Vec<String> = pending.iter().map(|step| format!("{:04}_{}", step.version, step.name)).collect();
     Err(StoreError::Refused(format!(
-        "the schema in {} is not up to date; pending: {}; run `oncegate migrate`",
+        "the schema {} in {} is not up to date; pending: {}; run `oncegate migrate`",
+        link.server.schema,
         link.server.place,
-        pending.join(", ")
+        names.join(", ")
     )))
+}
+
+/// The steps that the schema has not had. Of one that has had steps unknown to this build nothing can be said.
+async fn pending(link: &Link) -> Result<Vec<Migration>, StoreError> {
+    let applied = applied(link).await?;
+    if let Some(newest) = applied.last().filter(|newest| **newest > SCHEMA_VERSION) {
+        let Server { schema, place, .. } = &*link.server;
+        return Err(StoreError::Refused(format!(
+            "the schema {schema} in {place} is version {newest}; this program knows versions up to {SCHEMA_VERSION}. \
+             hint: run the newer oncegate that wrote it"
+        )));
+    }
+    Ok(list(&applied).into_iter().filter(|step| !step.applied).collect())
 }
 
 async fn applied(link: &Link) -> Result<BTreeSet<i64>, Fault> {

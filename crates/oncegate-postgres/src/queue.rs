@@ -11,7 +11,7 @@ use tokio::sync::{Notify, Semaphore, oneshot};
 
 use crate::decide::Decided;
 use crate::job::{Job, Reply, weigh};
-use crate::line::Line;
+use crate::line::{InLine, Line};
 
 /// What may be on its way, by [`weigh`].
 const QUEUE_WEIGHT_MAX: usize = 128 * 1024;
@@ -91,13 +91,17 @@ impl Queue {
         self.next(&self.some_decided, |lines| &mut lines.decided).await
     }
 
-    async fn next<T: AsRef<Job>>(&self, some: &Notify, line: fn(&mut Lines) -> &mut Line<T>) -> Option<Vec<T>> {
+    async fn next<T: InLine>(&self, some: &Notify, line: fn(&mut Lines) -> &mut Line<T>) -> Option<Vec<T>> {
         loop {
             let mut ready = std::pin::pin!(some.notified());
             ready.as_mut().enable();
             {
                 let mut lines = self.lock();
-                let batch = line(&mut lines).take_batch();
+                let (batch, orphans) = line(&mut lines).take_batch();
+                if !orphans.is_empty() {
+                    lines.unread.push_front(orphans);
+                    self.some_unread.notify_one();
+                }
                 if !line(&mut lines).is_empty() {
                     some.notify_one();
                 }

@@ -22,7 +22,8 @@ pub(crate) struct Records {
 pub(crate) async fn read(link: &Link, keys: &[&ClaimKey]) -> Result<Records, Fault> {
     let workspaces: Vec<&str> = keys.iter().map(|key| key.workspace.as_str()).collect();
     let ids: Vec<&[u8]> = keys.iter().map(|key| &key.id.as_bytes()[..]).collect();
-    let rows = link.query(READ_CLAIMS, &[&link.server.injected_time(), &workspaces, &ids]).await?;
+    let guards: Vec<&str> = keys.iter().map(|key| key.guard.as_str()).collect();
+    let rows = link.query(READ_CLAIMS, &[&link.server.injected_time(), &workspaces, &ids, &guards]).await?;
     let first = rows.first().ok_or_else(|| Fault::Unable("the table `meta` has lost its row".into()))?;
     let moment = Moment { now: Time::from_micros(first.get(0)), token_floor: Token(first.get(1)) };
     let mut claims = vec![None; keys.len()];

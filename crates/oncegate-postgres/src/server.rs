@@ -17,6 +17,8 @@ pub(crate) const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 pub(crate) const CONNECT_PAUSE: Duration = Duration::from_millis(250);
 /// For any one statement. Less than the server's own limit in `session.sql`: we give up first.
 pub(crate) const STATEMENT_WITHIN: Duration = Duration::from_millis(2500);
+/// Where the tables are unless somebody says otherwise.
+const SCHEMA: &str = "oncegate";
 /// An identifier of PostgreSQL has 63 bytes; the channel's name needs some of them.
 const SCHEMA_BYTES_MAX: usize = 48;
 
@@ -29,7 +31,7 @@ const LANES: usize = 2;
 pub struct Options {
     /// Tests bring their own time; otherwise it is the server's.
     pub clock: Option<Arc<ManualClock>>,
-    /// Where the tables are; otherwise where the server's `search_path` says.
+    /// Where the tables are, and nothing of anybody else's; otherwise `oncegate`. Created if it is missing.
     pub schema: Option<String>,
     /// Connections that write and commit, each a batch at a time. Few: what waits for one shares its COMMIT.
     pub lanes: usize,
@@ -50,7 +52,7 @@ pub(crate) type Raw = (Client, Connection<Socket, NoTlsStream>);
 pub(crate) struct Server {
     config: Config,
     clock: Option<Arc<ManualClock>>,
-    schema: Option<String>,
+    pub schema: String,
     session: String,
     /// For people: host, port and database, without credentials.
     pub place: String,
@@ -80,22 +82,16 @@ impl Server {
             .keepalives_idle(Duration::from_secs(10))
             .keepalives_interval(Duration::from_secs(2))
             .keepalives_retries(3);
-        let mut session = SESSION.to_owned();
-        if let Some(schema) = &options.schema {
-            check_schema(schema)?;
-            session.push_str(&format!("SET search_path = \"{schema}\";"));
-        }
+        let schema = options.schema.as_deref().unwrap_or(SCHEMA).to_owned();
+        check_schema(&schema)?;
+        let session = format!("{SESSION}SET search_path = \"{schema}\";");
         let place = place(&config);
-        Ok(Server { config, clock: options.clock.clone(), schema: options.schema.clone(), session, place })
+        Ok(Server { config, clock: options.clock.clone(), schema, session, place })
     }
 
     /// The time that tests inject; the server's own clock where it is `None`.
     pub fn injected_time(&self) -> Option<i64> {
         self.clock.as_ref().map(|clock| clock.now().micros())
-    }
-
-    pub fn schema(&self) -> Option<&str> {
-        self.schema.as_deref()
     }
 
     /// A connection, as yet without its session: its driver is not running.

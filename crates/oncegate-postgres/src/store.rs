@@ -52,7 +52,7 @@ impl PostgresStore {
         } else {
             migrate::check(&link).await?;
         }
-        let channel = Arc::new(Channel::of_schema(&schema(&link).await?));
+        let channel = Arc::new(Channel::of_schema(&server.schema));
         let queue = Arc::new(Queue::new());
         let mut lanes = JoinSet::new();
         let lane = || Lane { queue: queue.clone(), server: server.clone(), channel: channel.clone() };
@@ -67,13 +67,6 @@ impl PostgresStore {
         let back = Desk::new(server.clone());
         Ok(PostgresStore { server, queue, channel, front, back, lanes: Mutex::new(lanes), listener })
     }
-}
-
-/// Where the tables turned out to be.
-async fn schema(link: &crate::link::Link) -> Result<String, Fault> {
-    let rows = link.query("SELECT current_schema()::text", &[]).await?;
-    let schema = rows.first().and_then(|row| row.get::<_, Option<String>>(0));
-    schema.ok_or_else(|| Fault::Unable("the search_path of this role names no schema".into()))
 }
 
 #[async_trait]

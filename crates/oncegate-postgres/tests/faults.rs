@@ -1,4 +1,4 @@
-//! What holds when the network or the server breaks under the store.
+//! What holds when the network or the server breaks under the store, or a caller goes away.
 
 mod support;
 
@@ -10,7 +10,7 @@ use oncegate_postgres::{Options, PostgresStore};
 use oncegate_store::conformance::{LEASE, START, WINDOW, key, settle, terms};
 use oncegate_store::{Clock, ManualClock, Op, Store, StoreError};
 use support::proxy::{Mode, Proxy};
-use support::{Schema, connect};
+use support::{Schema, connect, server_url};
 
 /// A store behind a proxy, and one that goes straight to the same server.
 struct Broken {
@@ -238,6 +238,42 @@ async fn terminated_backends_cost_no_acknowledged_work_and_give_no_wrong_answer(
             assert_eq!((record.token, record.state, record.version), (token, State::Done, 2));
         }
     }
+}
+
+// On one thread: both are in line before any lane runs, and so are read together.
+#[tokio::test]
+#[ignore = "needs PostgreSQL: run make test"]
+async fn who_follows_a_caller_that_went_away_is_served_all_the_same() {
+    let schema = Schema::create().await;
+    let options = Options { lanes: 1, ..schema.options(None) };
+    let store = Arc::new(PostgresStore::open(&server_url(), options).await.expect("opens"));
+    let token = win(&*store, &key("held")).await;
+
+    // The one lane that writes waits for a row.
+    let holder = connect().await;
+    let hold = format!("BEGIN; SELECT FROM {}.claims FOR UPDATE", schema.name);
+    holder.batch_execute(&hold).await.expect("locks");
+    let settling = tokio::spawn({
+        let store = store.clone();
+        async move { apply(&*store, &key("held"), settle(token, "1")).await }
+    });
+    let is_waited_for =
+        "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pg_backend_pid() = ANY (pg_blocking_pids(pid)))";
+    while !holder.query_one(is_waited_for, &[]).await.expect("reads").get::<_, bool>(0) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+
+    let key = key("k");
+    let (mut first, mut second) = (Box::pin(win(&*store, &key)), Box::pin(win(&*store, &key)));
+    assert!(futures::poll!(&mut first).is_pending() && futures::poll!(&mut second).is_pending());
+    // So long that both have been read.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    drop(first);
+    holder.batch_execute("ROLLBACK").await.expect("unlocks");
+    let token = second.await;
+    let record = store.read(&key).await.expect("reads").value.expect("is there");
+    assert_eq!((record.token, record.version), (token, 1));
+    assert!(matches!(settling.await.expect("does not panic"), Ok(Answer::Applied(_))));
 }
 
 #[tokio::test]

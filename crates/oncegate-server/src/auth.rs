@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, RwLock};
 
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, Uri, header};
 use oncegate::WorkspaceName;
 use oncegate::store::{ApiKey, KeyHash, Role, Store, StoreError};
 use sha2::{Digest, Sha256};
@@ -92,26 +92,25 @@ impl Keys {
         self.snapshot().is_empty()
     }
 
-    pub fn authenticate(&self, headers: &HeaderMap) -> Result<Caller, Problem> {
+    pub fn authenticate(&self, uri: &Uri, headers: &HeaderMap) -> Result<Caller, Problem> {
         let keys = self.snapshot();
-        let named = named_workspace(headers)?;
         if keys.is_empty() {
-            self.check_local(headers)?;
-            let workspace = named.unwrap_or_else(WorkspaceName::default_workspace);
+            self.check_local(uri, headers)?;
+            let workspace = named_workspace(headers)?.unwrap_or_else(WorkspaceName::default_workspace);
             return Ok(Caller { workspace, role: Role::Admin, name: "local".into() });
         }
         let key = bearer(headers)
             .and_then(|secret| verify(&keys, secret))
             .ok_or_else(|| Kind::Unauthorized.because("the request has no valid API key"))?;
-        if named.is_some_and(|named| named != key.workspace) {
+        if named_workspace(headers)?.is_some_and(|named| named != key.workspace) {
             return Err(Kind::Forbidden.because("the key is not for the workspace that the request names"));
         }
         Ok(Caller { workspace: key.workspace.clone(), role: key.role, name: key.id.clone() })
     }
 
     /// For what needs no key: open to all once there are keys, and to this machine alone before.
-    pub fn check_nearby(&self, headers: &HeaderMap) -> Result<(), Problem> {
-        if self.is_open() { self.check_local(headers) } else { Ok(()) }
+    pub fn check_nearby(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
+        if self.is_open() { self.check_local(uri, headers) } else { Ok(()) }
     }
 
     fn snapshot(&self) -> Arc<HashMap<String, ApiKey>> {
@@ -119,15 +118,22 @@ impl Keys {
     }
 
     /// Against pages of other sites (and names that resolve to us), which a browser on this machine may have open.
-    fn check_local(&self, headers: &HeaderMap) -> Result<(), Problem> {
-        let text = |name: header::HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
-        let host = text(header::HOST).unwrap_or_default();
+    fn check_local(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
+        // Said twice, or in letters that cannot be read, is said wrongly.
+        let text = |name: header::HeaderName| {
+            let mut values = headers.get_all(name).iter();
+            let value = values.next()?;
+            Some(value.to_str().ok().filter(|_| values.next().is_none()).unwrap_or_default())
+        };
+        let host = text(header::HOST).unwrap_or_default().to_ascii_lowercase();
+        let host = host.as_str();
         let listen = *self.listen.read().expect("no holder of this lock panics");
-        if !is_our_name(host, listen) {
+        let in_uri = uri.authority().map(|authority| authority.as_str().to_ascii_lowercase());
+        if !is_our_name(host, listen) || in_uri.is_some_and(|name| !is_our_name(&name, listen)) {
             return Err(Kind::Forbidden
                 .because(format!("without keys the server answers as {listen} or localhost, not as {host:?}")));
         }
-        if let Some(site) = headers.get("sec-fetch-site").and_then(|value| value.to_str().ok())
+        if let Some(site) = text(header::HeaderName::from_static("sec-fetch-site"))
             && !matches!(site, "same-origin" | "none")
         {
             return Err(Kind::Forbidden.because("without keys the server does not answer cross-site requests"));
@@ -188,7 +194,11 @@ mod tests {
     }
 
     fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
-        pairs.iter().map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_str(value).unwrap())).collect()
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            headers.append(*name, HeaderValue::from_str(value).unwrap());
+        }
+        headers
     }
 
     fn kept(new: &NewKey, revoked_at: Option<Time>) -> ApiKey {
@@ -209,11 +219,16 @@ mod tests {
             &[("host", "127.0.0.1:4600")][..],
             &[("host", "localhost:4600")],
             &[("host", "localhost")],
+            &[("host", "LOCALHOST:4600")],
             &[("host", "localhost:4600"), ("origin", "http://localhost:4600"), ("sec-fetch-site", "same-origin")],
             &[("host", "localhost:4600"), ("sec-fetch-site", "none")],
         ];
         for request in answered {
-            assert_eq!(open.authenticate(&headers(request)).unwrap().workspace.as_str(), "default", "{request:?}");
+            assert_eq!(
+                open.authenticate(&Uri::default(), &headers(request)).unwrap().workspace.as_str(),
+                "default",
+                "{request:?}"
+            );
         }
         let refused = [
             &[][..],
@@ -222,23 +237,31 @@ mod tests {
             &[("host", "127.0.0.1:80")],
             &[("host", "localhost:4600"), ("origin", "http://evil.example")],
             &[("host", "localhost:4600"), ("origin", "null")],
+            &[("host", "localhost:4600"), ("host", "localhost:4600")],
+            &[("host", "localhost:4600"), ("origin", "http://localhost:4600"), ("origin", "http://evil.example")],
             &[("host", "localhost:4600"), ("sec-fetch-site", "cross-site")],
             &[("host", "localhost:4600"), ("sec-fetch-site", "same-site")],
         ];
         for request in refused {
-            assert_eq!(open.authenticate(&headers(request)).unwrap_err().kind, Kind::Forbidden, "{request:?}");
+            assert_eq!(
+                open.authenticate(&Uri::default(), &headers(request)).unwrap_err().kind,
+                Kind::Forbidden,
+                "{request:?}"
+            );
         }
+        let elsewhere: Uri = "http://evil.example/api/claims".parse().unwrap();
+        assert!(open.authenticate(&elsewhere, &headers(&[("host", "localhost")])).is_err());
         let other = headers(&[("host", "localhost"), (WORKSPACE_HEADER, "acme")]);
-        assert_eq!(open.authenticate(&other).unwrap().workspace.as_str(), "acme");
+        assert_eq!(open.authenticate(&Uri::default(), &other).unwrap().workspace.as_str(), "acme");
         let bad = headers(&[("host", "localhost"), (WORKSPACE_HEADER, "a b")]);
-        assert_eq!(open.authenticate(&bad).unwrap_err().kind, Kind::InvalidRequest);
+        assert_eq!(open.authenticate(&Uri::default(), &bad).unwrap_err().kind, Kind::InvalidRequest);
     }
 
     #[test]
     fn with_keys_only_a_live_key_is_answered_and_all_others_alike() {
         let (live, revoked, stranger) = (NewKey::generate(), NewKey::generate(), NewKey::generate());
         let closed = keys("0.0.0.0:4600", vec![kept(&live, None), kept(&revoked, Some(Time::from_micros(2)))]);
-        let ask = |value: &str| closed.authenticate(&headers(&[("authorization", value)]));
+        let ask = |value: &str| closed.authenticate(&Uri::default(), &headers(&[("authorization", value)]));
         let caller = ask(&format!("Bearer {}", live.secret)).unwrap();
         assert_eq!((caller.workspace.as_str(), caller.role), ("acme", Role::Send));
         assert!(caller.require(Role::Send).is_ok());
@@ -252,7 +275,7 @@ mod tests {
             "Bearer".into(),
             format!("Basic {}", live.secret),
         ];
-        let without = closed.authenticate(&headers(&[("host", "localhost:4600")])).unwrap_err();
+        let without = closed.authenticate(&Uri::default(), &headers(&[("host", "localhost:4600")])).unwrap_err();
         for value in wrong.iter().filter(|value| !value.ends_with(&live.secret) || value.starts_with("Basic")) {
             let problem = ask(value).unwrap_err();
             assert_eq!((problem.kind, &problem.detail), (without.kind, &without.detail), "{value}");
@@ -264,6 +287,9 @@ mod tests {
         let revoked = NewKey::generate();
         let closed = keys("127.0.0.1:4600", vec![kept(&revoked, Some(Time::from_micros(2)))]);
         assert!(!closed.is_open());
-        assert_eq!(closed.authenticate(&headers(&[("host", "localhost")])).unwrap_err().kind, Kind::Unauthorized);
+        assert_eq!(
+            closed.authenticate(&Uri::default(), &headers(&[("host", "localhost")])).unwrap_err().kind,
+            Kind::Unauthorized
+        );
     }
 }

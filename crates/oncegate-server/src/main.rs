@@ -7,6 +7,7 @@ mod cli;
 mod config;
 mod log;
 mod observe;
+mod patience;
 mod problem;
 mod rate;
 mod serve;

@@ -17,6 +17,11 @@ pub fn install_metrics() -> PrometheusHandle {
     let handle = PrometheusBuilder::new().install_recorder().expect("metrics are installed once");
     metrics::describe_counter!("oncegate_decisions_total", "Commands on claims, by guard and answer.");
     metrics::describe_counter!("oncegate_duplicates_stopped_total", "Callers that were told not to go ahead.");
+    metrics::describe_counter!(
+        "oncegate_duplicate_guard_errors_total",
+        "Effects let through unguarded, the store being away."
+    );
+    metrics::describe_counter!("oncegate_log_lines_dropped_total", "Log lines that nobody read in time.");
     metrics::describe_counter!("oncegate_store_errors_total", "Operations that the store did not answer.");
     metrics::describe_counter!("oncegate_swept_claims_total", "Expired claims removed.");
     metrics::describe_counter!("oncegate_http_requests_total", "HTTP responses, by status.");

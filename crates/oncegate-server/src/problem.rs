@@ -91,7 +91,13 @@ impl Kind {
     }
 
     pub fn because(self, detail: impl Into<Cow<'static, str>>) -> Problem {
-        Problem { kind: self, detail: detail.into(), retry_after_seconds: None, more: vec![] }
+        Problem {
+            kind: self,
+            detail: detail.into(),
+            retry_after_seconds: None,
+            more: vec![],
+            request_id: uuid::Uuid::now_v7(),
+        }
     }
 }
 
@@ -103,6 +109,7 @@ pub struct Problem {
     pub retry_after_seconds: Option<u64>,
     /// What a program may want to read, beside the standard members.
     more: Vec<(&'static str, Value)>,
+    request_id: uuid::Uuid,
 }
 
 impl Problem {
@@ -115,16 +122,15 @@ impl Problem {
         self
     }
 
-    /// A request id for the document, which the log has too.
-    fn log(&self) -> uuid::Uuid {
-        let (problem, status, request_id) = (self.kind.name(), self.kind.code(), uuid::Uuid::now_v7());
+    /// The log has the request id too: of our own errors always, of the callers' at the level `debug`.
+    pub fn log(&self) {
+        let (problem, status, request_id) = (self.kind.name(), self.kind.code(), self.request_id);
         if status >= 500 {
             tracing::error!(event = "http.problem", problem, status, requestId = %request_id, detail = %self.detail);
         } else {
             // Without the detail: it repeats to the sender what they sent, which may be personal data.
             tracing::debug!(event = "http.problem", problem, status, requestId = %request_id);
         }
-        request_id
     }
 }
 
@@ -136,7 +142,7 @@ impl Serialize for Problem {
         document.serialize_entry("status", &self.kind.code())?;
         document.serialize_entry("detail", &self.detail)?;
         document.serialize_entry("hint", self.kind.hint())?;
-        document.serialize_entry("requestId", &format_args!("{}", self.log()))?;
+        document.serialize_entry("requestId", &format_args!("{}", self.request_id))?;
         if let Some(seconds) = self.retry_after_seconds {
             document.serialize_entry("retryAfterSeconds", &seconds)?;
         }
@@ -149,6 +155,7 @@ impl Serialize for Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
+        self.log();
         let (status, retry_after) = (self.kind.status(), self.retry_after_seconds);
         let body = serde_json::to_vec(&self).expect("problems are JSON");
         let mut response = Response::new(Body::from(body));

@@ -8,7 +8,7 @@ use oncegate::WorkspaceName;
 
 use crate::problem::{Kind, Problem};
 
-/// Buckets kept; beyond it the full ones, which say nothing, are dropped.
+/// Buckets kept. Past it those that are full again, which say nothing, are dropped; and if none is, newcomers share one.
 const BUCKETS_MAX: usize = 10_000;
 
 pub struct Rates {
@@ -59,11 +59,14 @@ impl Rates {
         }
         let full = self.per_second as f64;
         let mut buckets = self.buckets.lock().expect("no holder of this lock panics");
-        if buckets.len() >= BUCKETS_MAX {
-            buckets.retain(|_, bucket| now.duration_since(bucket.at).as_secs() < 1);
+        let refilled = |bucket: &Bucket| bucket.left + now.duration_since(bucket.at).as_secs_f64() * full;
+        if buckets.len() >= BUCKETS_MAX && !buckets.contains_key(workspace) {
+            buckets.retain(|_, bucket| refilled(bucket) < full);
         }
-        let bucket = buckets.entry(workspace.clone()).or_insert(Bucket { left: full, at: now });
-        bucket.left = (bucket.left + now.duration_since(bucket.at).as_secs_f64() * full).min(full);
+        let crowded = buckets.len() >= BUCKETS_MAX && !buckets.contains_key(workspace);
+        let name = if crowded { WorkspaceName::default_workspace() } else { workspace.clone() };
+        let bucket = buckets.entry(name).or_insert(Bucket { left: full, at: now });
+        bucket.left = refilled(bucket).min(full);
         bucket.at = now;
         Some(spend(bucket, full))
     }

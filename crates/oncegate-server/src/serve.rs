@@ -1,28 +1,37 @@
 //! `oncegate serve`: opens the store, listens, answers, and stops without losing anything.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::StatusCode;
+use axum::http::{Request, StatusCode};
+use axum::response::{IntoResponse, Response};
+use futures::FutureExt;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
-use hyper_util::service::TowerToHyperService;
 use metrics::{Counter, counter, gauge};
 use oncegate::Ledger;
 use oncegate::store::Store;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tower::ServiceExt;
 
-use crate::api::{self, App};
+use crate::api::{self, App, Bodies};
 use crate::auth::Keys;
 use crate::cli::Failure;
 use crate::config::Config;
 use crate::observe::{self, Telemetry};
+use crate::patience::Patient;
+use crate::problem::Kind;
 use crate::rate::Rates;
 
 /// How long a client may take to send its headers.
@@ -38,10 +47,10 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 pub async fn serve(config: Config) -> Result<(), Failure> {
     let metrics = observe::install_metrics();
+    allow_many_files(config.limits.connections);
     let store = crate::cli::open_store(&config).await?;
     warn_of_weaknesses(&*store).await;
-    let (stop, stopping) = watch::channel(false);
-    let app = start(config, store, metrics, stopping).await?;
+    let app = start(config, store, metrics).await?;
     let listener = TcpListener::bind(app.config.listen).await.map_err(|error| {
         Failure::new(format!("cannot listen on {}: {error}", app.config.listen))
             .hint("oncegate serve --listen 127.0.0.1:0 takes a free port")
@@ -52,7 +61,7 @@ pub async fn serve(config: Config) -> Result<(), Failure> {
     let signals = Signals::listen().map_err(|error| Failure::new(format!("cannot listen for signals: {error}")))?;
     announce(&app.config, address);
     let refresher = tokio::spawn(refresh_keys(app.clone()));
-    accept_until_stopped(listener, app.clone(), signals, stop).await;
+    accept_until_stopped(listener, app.clone(), signals).await;
     refresher.abort();
     app.ledger.close().await;
     tracing::info!(event = "server.stopped");
@@ -63,7 +72,6 @@ async fn start(
     config: Config,
     store: Arc<dyn Store>,
     metrics: metrics_exporter_prometheus::PrometheusHandle,
-    stopping: watch::Receiver<bool>,
 ) -> Result<Arc<App>, Failure> {
     let keys = Keys::load(&*store, config.listen).await?;
     if keys.is_open() && !config.listen.ip().is_loopback() {
@@ -75,7 +83,15 @@ async fn start(
     }
     let rates = Rates::new(config.limits.rate.map_or(0, u64::from));
     let ledger = Ledger::start(store, Arc::new(Telemetry::default()));
-    Ok(Arc::new(App { config, keys, ledger, metrics, rates, stopping }))
+    Ok(Arc::new(App {
+        config,
+        keys,
+        ledger,
+        metrics,
+        rates,
+        bodies: Bodies::default(),
+        stopping: AtomicBool::new(false),
+    }))
 }
 
 async fn warn_of_weaknesses(store: &dyn Store) {
@@ -121,7 +137,7 @@ impl Signals {
     }
 }
 
-async fn accept_until_stopped(listener: TcpListener, app: Arc<App>, mut signals: Signals, stop: watch::Sender<bool>) {
+async fn accept_until_stopped(listener: TcpListener, app: Arc<App>, mut signals: Signals) {
     let connections = Connections {
         router: api::router(app.clone()),
         graceful: GracefulShutdown::new(),
@@ -148,7 +164,8 @@ async fn accept_until_stopped(listener: TcpListener, app: Arc<App>, mut signals:
     }
     tracing::info!(event = "server.stopping");
     drop(listener);
-    stop.send_replace(true);
+    app.stopping.store(true, Ordering::SeqCst);
+    app.ledger.stop_waiting();
     if tokio::time::timeout(STOP_GRACE, connections.graceful.shutdown()).await.is_err() {
         tracing::warn!(event = "server.connections_cut", after = ?STOP_GRACE);
     }
@@ -165,18 +182,13 @@ impl Connections {
     fn serve(&self, stream: TcpStream, place: OwnedSemaphorePermit) {
         // Answers are small and written whole.
         let _ = stream.set_nodelay(true);
-        let service =
-            self.router.clone().map_request(|request: hyper::Request<hyper::body::Incoming>| request.map(Body::new));
-        let responses = self.responses.clone();
-        let service = service.map_response(move |response: axum::response::Response| {
-            responses.count(response.status());
-            response
-        });
+        let (router, responses) = (self.router.clone(), self.responses.clone());
+        let service = service_fn(move |request| answer(router.clone(), responses.clone(), request));
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEADERS_TIMEOUT)
             .max_buf_size(CONNECTION_BUFFER_BYTES)
-            .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
+            .serve_connection(TokioIo::new(Patient::new(stream)), service);
         let connection = self.graceful.watch(connection);
         tokio::spawn(async move {
             let open = gauge!("oncegate_http_connections");
@@ -187,6 +199,33 @@ impl Connections {
             open.decrement(1.0);
             drop(place);
         });
+    }
+}
+
+/// Whatever happens, an answer: a panic is a defect of ours, and the client is told so.
+async fn answer(
+    router: axum::Router,
+    responses: Responses,
+    request: Request<Incoming>,
+) -> Result<Response, Infallible> {
+    let answered = AssertUnwindSafe(router.oneshot(request.map(Body::new))).catch_unwind().await;
+    let response = match answered {
+        Ok(Ok(response)) => response,
+        Ok(Err(never)) => match never {},
+        Err(_) => Kind::Internal.because("the request ended in a panic").into_response(),
+    };
+    responses.count(response.status());
+    Ok(response)
+}
+
+/// Each connection is an open file; the usual soft limit is far below what the hard one allows.
+fn allow_many_files(connections: usize) {
+    let limit = getrlimit(Resource::Nofile);
+    // Where it cannot be raised, connections beyond it wait to be accepted.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    let allowed = getrlimit(Resource::Nofile).current;
+    if allowed.is_some_and(|allowed| allowed < connections as u64) {
+        tracing::warn!(event = "server.few_files", allowed, connections);
     }
 }
 

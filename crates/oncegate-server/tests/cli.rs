@@ -3,8 +3,10 @@
 
 mod support;
 
+use std::process::Command;
+
 use serde_json::{Value, json};
-use support::{Home, claim_of, with};
+use support::{Home, PATIENCE, Raw, claim_of, eventually, with};
 
 const NOTHING: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
@@ -53,8 +55,138 @@ async fn a_claim_is_forgotten_and_the_next_caller_wins() {
 }
 
 #[tokio::test]
+async fn a_claim_is_shown_whatever_json_a_caller_stored_with_it() {
+    let home = Home::new();
+    let server = home.serve();
+    for (key, attributes) in [("number", r#"{"a":1e999}"#), ("string", r#"{"a":"\ud800"}"#)] {
+        let body = format!(r#"{{"guard":"g","key":["{key}"],"fingerprint":"f-1","attributes":{attributes}}}"#);
+        let mut raw = Raw::connect(server.address).await;
+        raw.post_head(&format!("content-length: {}\r\nconnection: close", body.len())).await;
+        raw.write(body.as_bytes()).await;
+        let answer = raw.read_to_close(PATIENCE).await;
+        assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
+        let found = |more: &[&str]| home.run([&["claims", "find", key, "--guard", "g"], more].concat()).expect_code(0);
+        let people = found(&[]).stdout;
+        let line = |name: &str| people.lines().find(|line| line.trim_start().starts_with(name)).map(str::to_owned);
+        assert!(line("attributes").is_some_and(|line| line.contains(attributes)), "{people}");
+        assert!(line("fingerprint").is_some_and(|line| line.ends_with(" f-1")), "{people}");
+        assert!(people.find("workspace") < people.find("attributes"), "{people}");
+        assert!(found(&["--json"]).stdout.contains(attributes));
+    }
+}
+
+#[tokio::test]
+async fn a_claim_is_found_by_a_key_with_an_absent_part() {
+    let home = Home::new();
+    let server = home.serve();
+    let (id, _) = server.client().win(&json!({"guard": "g", "key": ["a", null]})).await;
+    let find = |key: &[&str]| home.run([&["claims", "find", "--guard", "g", "--json"], key].concat());
+    assert_eq!(find(&["--json-key", r#"["a",null]"#]).expect_code(0).json()["id"], json!(id));
+    for other in [&["--json-key", r#"["a"]"#][..], &["--json-key", r#"["a","null"]"#], &["a", "null"], &["a", ""]] {
+        find(other).expect_failure(3, "no claim", "oncegate claims list");
+    }
+    for wrong in
+        [&["--json-key", "[]"][..], &["--json-key", "[1]"], &["--json-key", "a"], &["a", "--json-key", "[null]"]]
+    {
+        assert!(find(wrong).expect_code(2).stdout.is_empty(), "{wrong:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_was_done_is_said_to_programs_too() {
+    let home = Home::with_config("[claims]\nlost = \"hold\"\n");
+    let server = home.serve();
+    let json = |arguments: &[&str]| home.run([arguments, &["--json"]].concat()).expect_code(0).json();
+    let (id, _) = server.client().win(&claim_of("g", "k")).await;
+    let forgotten = json(&["claims", "forget", &id, "--guard", "g", "--note", "why"]);
+    assert_eq!((&forgotten["id"], &forgotten["done"]), (&json!(id), &json!("forgotten")));
+    assert_eq!((&forgotten["guard"], &forgotten["note"]), (&json!("g"), &json!("why")));
+
+    let (lost, _) = server.client().win(&with(claim_of("g", "lost"), json!({"leaseSeconds": 0.001}))).await;
+    eventually("the owner counts as dead", async || {
+        let shown = home.run(["claims", "show", &lost, "--guard", "g", "--json"]).expect_code(0).json();
+        (shown["state"] == "unknown").then_some(())
+    })
+    .await;
+    let resolved = json(&["claims", "resolve", &lost, "--guard", "g", "--as", "done"]);
+    assert_eq!((&resolved["id"], &resolved["done"]), (&json!(lost), &json!("resolved as done")));
+    assert_eq!(resolved["note"], json!(null));
+
+    for created in [true, false] {
+        assert_eq!(json(&["workspace", "create", "acme"]), json!({"name": "acme", "created": created}));
+    }
+    let (key, _) = home.make_key("acme", "send");
+    assert_eq!(json(&["key", "revoke", &key]), json!({"id": key, "revoked": true}));
+    assert_eq!(json(&["config", "check"]), json!({"file": "oncegate.toml", "right": true}));
+}
+
+#[test]
+fn a_store_that_is_not_there_is_made_only_by_what_writes_to_it() {
+    let home = Home::new();
+    let named = ["--guard", "g"];
+    let looking: &[&[&str]] = &[
+        &["claims", "list"],
+        &[&["claims", "show", NOTHING][..], &named].concat(),
+        &[&["claims", "find", "k"][..], &named].concat(),
+        &[&["claims", "forget", NOTHING][..], &named].concat(),
+        &[&["claims", "resolve", NOTHING, "--as", "done"][..], &named].concat(),
+        &["workspace", "list"],
+        &["key", "list"],
+        &["key", "revoke", "x"],
+    ];
+    for arguments in looking {
+        let ran = home.run(*arguments).expect_failure(3, "there is no store at oncegate-data/oncegate.db", "serve");
+        assert!(ran.stdout.is_empty() && ran.stderr.contains("--store"), "{ran:?}");
+    }
+    let findings = home.run(["doctor", "--json"]).expect_code(0).json();
+    let store = findings.as_array().unwrap().iter().find(|finding| finding["check"] == "store").unwrap();
+    assert_eq!(store["verdict"], "warning", "{findings}");
+    assert!(store["detail"].as_str().unwrap().contains("there is no store"), "{findings}");
+    home.run_with(["doctor"], &[("ONCEGATE_LISTEN", "0.0.0.0:4600")]).expect_failure(1, "went wrong", "");
+    assert!(!home.path().join("oncegate-data").exists());
+
+    for writing in [&["migrate"][..], &["workspace", "create", "acme"], &["key", "create", "--workspace", "default"]] {
+        let home = Home::new();
+        home.run(writing).expect_code(0);
+        home.run(["workspace", "list"]).expect_code(0);
+    }
+}
+
+#[test]
+fn a_reader_that_has_read_enough_is_no_failure() {
+    let home = Home::new();
+    home.run(["migrate"]).expect_code(0);
+    for arguments in [&["config", "show"][..], &["workspace", "list", "--json"], &["doctor"], &["completions", "bash"]]
+    {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
+        let ran = command.args(arguments).current_dir(home.path()).stdout(writer).output().unwrap();
+        assert!(ran.status.success() && ran.stderr.is_empty(), "{arguments:?}: {ran:?}");
+    }
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
+    let ran = command.args(["config", "show"]).current_dir(home.path()).stdout(full).output().unwrap();
+    assert_eq!(ran.status.code(), Some(1), "{ran:?}");
+    assert!(String::from_utf8_lossy(&ran.stderr).contains("cannot write the output"), "{ran:?}");
+}
+
+#[test]
+fn a_note_is_at_most_a_kibibyte() {
+    let home = Home::new();
+    home.run(["migrate"]).expect_code(0);
+    for verb in [&["forget", NOTHING][..], &["resolve", NOTHING, "--as", "done"]] {
+        let noted = |note: &str| home.run([&["claims"], verb, &["--guard", "g", "--note", note]].concat());
+        noted(&"x".repeat(1024)).expect_code(3);
+        let refused = noted(&"x".repeat(1025)).expect_code(2);
+        assert!(refused.stderr.contains("--note is at most 1024 bytes"), "{refused:?}");
+    }
+}
+
+#[tokio::test]
 async fn what_is_not_there_is_exit_3_and_what_is_not_right_exit_2() {
     let home = Home::new();
+    home.run(["migrate"]).expect_code(0);
     let hint = "oncegate claims list --workspace default --guard g";
     let message = format!("no claim {NOTHING} of guard g in workspace default");
     for verb in [&["show", NOTHING][..], &["forget", NOTHING], &["resolve", NOTHING, "--as", "done"]] {
@@ -122,6 +254,7 @@ fn workspaces_and_keys_are_made_listed_and_revoked() {
 #[test]
 fn the_doctor_finds_nothing_wrong_with_a_good_store_and_says_what_is_with_a_bad_one() {
     let home = Home::new();
+    home.run(["migrate"]).expect_code(0);
     let good = home.run(["doctor", "--json"]).expect_code(0).json();
     assert!(good.as_array().unwrap().iter().all(|finding| finding["verdict"] == "ok"), "{good}");
     let checks: Vec<_> = good.as_array().unwrap().iter().map(|finding| finding["check"].as_str().unwrap()).collect();

@@ -1,4 +1,4 @@
-//! A schema of its own for each test, on the server that `ONCEGATE_TEST_POSTGRES` names.
+//! A schema of its own for each test, or a database, on the server that `ONCEGATE_TEST_POSTGRES` names.
 
 // Each test file uses a part of this.
 #![allow(dead_code)]
@@ -21,9 +21,19 @@ pub fn server_url() -> String {
 
 /// A connection of the test's own.
 pub async fn connect() -> Client {
-    let (client, connection) = tokio_postgres::connect(&server_url(), NoTls).await.expect("the server is there");
+    connect_to(&server_url()).await
+}
+
+async fn connect_to(url: &str) -> Client {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("the server is there");
     tokio::spawn(connection);
     client
+}
+
+/// A name that no other test has.
+fn fresh_name() -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    format!("test_{}_{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
 /// What is announced on a channel from now on.
@@ -50,8 +60,7 @@ pub struct Schema {
 
 impl Schema {
     pub async fn create() -> Schema {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("test_{}_{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let name = fresh_name();
         let reset = format!("DROP SCHEMA IF EXISTS {name} CASCADE; CREATE SCHEMA {name}");
         connect().await.batch_execute(&reset).await.expect("a superuser creates schemas");
         Schema { name }
@@ -68,15 +77,64 @@ impl Schema {
 
 impl Drop for Schema {
     fn drop(&mut self) {
-        let drop_schema = format!("DROP SCHEMA IF EXISTS {} CASCADE", self.name);
-        // On a thread of its own: this one may be inside a runtime, which must not be blocked on.
-        let dropping = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-            runtime.block_on(async { connect().await.batch_execute(&drop_schema).await })
-        });
-        let dropped = dropping.join();
-        if !std::thread::panicking() {
-            dropped.expect("does not panic").expect("the schema can be dropped");
+        clean_up(vec![format!("DROP SCHEMA IF EXISTS {} CASCADE", self.name)]);
+    }
+}
+
+/// Dropped with the test, and with it a role of the same name that may do nothing.
+pub struct Database {
+    pub name: String,
+}
+
+impl Database {
+    pub async fn create() -> Database {
+        let name = fresh_name();
+        let client = connect().await;
+        for sql in [format!("CREATE DATABASE {name}"), format!("CREATE ROLE {name}")] {
+            client.batch_execute(&sql).await.expect("is a superuser");
         }
+        Database { name }
+    }
+
+    pub fn url(&self) -> String {
+        let server = server_url();
+        let (server, _) = server.rsplit_once('/').expect("a URL that names a database");
+        format!("{server}/{}", self.name)
+    }
+
+    pub async fn connect(&self) -> Client {
+        connect_to(&self.url()).await
+    }
+
+    /// All tables and indexes that are not the server's own.
+    pub async fn relations(&self) -> Vec<String> {
+        let sql = "SELECT nspname || '.' || relname FROM pg_class JOIN pg_namespace n ON n.oid = relnamespace
+                   WHERE nspname NOT IN ('pg_catalog', 'pg_toast', 'information_schema')";
+        self.connect().await.query(sql, &[]).await.expect("reads").iter().map(|row| row.get(0)).collect()
+    }
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        let name = &self.name;
+        clean_up(vec![format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)"), format!("DROP ROLE IF EXISTS {name}")]);
+    }
+}
+
+fn clean_up(statements: Vec<String>) {
+    // On a thread of its own: this one may be inside a runtime, which must not be blocked on.
+    let cleaning = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let client = connect().await;
+            for sql in statements {
+                client.batch_execute(&sql).await?;
+            }
+            Ok::<(), tokio_postgres::Error>(())
+        })
+    });
+    let cleaned = cleaning.join();
+    if !std::thread::panicking() {
+        cleaned.expect("does not panic").expect("can be dropped");
     }
 }

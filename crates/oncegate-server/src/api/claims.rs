@@ -14,7 +14,7 @@ use oncegate::{Answer, ClaimId, ClaimKey, Command, GuardName, StoreError, Verdic
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::extract::{Json, Named, Params};
+use super::extract::{Json, Named, Params, WithOutcome};
 use super::{Answered, App};
 use crate::auth::Caller;
 use crate::problem::{Kind, Problem};
@@ -38,19 +38,7 @@ pub async fn create(State(app): State<Arc<App>>, caller: Caller, Json(body): Jso
 
 /// Claims, waits if asked to, and puts the answer in the API's words.
 async fn decide(app: &App, claim: &ToClaim) -> Result<view::Answered, Problem> {
-    let mut stopping = app.stopping.clone();
-    let claimed = app.ledger.claim(&claim.key, claim.terms.clone(), claim.wait);
-    let claimed = if claim.wait.is_zero() {
-        claimed.await
-    } else {
-        tokio::select! {
-            claimed = claimed => claimed,
-            _ = stopping.wait_for(|stopping| *stopping) => {
-                return Err(Kind::StoreUnavailable.because("the server is stopping").retry_after(1));
-            }
-        }
-    };
-    answered(claim, claimed)
+    answered(claim, app.ledger.claim(&claim.key, claim.terms.clone(), claim.wait).await)
 }
 
 fn answered(claim: &ToClaim, claimed: Result<Reading<Answer>, StoreError>) -> Result<view::Answered, Problem> {
@@ -164,6 +152,7 @@ pub async fn forget(
     Params(params): Params<ForgetParams>,
 ) -> Answered {
     caller.require(Role::Operate)?;
+    body::check_note(params.note.as_deref())?;
     let key = key(&caller, &id, &params.guard)?;
     let response = apply(&app, &key, Command::Forget).await?;
     audit("audit.forget", &key, &caller.name, params.note.as_deref());
@@ -181,6 +170,7 @@ pub async fn resolve(
     Json(body): Json<ResolveBody>,
 ) -> Answered {
     caller.require(Role::Operate)?;
+    body::check_note(body.note.as_deref())?;
     let key = key(&caller, &id, &body.guard)?;
     let response = apply(&app, &key, Command::Resolve { done: body.is_done(), outcome: None }).await?;
     audit("audit.resolve", &key, &caller.name, body.note.as_deref());
@@ -190,7 +180,8 @@ pub async fn resolve(
 /// Who did what by hand, and why.
 pub fn audit(event: &'static str, key: &ClaimKey, by: &str, why: Option<&str>) {
     let ClaimKey { workspace, guard, id } = key;
-    tracing::info!(event, %workspace, %guard, claimId = %id, by, why);
+    // A warning, so that no usual level leaves it out.
+    tracing::warn!(event, %workspace, %guard, claimId = %id, by, why);
 }
 
 /// Renew a lease
@@ -216,7 +207,7 @@ pub async fn settle(
     State(app): State<Arc<App>>,
     caller: Caller,
     Named(id): Named,
-    Json(body): Json<OwnerBody>,
+    WithOutcome(body): WithOutcome<OwnerBody>,
 ) -> Answered {
     settle_as(&app, &caller, &id, Verdict::Done, body).await
 }
@@ -228,7 +219,7 @@ pub async fn fail(
     State(app): State<Arc<App>>,
     caller: Caller,
     Named(id): Named,
-    Json(body): Json<OwnerBody>,
+    WithOutcome(body): WithOutcome<OwnerBody>,
 ) -> Answered {
     settle_as(&app, &caller, &id, Verdict::Failed, body).await
 }

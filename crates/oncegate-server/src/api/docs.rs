@@ -8,7 +8,7 @@ use axum::response::{Html, IntoResponse};
 use utoipa::OpenApi;
 
 use super::extract::Named;
-use super::{claims, health};
+use super::{Nearby, claims, health};
 use crate::problem::{Kind, Problem};
 
 #[derive(OpenApi)]
@@ -27,7 +27,7 @@ struct Api;
 static DESCRIPTION: LazyLock<String> =
     LazyLock::new(|| Api::openapi().to_pretty_json().expect("the description is JSON"));
 
-pub async fn openapi() -> impl IntoResponse {
+pub async fn openapi(_: Nearby) -> impl IntoResponse {
     ([("content-type", "application/json")], DESCRIPTION.as_str())
 }
 
@@ -48,7 +48,7 @@ fn page(title: &str, body: &str) -> impl IntoResponse + use<> {
     ([POLICY], Html(html))
 }
 
-pub async fn home() -> impl IntoResponse {
+pub async fn home(_: Nearby) -> impl IntoResponse {
     page(
         "Oncegate",
         "<p>The server is running. <a href=/docs>The API</a> · <a href=/openapi.json>openapi.json</a> · \
@@ -58,7 +58,7 @@ pub async fn home() -> impl IntoResponse {
 }
 
 /// The endpoints, from the same description as `/openapi.json`, and the problems.
-pub async fn reference() -> impl IntoResponse {
+pub async fn reference(_: Nearby) -> impl IntoResponse {
     let description: serde_json::Value = serde_json::from_str(&DESCRIPTION).expect("it was made as JSON");
     let mut body =
         String::from("<p>Machine-readable: <a href=/openapi.json>openapi.json</a></p><h2>Endpoints</h2><table>");
@@ -86,7 +86,7 @@ pub async fn reference() -> impl IntoResponse {
     page("The API", &body)
 }
 
-pub async fn problem(Named(name): Named) -> Result<impl IntoResponse, Problem> {
+pub async fn problem(_: Nearby, Named(name): Named) -> Result<impl IntoResponse, Problem> {
     let kind = Kind::named(&name).ok_or_else(|| Kind::NotFound.because("there is no such problem"))?;
     let body = format!(
         "<p><code>{}</code> · status {}</p><p>{}</p><p><b>What to do:</b> {}</p>",

@@ -8,7 +8,9 @@ use axum::http::header;
 use axum::http::request::Parts;
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use oncegate::limits::OUTCOME_BYTES_MAX;
 use serde::de::DeserializeOwned;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::App;
 use crate::problem::{Kind, Problem};
@@ -18,6 +20,33 @@ pub const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// How deep JSON may be nested.
 pub const JSON_DEPTH_MAX: usize = 64;
 
+/// What large bodies may take of the memory at once, all together; more wait for their turn.
+const BODIES_BYTES_MAX: usize = 256 * 1024 * 1024;
+/// Bodies up to this fit into what a connection buffers anyway.
+const SMALL_BODY_BYTES: usize = 64 * 1024;
+/// Around an outcome: the rest of the body that brings it.
+const ENVELOPE_BYTES: usize = 4 * 1024;
+
+/// The memory that large bodies share.
+pub struct Bodies(Semaphore);
+
+impl Default for Bodies {
+    fn default() -> Self {
+        Bodies(Semaphore::new(BODIES_BYTES_MAX / SMALL_BODY_BYTES))
+    }
+}
+
+impl Bodies {
+    /// Room for a body of this length, once there is some.
+    async fn room(&self, bytes: usize) -> Option<SemaphorePermit<'_>> {
+        if bytes <= SMALL_BODY_BYTES {
+            return None;
+        }
+        let units = bytes.div_ceil(SMALL_BODY_BYTES).min(BODIES_BYTES_MAX / SMALL_BODY_BYTES);
+        Some(self.0.acquire_many(units as u32).await.expect("never closed"))
+    }
+}
+
 /// A JSON body.
 pub struct Json<T>(pub T);
 
@@ -25,15 +54,31 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for Json<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Problem> {
-        let declared = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-        if !declared.is_some_and(is_json) {
-            return Err(Kind::UnsupportedMediaType.because(match declared {
-                Some(declared) => format!("the content type is {declared:?}; it should be application/json"),
-                None => "the request has no content type; it should be application/json".into(),
-            }));
-        }
-        parse(&body(request, app.config.limits.body_bytes).await?).map(Json)
+        json(request, app, app.config.limits.body_bytes).await.map(Json)
     }
+}
+
+/// A JSON body that may bring an outcome, however low the limit for others is.
+pub struct WithOutcome<T>(pub T);
+
+impl<T: DeserializeOwned> FromRequest<Arc<App>> for WithOutcome<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Problem> {
+        let limit = app.config.limits.body_bytes.max(OUTCOME_BYTES_MAX + ENVELOPE_BYTES);
+        json(request, app, limit).await.map(WithOutcome)
+    }
+}
+
+async fn json<T: DeserializeOwned>(request: Request, app: &App, limit: usize) -> Result<T, Problem> {
+    let declared = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    if !declared.is_some_and(is_json) {
+        return Err(Kind::UnsupportedMediaType.because(match declared {
+            Some(declared) => format!("the content type is {declared:?}; it should be application/json"),
+            None => "the request has no content type; it should be application/json".into(),
+        }));
+    }
+    parse(&body(request, &app.bodies, limit).await?)
 }
 
 fn is_json(content_type: &str) -> bool {
@@ -42,13 +87,17 @@ fn is_json(content_type: &str) -> bool {
 }
 
 /// The whole body, unless it is too large (said before it is read, where its length is declared) or too slow.
-async fn body(request: Request, limit: usize) -> Result<Bytes, Problem> {
+async fn body(request: Request, bodies: &Bodies, limit: usize) -> Result<Bytes, Problem> {
     let too_large = || Kind::PayloadTooLarge.because(format!("the body is over the limit of {limit} bytes"));
     let declared = request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
     if declared.is_some_and(|length: u64| length > limit as u64) {
         return Err(too_large());
     }
-    match tokio::time::timeout(BODY_TIMEOUT, Limited::new(request.into_body(), limit).collect()).await {
+    let collected = async {
+        let _room = bodies.room(declared.map_or(limit, |length| length as usize)).await;
+        Limited::new(request.into_body(), limit).collect().await
+    };
+    match tokio::time::timeout(BODY_TIMEOUT, collected).await {
         Ok(Ok(collected)) => Ok(collected.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
         Ok(Err(error)) => Err(Kind::InvalidRequest.because(format!("the body could not be read: {error}"))),
@@ -106,7 +155,11 @@ impl<T: DeserializeOwned> FromRequestParts<Arc<App>> for Params<T> {
     async fn from_request_parts(parts: &mut Parts, _: &Arc<App>) -> Result<Self, Problem> {
         match Query::<T>::try_from_uri(&parts.uri) {
             Ok(Query(params)) => Ok(Params(params)),
-            Err(rejection) => Err(Kind::InvalidRequest.because(rejection.body_text())),
+            Err(rejection) => {
+                let why = rejection.body_text();
+                let why = why.strip_prefix("Failed to deserialize query string: ").unwrap_or(&why).to_owned();
+                Err(Kind::InvalidRequest.because(format!("the query: {why}")))
+            }
         }
     }
 }

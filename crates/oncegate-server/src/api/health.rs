@@ -1,6 +1,7 @@
 //! Is the process there, is its store, and what has it counted.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::extract::State;
@@ -20,7 +21,7 @@ pub async fn healthz() -> &'static str {
 #[utoipa::path(get, path = "/readyz", tag = "health",
     responses((status = 200, description = "The store answers."), (status = 503, description = "It does not.")))]
 pub async fn readyz(State(app): State<Arc<App>>, _: Nearby) -> Answered {
-    if *app.stopping.borrow() {
+    if app.stopping.load(Ordering::SeqCst) {
         return Err(Kind::StoreUnavailable.because("the server is stopping").retry_after(1));
     }
     match tokio::time::timeout(READY_TIMEOUT, app.ledger.store().report()).await {

@@ -6,6 +6,7 @@ mod extract;
 mod health;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use axum::Router;
@@ -15,9 +16,9 @@ use axum::response::Response;
 use axum::routing::{get, post};
 use metrics_exporter_prometheus::PrometheusHandle;
 use oncegate::Ledger;
-use tokio::sync::watch;
 
 pub use claims::{ClaimView, PageView, parse_cursor};
+pub use extract::Bodies;
 
 use crate::auth::{Caller, Keys};
 use crate::config::Config;
@@ -31,8 +32,9 @@ pub struct App {
     pub ledger: Ledger,
     pub metrics: PrometheusHandle,
     pub rates: Rates,
-    /// Turns true when the server stops taking requests: whoever waits is sent away.
-    pub stopping: watch::Receiver<bool>,
+    pub bodies: Bodies,
+    /// The server takes no more requests.
+    pub stopping: AtomicBool,
 }
 
 pub fn router(app: Arc<App>) -> Router {
@@ -71,7 +73,7 @@ impl FromRequestParts<Arc<App>> for Caller {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
-        let caller = app.keys.authenticate(&parts.headers)?;
+        let caller = app.keys.authenticate(&parts.uri, &parts.headers)?;
         app.rates.take(&caller.workspace, Instant::now())?;
         Ok(caller)
     }
@@ -84,7 +86,7 @@ impl FromRequestParts<Arc<App>> for Nearby {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
-        app.keys.check_nearby(&parts.headers)?;
+        app.keys.check_nearby(&parts.uri, &parts.headers)?;
         Ok(Nearby)
     }
 }

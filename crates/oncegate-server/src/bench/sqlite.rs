@@ -37,6 +37,7 @@ fn append_and_sync(setting: &Setting) -> std::io::Result<Rate> {
 
 fn in_large_transactions(setting: &Setting) -> rusqlite::Result<Rate> {
     let path = setting.folder.join("by-hand.db");
+    File::create(&path).map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
     let connection = statements::connect(&path)?;
     // By hand one would leave checkpoints to SQLite.
     connection.pragma_update(None, "wal_autocheckpoint", 1000)?;

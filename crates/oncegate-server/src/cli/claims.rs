@@ -1,30 +1,24 @@
 //! `oncegate claims`: what the API's claims endpoints do, from a shell, straight on the store.
 
 use clap::{Args, Subcommand, ValueEnum};
-use oncegate::store::{Cursor, Query, Reading, Store};
+use oncegate::store::{Query, Reading, Store};
 use oncegate::{Answer, Claim, ClaimId, ClaimKey, Command as ClaimCommand, GuardName, State, WorkspaceName, limits};
+use serde_json::json;
 
 use super::output::{Format, table};
-use super::{Failure, open_store};
+use super::{Failure, fields, open_existing, with};
 use crate::api::{ClaimView, PageView};
 use crate::config::Config;
+
+/// Bytes of a note.
+const NOTE_BYTES_MAX: usize = 1024;
 
 #[derive(Subcommand)]
 pub enum Command {
     /// List claims, newest first
     List {
         #[command(flatten)]
-        scope: Scope,
-        #[arg(long)]
-        guard: Option<String>,
-        /// in_flight, done, failed or unknown
-        #[arg(long)]
-        state: Option<String>,
-        #[arg(long, default_value_t = limits::PAGE_DEFAULT)]
-        limit: usize,
-        /// Where the page before ended
-        #[arg(long)]
-        cursor: Option<String>,
+        filter: Filter,
         #[command(flatten)]
         format: Format,
     },
@@ -38,9 +32,8 @@ pub enum Command {
     },
     /// Find a claim by the parts of its key
     Find {
-        /// The parts, in order
-        #[arg(required = true)]
-        parts: Vec<String>,
+        #[command(flatten)]
+        parts: Parts,
         #[command(flatten)]
         named: Named,
         #[command(flatten)]
@@ -51,9 +44,10 @@ pub enum Command {
         id: String,
         #[command(flatten)]
         named: Named,
-        /// Why, for the log
-        #[arg(long)]
-        note: Option<String>,
+        #[command(flatten)]
+        note: Note,
+        #[command(flatten)]
+        format: Format,
     },
     /// Settle an unknown claim
     Resolve {
@@ -62,10 +56,44 @@ pub enum Command {
         named: Named,
         #[arg(long = "as", value_name = "done|not_done")]
         resolution: Resolution,
-        /// Why, for the log
-        #[arg(long)]
-        note: Option<String>,
+        #[command(flatten)]
+        note: Note,
+        #[command(flatten)]
+        format: Format,
     },
+}
+
+#[derive(Args)]
+pub struct Filter {
+    #[command(flatten)]
+    scope: Scope,
+    #[arg(long)]
+    guard: Option<String>,
+    /// in_flight, done, failed or unknown
+    #[arg(long)]
+    state: Option<String>,
+    #[arg(long, default_value_t = limits::PAGE_DEFAULT)]
+    limit: usize,
+    /// Where the page before ended
+    #[arg(long)]
+    cursor: Option<String>,
+}
+
+#[derive(Args)]
+pub struct Parts {
+    /// The parts, in order
+    #[arg(value_name = "PART", required_unless_present = "json_key", conflicts_with = "json_key")]
+    parts: Vec<String>,
+    /// The parts as JSON, null for one that is absent: '["a",null]'
+    #[arg(long, value_name = "JSON")]
+    json_key: Option<String>,
+}
+
+#[derive(Args)]
+pub struct Note {
+    /// Why, for the log; at most 1 KiB
+    #[arg(long)]
+    note: Option<String>,
 }
 
 #[derive(Args)]
@@ -102,58 +130,84 @@ impl Named {
             ClaimId::parse(id).ok_or_else(|| Failure::usage(format!("{id:?} is no id: those are 64 hex digits")))?;
         Ok(ClaimKey { workspace: self.scope.workspace()?, guard: guard(&self.guard)?, id })
     }
+
+    fn key_of(&self, parts: &[Option<String>]) -> Result<ClaimKey, Failure> {
+        Ok(ClaimKey::of(&self.scope.workspace()?, &guard(&self.guard)?, parts))
+    }
+}
+
+impl Filter {
+    fn query(&self) -> Result<Query, Failure> {
+        if !(1..=limits::PAGE_MAX).contains(&self.limit) {
+            return Err(Failure::usage(format!("--limit is 1 to {}", limits::PAGE_MAX)));
+        }
+        let state = |name: &str| {
+            State::parse(name).ok_or_else(|| Failure::usage("--state is in_flight, done, failed or unknown"))
+        };
+        let after = |cursor: &str| {
+            crate::api::parse_cursor(cursor).ok_or_else(|| Failure::usage("--cursor is not one that a page has given"))
+        };
+        Ok(Query {
+            workspace: self.scope.workspace()?,
+            guard: self.guard.as_deref().map(guard).transpose()?,
+            state: self.state.as_deref().map(state).transpose()?,
+            limit: self.limit,
+            after: self.cursor.as_deref().map(after).transpose()?,
+        })
+    }
+}
+
+impl Parts {
+    fn read(self) -> Result<Vec<Option<String>>, Failure> {
+        let Some(json) = self.json_key else { return Ok(self.parts.into_iter().map(Some).collect()) };
+        let parts: Option<Vec<_>> = serde_json::from_str(&json).ok();
+        parts
+            .filter(|parts| !parts.is_empty())
+            .ok_or_else(|| Failure::usage(r#"--json-key is an array of strings and nulls: '["a",null]'"#))
+    }
+}
+
+impl Note {
+    fn read(self) -> Result<Option<String>, Failure> {
+        match self.note {
+            Some(note) if note.len() > NOTE_BYTES_MAX => {
+                Err(Failure::usage(format!("--note is at most {NOTE_BYTES_MAX} bytes; this one has {}", note.len())))
+            }
+            note => Ok(note),
+        }
+    }
 }
 
 fn guard(name: &str) -> Result<GuardName, Failure> {
     GuardName::new(name).map_err(|error| Failure::usage(error.to_string()))
 }
 
+/// What was asked for has to be right before the store is looked at.
 pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
-    let store = open_store(config).await?;
-    let result = match command {
-        Command::List { scope, guard: of, state, limit, cursor, format } => {
-            list(&*store, &scope, of, state, limit, cursor, format).await
+    match command {
+        Command::List { filter, format } => {
+            let query = filter.query()?;
+            with(open_existing(config).await?, async |store| list(store, query, format).await).await
         }
-        Command::Show { id, named, format } => show(&*store, &named.key(&id)?, format).await,
-        Command::Find { parts, named, format } => {
-            let parts: Vec<Option<String>> = parts.into_iter().map(Some).collect();
-            show(&*store, &ClaimKey::of(&named.scope.workspace()?, &guard(&named.guard)?, &parts), format).await
+        Command::Show { id, named, format } => show(config, &named.key(&id)?, format).await,
+        Command::Find { parts, named, format } => show(config, &named.key_of(&parts.read()?)?, format).await,
+        Command::Forget { id, named, note, format } => {
+            let deed = Deed { command: ClaimCommand::Forget, done: "forgotten", note: note.read()? };
+            by_hand(config, &named.key(&id)?, deed, format).await
         }
-        Command::Forget { id, named, note } => {
-            by_hand(&*store, &named.key(&id)?, ClaimCommand::Forget, "forgotten", note).await
+        Command::Resolve { id, named, resolution, note, format } => {
+            let (is_done, done) = match resolution {
+                Resolution::Done => (true, "resolved as done"),
+                Resolution::NotDone => (false, "resolved as not_done"),
+            };
+            let command = ClaimCommand::Resolve { done: is_done, outcome: None };
+            by_hand(config, &named.key(&id)?, Deed { command, done, note: note.read()? }, format).await
         }
-        Command::Resolve { id, named, resolution, note } => {
-            let resolve = ClaimCommand::Resolve { done: resolution == Resolution::Done, outcome: None };
-            by_hand(&*store, &named.key(&id)?, resolve, "resolved", note).await
-        }
-    };
-    store.close().await;
-    result
+    }
 }
 
-async fn list(
-    store: &dyn Store,
-    scope: &Scope,
-    of: Option<String>,
-    state: Option<String>,
-    limit: usize,
-    cursor: Option<String>,
-    format: Format,
-) -> Result<(), Failure> {
-    if !(1..=limits::PAGE_MAX).contains(&limit) {
-        return Err(Failure::usage(format!("--limit is 1 to {}", limits::PAGE_MAX)));
-    }
-    let state = state
-        .map(|name| State::parse(&name).ok_or_else(|| Failure::usage("--state is in_flight, done, failed or unknown")))
-        .transpose()?;
-    let after: Option<Cursor> = cursor
-        .map(|cursor| {
-            crate::api::parse_cursor(&cursor).ok_or_else(|| Failure::usage("--cursor is not one that a page has given"))
-        })
-        .transpose()?;
-    let workspace = scope.workspace()?;
-    let page =
-        store.scan(Query { workspace, guard: of.as_deref().map(guard).transpose()?, state, limit, after }).await?;
+async fn list(store: &dyn Store, query: Query, format: Format) -> Result<(), Failure> {
+    let page = store.scan(query).await?;
     format.print(&PageView::of(&page), |view| {
         let rows = page.claims.iter().map(|claim| {
             [
@@ -171,39 +225,50 @@ async fn list(
     Ok(())
 }
 
-async fn show(store: &dyn Store, key: &ClaimKey, format: Format) -> Result<(), Failure> {
-    let Reading { value, now } = store.read(key).await?;
-    let claim: Claim = value.ok_or_else(|| missing(key))?;
-    format.print(&ClaimView::of(&claim, now), |view| {
-        let fields = serde_json::to_value(view).expect("output is JSON");
-        let rows = fields.as_object().into_iter().flatten().map(|(name, value)| {
-            let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            [name.clone(), value]
+async fn show(config: &Config, key: &ClaimKey, format: Format) -> Result<(), Failure> {
+    with(open_existing(config).await?, async |store| {
+        let Reading { value, now } = store.read(key).await?;
+        let claim: Claim = value.ok_or_else(|| missing(key))?;
+        format.print(&ClaimView::of(&claim, now), |view| {
+            let json = serde_json::to_string(view).expect("output is JSON");
+            table(["FIELD", "VALUE"], fields::rows(&json))
         });
-        table(["FIELD", "VALUE"], rows)
-    });
-    Ok(())
+        Ok(())
+    })
+    .await
 }
 
-/// Forgetting and resolving: the audit line goes to standard error, with who and why.
-async fn by_hand(
-    store: &dyn Store,
-    key: &ClaimKey,
+/// What a person does to a claim that is not theirs.
+struct Deed {
     command: ClaimCommand,
-    done: &str,
+    /// How it is told.
+    done: &'static str,
     note: Option<String>,
-) -> Result<(), Failure> {
+}
+
+async fn by_hand(config: &Config, key: &ClaimKey, deed: Deed, format: Format) -> Result<(), Failure> {
+    let Deed { command, done, note } = deed;
     let op = oncegate::store::Op { key: key.clone(), command };
-    match store.commit(op.into()).await?.only() {
+    with(open_existing(config).await?, async |store| match store.commit(op.into()).await?.only() {
         Answer::Refused(oncegate::Refusal::Missing) => Err(missing(key)),
         Answer::Refused(refusal) => Err(Failure::new(refusal.to_string())),
         _ => {
-            let by = std::env::var("USER").unwrap_or_else(|_| "the command line".into());
-            let why = note.map_or(String::new(), |note| format!(": {note}"));
-            eprintln!("{} {done} by {by}{why}", key.id);
+            tell(key, done, note, format);
             Ok(())
         }
-    }
+    })
+    .await
+}
+
+/// The audit line goes to standard error, with who and why.
+fn tell(key: &ClaimKey, done: &str, note: Option<String>, format: Format) {
+    let by = std::env::var("USER").unwrap_or_else(|_| "the command line".into());
+    let why = note.as_ref().map_or(String::new(), |note| format!(": {note}"));
+    let view = json!({
+        "workspace": key.workspace.as_str(), "guard": key.guard.as_str(), "id": key.id.to_string(),
+        "done": done, "by": by, "note": note,
+    });
+    format.report(&view, format_args!("{} {done} by {by}{why}", key.id));
 }
 
 fn missing(key: &ClaimKey) -> Failure {

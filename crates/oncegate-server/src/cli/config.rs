@@ -1,6 +1,7 @@
 //! `oncegate config`: the configuration as it is in effect.
 
 use clap::Subcommand;
+use serde_json::json;
 
 use super::Failure;
 use super::output::Format;
@@ -9,7 +10,10 @@ use crate::config::Loaded;
 #[derive(Subcommand)]
 pub enum Command {
     /// Say whether the configuration is right
-    Check,
+    Check {
+        #[command(flatten)]
+        format: Format,
+    },
     /// Print the configuration in effect, and where each value came from
     Show {
         #[command(flatten)]
@@ -20,11 +24,17 @@ pub enum Command {
 /// What is wrong with a configuration is said when it is loaded: here it is right.
 pub fn run(command: Command, loaded: &Loaded) -> Result<(), Failure> {
     match command {
-        Command::Check => match &loaded.file {
-            Some(file) => eprintln!("{} is right", file.display()),
-            None => eprintln!("there is no file; flags, environment and defaults are right"),
-        },
+        Command::Check { format } => check(loaded, format),
         Command::Show { format } => format.print(&loaded.to_json(), |_| loaded.to_toml()),
     }
     Ok(())
+}
+
+fn check(loaded: &Loaded, format: Format) {
+    let file = loaded.file.as_ref().map(|file| file.display().to_string());
+    let line = match &file {
+        Some(file) => format!("{file} is right"),
+        None => "there is no file; flags, environment and defaults are right".into(),
+    };
+    format.report(&json!({"file": file, "right": true}), line);
 }

@@ -7,7 +7,7 @@ use oncegate::store::Store;
 use serde_json::json;
 
 use super::output::{Format, table};
-use super::{Failure, open_store};
+use super::{Failure, open_existing};
 use crate::config::Loaded;
 
 /// How far the store's clock may be from this machine's before it is worth a word. (Nothing depends on it:
@@ -35,10 +35,16 @@ struct Finding {
 
 pub async fn run(command: Command, loaded: &Loaded) -> Result<(), Failure> {
     let mut findings = vec![configuration(loaded)];
-    match open_store(&loaded.config).await {
+    match open_existing(&loaded.config).await {
         Ok(store) => {
             findings.extend(examine(&*store, loaded).await);
             store.close().await;
+        }
+        Err(failure) if failure.is_not_found() => {
+            // The server makes it, and finds no keys in it.
+            let detail = format!("{} yet; oncegate serve makes it", failure.message);
+            findings.push(Finding { verdict: Verdict::Warning, what: "store", detail });
+            findings.push(access(0, 0, loaded));
         }
         Err(failure) => findings.push(Finding { verdict: Verdict::Bad, what: "store", detail: failure.message }),
     }

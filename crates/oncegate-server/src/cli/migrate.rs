@@ -4,7 +4,7 @@ use clap::Args;
 use oncegate::StoreUrl;
 use serde_json::json;
 
-use super::output::{Format, table};
+use super::output::{Format, say, table};
 use super::{Failure, open_store};
 use crate::config::Config;
 
@@ -47,7 +47,7 @@ pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
         text
     });
     if command.dry_run && pending > 0 {
-        eprintln!("{pending} pending; oncegate migrate applies them");
+        say(format_args!("{pending} pending; oncegate migrate applies them"));
     }
     Ok(())
 }

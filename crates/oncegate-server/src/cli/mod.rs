@@ -7,6 +7,7 @@
 mod claims;
 mod config;
 mod doctor;
+mod fields;
 mod keys;
 mod migrate;
 pub mod output;
@@ -19,6 +20,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use oncegate::store::{Store, StoreError};
 use oncegate::{OpenError, StoreUrl};
 
+use self::output::say;
 use crate::config::{Config, Flag, Loaded};
 
 #[derive(Parser)]
@@ -93,6 +95,10 @@ impl Failure {
         Failure { code: 3, ..Self::new(message) }
     }
 
+    fn is_not_found(&self) -> bool {
+        self.code == 3
+    }
+
     pub fn usage(message: impl Into<String>) -> Self {
         Failure { code: 2, ..Self::new(message) }
     }
@@ -123,9 +129,9 @@ pub fn run() -> ExitCode {
     match dispatch(settings, command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("oncegate: {}", failure.message);
+            say(format_args!("oncegate: {}", failure.message));
             if let Some(hint) = failure.hint {
-                eprintln!("hint: {hint}");
+                say(format_args!("hint: {hint}"));
             }
             ExitCode::from(failure.code)
         }
@@ -134,7 +140,7 @@ pub fn run() -> ExitCode {
 
 fn dispatch(settings: Settings, command: Command) -> Result<(), Failure> {
     if let Command::Completions { shell } = command {
-        clap_complete::generate(shell, &mut Cli::command(), "oncegate", &mut std::io::stdout());
+        print_completions(shell);
         return Ok(());
     }
     let listen = match &command {
@@ -165,6 +171,13 @@ fn dispatch(settings: Settings, command: Command) -> Result<(), Failure> {
     })
 }
 
+/// By way of a buffer: the generator panics when it cannot write.
+fn print_completions(shell: clap_complete::Shell) {
+    let mut script = vec![];
+    clap_complete::generate(shell, &mut Cli::command(), "oncegate", &mut script);
+    output::print(String::from_utf8_lossy(&script).trim_end());
+}
+
 fn load(settings: Settings, listen: Option<String>) -> Result<Loaded, Failure> {
     let flag = |key: &str, name: &str, value: Option<String>| {
         value.map(|value| Flag { key: key.into(), name: name.into(), value })
@@ -177,7 +190,7 @@ fn load(settings: Settings, listen: Option<String>) -> Result<Loaded, Failure> {
     Config::load(flags.into_iter().flatten().collect(), std::env::vars_os(), settings.config).map_err(|errors| {
         let (last, others) = errors.split_last().expect("a failure has a reason");
         for error in others {
-            eprintln!("oncegate: {error}");
+            say(format_args!("oncegate: {error}"));
         }
         Failure::usage(last.to_string())
     })
@@ -186,4 +199,23 @@ fn load(settings: Settings, listen: Option<String>) -> Result<Loaded, Failure> {
 /// The store that the configuration names.
 pub async fn open_store(config: &Config) -> Result<Arc<dyn Store>, Failure> {
     Ok(config.store.expose().parse::<StoreUrl>()?.open().await?)
+}
+
+/// The same, for commands that have nothing to do on a store that is not there: a mistyped name makes no file.
+pub async fn open_existing(config: &Config) -> Result<Arc<dyn Store>, Failure> {
+    // Where it cannot be found out whether the file is there, opening it says why.
+    if let StoreUrl::Sqlite(file) = config.store.expose().parse()?
+        && file.try_exists().is_ok_and(|exists| !exists)
+    {
+        return Err(Failure::not_found(format!("there is no store at {}", file.display()))
+            .hint("oncegate serve makes it; if it is elsewhere, say where with --store or --config"));
+    }
+    open_store(config).await
+}
+
+/// Does something with a store and closes it, however that went.
+async fn with(store: Arc<dyn Store>, work: impl AsyncFnOnce(&dyn Store) -> Result<(), Failure>) -> Result<(), Failure> {
+    let result = work(&*store).await;
+    store.close().await;
+    result
 }

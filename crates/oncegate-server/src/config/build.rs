@@ -78,7 +78,8 @@ impl<'a> Table<'a> {
                 "open" => OnStoreError::Open,
                 _ => OnStoreError::Closed,
             },
-            store_parts: self.flag("store_parts"),
+            // The general switch is with the others of its kind.
+            store_parts: Table { general: KeyPath::of(&["privacy"]), ..self.clone() }.flag("store_parts"),
         }
     }
 

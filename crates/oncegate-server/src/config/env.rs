@@ -5,7 +5,7 @@
 //! letters were small.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use super::error::{ConfigError, nearest};
@@ -15,8 +15,6 @@ use super::settings::{ANY, SETTINGS, Setting};
 
 const PREFIX: &str = "ONCEGATE_";
 const CONFIG: &str = "ONCEGATE_CONFIG";
-/// Read by others than the server: the client's commands.
-const NOT_OURS: [&str; 2] = ["ONCEGATE_KEY", "ONCEGATE_URL"];
 const TESTS_PREFIX: &str = "ONCEGATE_TEST_";
 const FILE_SUFFIX: &str = "_FILE";
 
@@ -27,7 +25,7 @@ impl Environment {
     pub fn read(env: impl IntoIterator<Item = (OsString, OsString)>) -> Environment {
         let ours = |(name, value): (OsString, OsString)| {
             let name = name.into_string().ok()?;
-            let other = name.starts_with(TESTS_PREFIX) || NOT_OURS.contains(&name.as_str());
+            let other = name.starts_with(TESTS_PREFIX) || is_of_kubernetes(&name, &value);
             (name.starts_with(PREFIX) && !other).then_some((name, value))
         };
         Environment(env.into_iter().filter_map(ours).collect())
@@ -66,6 +64,18 @@ impl Environment {
         // Editors end a file with a newline; no value ends with one.
         Ok(text.trim_end_matches(['\n', '\r']).to_owned())
     }
+}
+
+/// Kubernetes tells every pod about a Service named `oncegate`, or `oncegate-` and something, in variables
+/// that begin like ours. A port that is a bare number is a person's, who should learn of `listen`.
+fn is_of_kubernetes(name: &str, value: &OsStr) -> bool {
+    let is_url = || value.to_str().is_some_and(|value| value.contains("://"));
+    let is_numbered = |(_, rest): (&str, &str)| rest.starts_with(|first: char| first.is_ascii_digit());
+    name.ends_with("_SERVICE_HOST")
+        || name.ends_with("_SERVICE_PORT")
+        || name.contains("_SERVICE_PORT_")
+        || name.ends_with("_PORT") && is_url()
+        || name.split_once("_PORT_").is_some_and(is_numbered)
 }
 
 /// A variable's value is a secret until its setting says otherwise: it is not repeated.

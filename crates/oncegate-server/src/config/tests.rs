@@ -119,6 +119,10 @@ fn an_unknown_key_is_an_error_at_its_place_with_the_nearest_right_one() {
         ),
         ("window = \"1h\"", "oncegate.toml:1:1: there is no setting `window`\nhint: did you mean `claims.window`?"),
         (
+            "claims.store_parts = true",
+            "oncegate.toml:1:8: there is no setting `claims.store_parts`\nhint: did you mean `privacy.store_parts`?",
+        ),
+        (
             "limits = { bdy = 5 }",
             "oncegate.toml:1:12: there is no setting `limits.bdy`\nhint: did you mean `limits.body`?",
         ),
@@ -153,7 +157,7 @@ fn a_wrong_value_is_an_error_at_its_place_that_says_what_would_be_right() {
         ("limits.rate = -1", "1:15: limits.rate is \"-1\", which is not a whole number\nhint: write a whole number"),
         ("limits.rate = \"5\"", "1:15: limits.rate is a string, not a whole number\nhint: write a whole number"),
         ("claims.lost = \"hlod\"", "1:15: claims.lost is \"hlod\"\nhint: did you mean \"hold\"? It is one of"),
-        ("claims.store_parts = \"yes\"", "1:22: claims.store_parts is a string, not true or false\nhint: write true"),
+        ("privacy.store_parts = \"yes\"", "1:23: privacy.store_parts is a string, not true or false\nhint: write true"),
         ("store = \"mysql://u:geheim@h/d\"", "1:9: store is not a store's URL\nhint: write \"sqlite:FILE\""),
         ("data_dir = \"\"", "1:12: data_dir is empty\nhint: leave it out"),
         ("claims = 5", "1:1: `claims` is a table, not a value\nhint: write [claims] and its settings below"),
@@ -207,7 +211,7 @@ fn a_lease_is_no_longer_than_its_window() {
 #[test]
 fn a_guard_takes_what_it_does_not_say_from_all_claims() {
     let setup = Setup::new(
-        "[claims]\nlost = \"hold\"\nstore_parts = true\n[claims.guard.\"v1.send\"]\nwindow = \"365d\"\nstore_error = \"open\"\nstore_parts = false\n",
+        "privacy.store_parts = true\n[claims]\nlost = \"hold\"\n[claims.guard.\"v1.send\"]\nwindow = \"365d\"\nstore_error = \"open\"\nstore_parts = false\n",
     );
     let config = setup.loaded().config;
     let general = Policy { lost: Lost::Hold, store_parts: true, ..Policy::default() };
@@ -234,9 +238,34 @@ fn an_unknown_variable_is_an_error_with_the_nearest_right_one() {
         let errors = Setup::new("").env(name, "x").errors();
         assert_eq!(errors, [format!("{name}: there is no such variable\nhint: {hint}")]);
     }
-    let others =
-        Setup::new("").env("ONCEGATE_TEST_X", "x").env("ONCEGATE_URL", "x").env("ONCEGATE_KEY", "x").env("X", "x");
-    others.loaded();
+    for name in ["ONCEGATE_KEY", "ONCEGATE_URL"] {
+        let errors = Setup::new("").env(name, "x").errors();
+        assert!(errors[0].starts_with(&format!("{name}: there is no such variable")), "{errors:?}");
+    }
+    Setup::new("").env("ONCEGATE_TEST_X", "x").env("X", "x").loaded();
+}
+
+#[test]
+fn what_kubernetes_says_of_a_service_named_oncegate_is_no_setting() {
+    for (name, value) in [
+        ("ONCEGATE_SERVICE_HOST", "10.0.0.1"),
+        ("ONCEGATE_SERVICE_PORT", "4600"),
+        ("ONCEGATE_SERVICE_PORT_HTTP", "4600"),
+        ("ONCEGATE_PORT", "tcp://10.0.0.1:4600"),
+        ("ONCEGATE_PORT_4600_TCP", "tcp://10.0.0.1:4600"),
+        ("ONCEGATE_PORT_4600_TCP_PROTO", "tcp"),
+        ("ONCEGATE_PORT_4600_TCP_PORT", "4600"),
+        ("ONCEGATE_PORT_4600_TCP_ADDR", "10.0.0.1"),
+        ("ONCEGATE_INSIDE_SERVICE_HOST", "10.0.0.1"),
+        ("ONCEGATE_INSIDE_PORT_4600_TCP", "tcp://10.0.0.1:4600"),
+    ] {
+        let loaded = Setup::new("").env(name, value).loaded();
+        assert_eq!(loaded.config.listen.to_string(), "127.0.0.1:4600", "{name}");
+    }
+    for (name, value) in [("ONCEGATE_PORT", "4600"), ("ONCEGATE_PORT_NUMBER", "4600")] {
+        let errors = Setup::new("").env(name, value).errors();
+        assert!(errors[0].starts_with(&format!("{name}: there is no such variable")), "{errors:?}");
+    }
 }
 
 #[test]

@@ -4,8 +4,8 @@ mod json;
 mod sink;
 
 use std::io::{self, Write};
-use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
@@ -16,19 +16,27 @@ use crate::config::{self, LogFormat, LogLevel};
 use json::JsonLines;
 use sink::Sink;
 
+/// How long the last lines may take: a reader of the log that has stalled does not keep the process.
+const GOODBYE: Duration = Duration::from_secs(1);
+
 /// Writes what is buffered when dropped.
 pub struct Log {
     sink: Arc<Sink>,
-    thread: Option<JoinHandle<()>>,
+    written: mpsc::Receiver<()>,
 }
 
 /// Starts logging for the whole process.
 pub fn start(config: &config::Log) -> Log {
     let sink = Arc::new(Sink::default());
     let writer = sink.clone();
-    let thread = std::thread::Builder::new()
+    let (done, written) = mpsc::channel();
+    std::thread::Builder::new()
         .name("oncegate-log".into())
-        .spawn(move || writer.write_until_closed(&mut io::stdout().lock()))
+        .spawn(move || {
+            writer.write_until_closed(&mut io::stdout().lock());
+            // Nobody may be waiting for it any more.
+            let _ = done.send(());
+        })
         .expect("a thread can be started");
     let level = match config.level {
         LogLevel::Error => LevelFilter::ERROR,
@@ -46,16 +54,14 @@ pub fn start(config: &config::Log) -> Log {
             .with_ansi(io::IsTerminal::is_terminal(&io::stdout()))
             .init(),
     }
-    Log { sink, thread: Some(thread) }
+    Log { sink, written }
 }
 
 impl Drop for Log {
     fn drop(&mut self) {
         self.sink.close();
-        if let Some(thread) = self.thread.take() {
-            // A log that panicked has nothing more to say.
-            let _ = thread.join();
-        }
+        // Late or never is the same to a process that ends.
+        let _ = self.written.recv_timeout(GOODBYE);
     }
 }
 

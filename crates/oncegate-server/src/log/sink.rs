@@ -63,12 +63,13 @@ impl Sink {
             std::mem::swap(&mut bytes, &mut buffer.bytes);
             let dropped = std::mem::take(&mut buffer.dropped);
             drop(buffer);
-            if dropped > 0 {
-                bytes.extend_from_slice(format!("{{\"event\":\"log.dropped\",\"lines\":{dropped}}}\n").as_bytes());
-            }
             // Nobody may be reading; that is no reason to stop.
             let _ = out.write_all(&bytes).and_then(|()| out.flush());
             bytes.clear();
+            if dropped > 0 {
+                metrics::counter!("oncegate_log_lines_dropped_total").increment(dropped);
+                tracing::warn!(event = "log.dropped", lines = dropped);
+            }
         }
     }
 }

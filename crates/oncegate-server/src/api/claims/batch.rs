@@ -16,6 +16,11 @@ use crate::api::{Answered, App};
 use crate::auth::Caller;
 use crate::problem::{Kind, Problem};
 
+/// Outcomes in one answer, all together; past it they are left out, and said to be.
+const OUTCOMES_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Claims asked for at once: what the store answers at once is bounded too.
+const AT_ONCE: usize = 250;
+
 type Place<'c> = (usize, &'c ToClaim);
 
 /// Claim up to 1,000 keys
@@ -33,15 +38,20 @@ pub async fn batch(State(app): State<Arc<App>>, caller: Caller, Json(bodies): Js
         bodies.iter().map(|body| ClaimBody::parse(body)?.check(&caller.workspace, &app.config)).collect();
     let mut answers: Vec<Option<Result<view::Answered, Problem>>> = Vec::new();
     answers.resize_with(checked.len(), || None);
+    let mut outcome_bytes_left = OUTCOMES_BYTES_MAX;
     for (number, round) in rounds(&checked).into_iter().enumerate() {
         // Whoever won an equal key before is in this same batch, and cannot settle until it is answered.
         let may_wait = number == 0;
         let (waiting, at_once): (Vec<Place>, Vec<Place>) =
             round.into_iter().partition(|(_, claim)| may_wait && !claim.wait.is_zero());
-        for (place, answer) in claim_at_once(&app, at_once).await.into_iter().chain(claim_waiting(&app, waiting).await)
-        {
+        let mut keep = |(place, mut answer): (usize, Result<view::Answered, Problem>)| {
+            _ = answer.as_mut().map(|answer| answer.fit_into(&mut outcome_bytes_left));
             answers[place] = Some(answer);
+        };
+        for some in at_once.chunks(AT_ONCE) {
+            claim_at_once(&app, some).await.into_iter().for_each(&mut keep);
         }
+        claim_waiting(&app, waiting).await.into_iter().for_each(&mut keep);
     }
     let answers = answers.into_iter().zip(checked).map(|(answer, checked)| match (answer, checked) {
         (Some(answer), _) => answer,
@@ -65,7 +75,7 @@ fn rounds(checked: &[Result<ToClaim, Problem>]) -> Vec<Vec<Place<'_>>> {
     rounds
 }
 
-async fn claim_at_once(app: &App, claims: Vec<Place<'_>>) -> Vec<(usize, Result<view::Answered, Problem>)> {
+async fn claim_at_once(app: &App, claims: &[Place<'_>]) -> Vec<(usize, Result<view::Answered, Problem>)> {
     let claimed = app.ledger.claim_all(claims.iter().map(|(_, claim)| (&claim.key, claim.terms.clone())).collect());
     let answers = claims.iter().zip(claimed.await).map(|(&(place, claim), claimed)| (place, answered(claim, claimed)));
     answers.collect()

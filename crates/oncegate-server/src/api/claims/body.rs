@@ -20,7 +20,7 @@ fn bad(message: impl Into<String>) -> BadClaim {
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "an object with `guard` and `key`")]
 pub struct ClaimBody {
     /// Which guard: a name of your choice.
     guard: String,
@@ -62,9 +62,11 @@ impl ClaimBody {
             seconds("leaseSeconds", self.lease_seconds, limits::SPAN_MIN..=limits::LEASE_MAX)?.unwrap_or(policy.lease);
         let wait = seconds("waitSeconds", self.wait_seconds, Duration::ZERO..=limits::WAIT_MAX)?;
         if let Some(fingerprint) = &self.fingerprint
-            && !(1..=limits::FINGERPRINT_BYTES_MAX).contains(&fingerprint.len())
+            && (!(1..=limits::FINGERPRINT_BYTES_MAX).contains(&fingerprint.len())
+                || fingerprint.contains(char::is_control))
         {
-            return Err(bad(format!("fingerprint: 1 to {} bytes", limits::FINGERPRINT_BYTES_MAX)).into());
+            let max = limits::FINGERPRINT_BYTES_MAX;
+            return Err(bad(format!("fingerprint: 1 to {max} bytes without control characters")).into());
         }
         let parts = policy.store_parts.then(|| serde_json::to_string(&self.key).expect("strings are JSON"));
         Ok(ToClaim {
@@ -84,7 +86,7 @@ impl ClaimBody {
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object with `guard` and `key`")]
 pub struct FindBody {
     guard: String,
     key: Vec<Option<String>>,
@@ -99,12 +101,12 @@ impl FindBody {
 
 /// What an owner sends with each of its verbs.
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "an object with `guard` and `token`")]
 pub struct OwnerBody {
     pub guard: String,
     token: i64,
     /// With `settle` and `fail`: what every later caller reads. Any JSON, up to 1 MiB.
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     outcome: Option<Box<RawValue>>,
     /// With `renew`: another length for the lease.
     lease_seconds: Option<f64>,
@@ -138,7 +140,7 @@ impl OwnerBody {
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object with `guard` and `as`")]
 pub struct ResolveBody {
     pub guard: String,
     r#as: Resolution,
@@ -156,6 +158,13 @@ enum Resolution {
 impl ResolveBody {
     pub fn is_done(&self) -> bool {
         self.r#as == Resolution::Done
+    }
+}
+
+pub fn check_note(note: Option<&str>) -> Result<(), BadClaim> {
+    match note.map_or(0, str::len) {
+        0..=limits::NOTE_BYTES_MAX => Ok(()),
+        found => Err(bad(format!("note: at most {} bytes; this one has {found}", limits::NOTE_BYTES_MAX))),
     }
 }
 

@@ -37,8 +37,11 @@ pub struct Duplicate {
     claim: &'static str,
     id: String,
     state: &'static str,
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     outcome: Option<Box<RawValue>>,
+    /// In a batch: it was left out, as the answer would be too large. `GET /api/claims/{id}` has it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    outcome_omitted: bool,
     age_seconds: f64,
 }
 
@@ -77,6 +80,7 @@ pub fn answered(key: &ClaimKey, reading: Reading<Answer>) -> Result<Answered, Pr
             id: key.id.to_string(),
             state: claim.state.as_str(),
             outcome: outcome(&claim),
+            outcome_omitted: false,
             age_seconds: age_seconds(&claim, now),
         })),
         Answer::InFlight(claim) => {
@@ -97,6 +101,17 @@ pub fn answered(key: &ClaimKey, reading: Reading<Answer>) -> Result<Answered, Pr
 }
 
 impl Answered {
+    /// Takes the outcome's length from what is left for outcomes, or leaves it out where that is too little.
+    pub fn fit_into(&mut self, bytes_left: &mut usize) {
+        if let Answered::Duplicate(duplicate) = self {
+            let length = duplicate.outcome.as_ref().map_or(0, |outcome| outcome.get().len());
+            match bytes_left.checked_sub(length) {
+                Some(left) => *bytes_left = left,
+                None => (duplicate.outcome, duplicate.outcome_omitted) = (None, true),
+            }
+        }
+    }
+
     fn status(&self) -> StatusCode {
         match self {
             Answered::Won(_) => StatusCode::CREATED,
@@ -138,7 +153,10 @@ pub fn batch(answers: impl ExactSizeIterator<Item = Result<Answered, Problem>>) 
                 Ok(answer) => {
                     array.serialize_element(&WithStatus { status: answer.status().as_u16(), answer: &answer })?;
                 }
-                Err(problem) => array.serialize_element(&problem)?,
+                Err(problem) => {
+                    problem.log();
+                    array.serialize_element(&problem)?;
+                }
             }
         }
         array.end()
@@ -162,8 +180,10 @@ pub struct ClaimView {
     expires_at: String,
     created_at: String,
     settled_at: Option<String>,
-    #[schema(value_type = Option<Object>)]
-    outcome: Option<Box<RawValue>>,
+    /// Not in lists, which it could make too large.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    outcome: Option<Option<Box<RawValue>>>,
     duplicates: i64,
     last_duplicate_at: Option<String>,
     #[schema(value_type = Option<Object>)]
@@ -189,7 +209,7 @@ impl ClaimView {
             expires_at: claim.expires_at.to_string(),
             created_at: claim.created_at.to_string(),
             settled_at: time(claim.settled_at),
-            outcome: outcome(claim),
+            outcome: Some(outcome(claim)),
             duplicates: claim.duplicates,
             last_duplicate_at: time(claim.last_duplicate_at),
             attributes: raw(&claim.attributes),
@@ -208,7 +228,11 @@ pub struct PageView {
 impl PageView {
     pub fn of(page: &Page) -> Self {
         PageView {
-            items: page.claims.iter().map(|claim| ClaimView::of(claim, page.now)).collect(),
+            items: page
+                .claims
+                .iter()
+                .map(|claim| ClaimView { outcome: None, ..ClaimView::of(claim, page.now) })
+                .collect(),
             next_cursor: page.next.map(|cursor| format!("{}.{}", cursor.token, cursor.id)),
         }
     }

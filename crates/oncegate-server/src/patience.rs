@@ -1,0 +1,102 @@
+//! A connection whose client must go on reading.
+//!
+//! A client that asks and does not read its answer would hold the answer's memory, and a place among the connections,
+//! for as long as it likes. Here it has [`WRITE_TIMEOUT`] for each write to make progress.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Sleep, sleep};
+
+pub const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+
+pub struct Patient<S> {
+    stream: S,
+    /// Runs while a write waits for the client.
+    waiting: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S> Patient<S> {
+    pub fn new(stream: S) -> Self {
+        Patient { stream, waiting: None }
+    }
+
+    /// What became of a write, and for how long it may wait on.
+    fn within_patience<T>(&mut self, context: &mut Context<'_>, wrote: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if wrote.is_ready() {
+            self.waiting = None;
+            return wrote;
+        }
+        let waiting = self.waiting.get_or_insert_with(|| Box::pin(sleep(WRITE_TIMEOUT)));
+        ready!(waiting.as_mut().poll(context));
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read its answer")))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, into)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let wrote = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.within_patience(context, wrote)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let wrote = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        self.within_patience(context, wrote)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        self.within_patience(context, flushed)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_does_not_read_is_cut_off_and_one_that_reads_slowly_is_not() {
+        let (client, server) = tokio::io::duplex(10);
+        let mut server = Patient::new(server);
+        server.write_all(&[1; 10]).await.unwrap();
+        let cut_off = server.write_all(&[2; 10]).await.unwrap_err();
+        assert_eq!(cut_off.kind(), io::ErrorKind::TimedOut);
+
+        let (mut slow, server) = tokio::io::duplex(10);
+        let mut server = Patient::new(server);
+        let reads = async {
+            let mut byte = [0; 5];
+            for _ in 0..10 {
+                sleep(WRITE_TIMEOUT - Duration::from_secs(1)).await;
+                tokio::io::AsyncReadExt::read_exact(&mut slow, &mut byte).await.unwrap();
+            }
+        };
+        let (wrote, ()) = tokio::join!(server.write_all(&[3; 50]), reads);
+        wrote.unwrap();
+        drop(client);
+    }
+}
