@@ -5,10 +5,11 @@ test: install check
 	scripts/with-postgres cargo test --workspace -- --include-ignored
 
 # What needs no running service.
-check:
+check: install
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
+	cargo deny --log-level error check bans licenses sources
 
 # Only what runs anywhere; names what it leaves out.
 unit:

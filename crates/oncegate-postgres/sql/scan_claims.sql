@@ -1,4 +1,4 @@
--- One page of a workspace's claims, newest first; and one claim more, if there is one.
+-- One page of a workspace's claims, newest first, without their outcomes, which may be large; and one claim more, if there is one.
 -- Always at least one row, for the time: where there is no claim, `token` is null.
 --   $1 injected time   $2 workspace   $3 guard   $4 state   $5 token, $6 id of the page before   $7 limit
 --
@@ -9,7 +9,7 @@ FROM m
 LEFT JOIN LATERAL (
     SELECT c.token, c.version, c.lease_us, c.lease_until, c.expires_at, c.created_at, c.settled_at,
            c.duplicates, c.last_duplicate_at, c.attempt, c.state, c.lost,
-           c.fingerprint, c.attributes, c.parts, c.outcome, c.guard, c.id
+           c.fingerprint, c.attributes, c.parts, NULL::bytea AS outcome, c.guard, c.id
     FROM claims AS c
     WHERE c.workspace = $2::text
       AND c.expires_at > m.now

@@ -47,6 +47,21 @@ async fn a_batch_is_answered_in_order_each_with_its_own_status() {
 }
 
 #[tokio::test]
+async fn what_a_batch_brings_back_is_bounded_and_says_what_it_left_out() {
+    let home = Home::new();
+    let server = home.serve();
+    let mut client = server.client();
+    let (id, token) = client.win(&claim_of("g", "large")).await;
+    client.settle("g", &id, token, &json!("x".repeat(1_000_000))).await.expect(200);
+    let batch: Vec<Value> = (0..50).map(|_| claim_of("g", "large")).collect();
+    let answers = client.post("/api/claims/batch", &json!(batch)).await.expect(200).body;
+    let answers = answers.as_array().unwrap();
+    let (kept, left_out): (Vec<_>, Vec<_>) = answers.iter().partition(|answer| answer["outcome"].is_string());
+    assert!((1..=8).contains(&kept.len()), "{} outcomes", kept.len());
+    assert!(left_out.iter().all(|answer| answer["outcomeOmitted"] == true && answer["state"] == "done"));
+}
+
+#[tokio::test]
 async fn of_equal_keys_in_a_batch_the_first_wins() {
     let home = Home::new();
     let server = home.serve();

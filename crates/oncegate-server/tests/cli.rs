@@ -3,7 +3,7 @@
 
 mod support;
 
-use std::process::Command;
+use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
 use support::{Home, PATIENCE, Raw, claim_of, eventually, with};
@@ -160,15 +160,19 @@ fn a_reader_that_has_read_enough_is_no_failure() {
     {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
-        let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
-        let ran = command.args(arguments).current_dir(home.path()).stdout(writer).output().unwrap();
+        let ran = run_into(&home, arguments, writer);
         assert!(ran.status.success() && ran.stderr.is_empty(), "{arguments:?}: {ran:?}");
     }
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
-    let ran = command.args(["config", "show"]).current_dir(home.path()).stdout(full).output().unwrap();
+    let ran = run_into(&home, &["config", "show"], full);
     assert_eq!(ran.status.code(), Some(1), "{ran:?}");
     assert!(String::from_utf8_lossy(&ran.stderr).contains("cannot write the output"), "{ran:?}");
+}
+
+/// Runs a command to its end, with another standard output than one that is read.
+fn run_into(home: &Home, arguments: &[&str], stdout: impl Into<Stdio>) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
+    command.args(arguments).current_dir(home.path()).env_clear().stdout(stdout).output().expect("the binary was built")
 }
 
 #[test]

@@ -26,12 +26,24 @@ async fn told_to_stop_it_sends_waiters_away_and_exits_0_within_10_s() {
     let status = server.wait(STOP_MAX);
     assert!(status.success(), "{status}");
     assert!(started.elapsed() < STOP_MAX, "{:?}", started.elapsed());
-    let sent_away = waiter.await.unwrap().expect_problem(503, "store-unavailable");
+    let sent_away = waiter.await.unwrap().expect_problem(409, "in-flight");
     assert!(sent_away.header("retry-after").is_some());
     server.logged("server.stopped", 1).await;
     let server = home.serve();
     let claim = server.client().post("/api/claims/find", &claim_of("g", "k")).await.expect(200).body;
     assert_eq!((&claim["token"], &claim["state"]), (&json!(token), &json!("in_flight")));
+}
+
+/// A pipe holds 64 KiB; whoever stopped reading it must not keep the server from ending.
+#[tokio::test]
+async fn told_to_stop_it_does_not_wait_for_whoever_stopped_reading_its_log() {
+    let home = Home::new();
+    let mut server = home.serve_with_unread_log();
+    let batch: Vec<_> = (0..1000).map(|i| claim_of("g", &i.to_string())).collect();
+    server.client().post("/api/claims/batch", &json!(batch)).await.expect(200);
+    server.signal(Signal::TERM);
+    let status = server.wait(STOP_MAX);
+    assert!(status.success(), "{status}");
 }
 
 #[tokio::test]

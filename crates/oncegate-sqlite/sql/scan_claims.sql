@@ -1,6 +1,6 @@
--- Newest first. `{state}` is a condition on the state as it is at ?2, from a fixed list.
+-- Newest first, without outcomes, which may be large. `{state}` is a condition on the state as it is at ?2, from a fixed list.
 SELECT state, token, version, attempt, lost, lease_us, lease_until, expires_at, created_at, settled_at,
-       fingerprint, duplicates, last_duplicate_at, attributes, parts, outcome, id, guard
+       fingerprint, duplicates, last_duplicate_at, attributes, parts, NULL AS outcome, id, guard
 FROM claims
 WHERE workspace = ?1
   AND expires_at > ?2

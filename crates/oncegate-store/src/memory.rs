@@ -82,7 +82,8 @@ impl Store for MemoryStore {
             .collect();
         claims.sort_by_key(|claim| std::cmp::Reverse((claim.token, claim.key.id)));
         let more = claims.len() > query.limit;
-        let claims: Vec<Claim> = claims.into_iter().take(query.limit).cloned().collect();
+        let claims: Vec<Claim> =
+            claims.into_iter().take(query.limit).map(|claim| Claim { outcome: None, ..claim.clone() }).collect();
         let next = claims.last().filter(|_| more).map(|last| Cursor { token: last.token, id: last.key.id });
         Ok(Page { claims, next, now })
     }

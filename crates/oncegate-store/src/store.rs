@@ -77,6 +77,7 @@ pub struct Cursor {
 
 #[derive(Clone, Debug)]
 pub struct Page {
+    /// Without their outcomes, which may be large.
     pub claims: Vec<Claim>,
     pub next: Option<Cursor>,
     pub now: Time,

@@ -21,8 +21,8 @@ struct World {
 
 /// A service that counts what it does: `/charge` at once, `/slow` when told to, `/refuse` never.
 async fn world(layer: impl FnOnce(oncegate::Guard) -> OnceLayer, wait: Duration) -> World {
-    let gate = Gate::open("memory:").await.unwrap();
-    let guard = gate.guard("http", Policy::default()).unwrap().waiting(wait);
+    let gate = Gate::open("memory:").await.expect("opens");
+    let guard = gate.guard("http", Policy::default()).expect("opens").waiting(wait);
     let (runs, go_on) = (Arc::new(AtomicU32::new(0)), Arc::new(Notify::new()));
     let count = {
         let runs = runs.clone();
@@ -67,10 +67,11 @@ async fn ask(app: &Router, path: &str, key: Option<&str>, body: &str) -> (Status
     if let Some(key) = key {
         request = request.header("idempotency-key", key);
     }
-    let response = app.clone().oneshot(request.body(Body::from(body.to_owned())).unwrap()).await.unwrap();
+    let response =
+        app.clone().oneshot(request.body(Body::from(body.to_owned())).expect("answers")).await.expect("answers");
     let (parts, body) = response.into_parts();
-    let body = to_bytes(body, usize::MAX).await.unwrap();
-    (parts.status, parts.headers, String::from_utf8(body.to_vec()).unwrap())
+    let body = to_bytes(body, usize::MAX).await.expect("answers");
+    (parts.status, parts.headers, String::from_utf8(body.to_vec()).expect("answers"))
 }
 
 #[tokio::test]

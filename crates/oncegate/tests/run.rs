@@ -15,7 +15,7 @@ use oncegate::{
 };
 
 async fn gate() -> Gate {
-    Gate::open("memory:").await.unwrap()
+    Gate::open("memory:").await.expect("opens")
 }
 
 type Io = std::io::Error;

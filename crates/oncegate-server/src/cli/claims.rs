@@ -10,9 +10,6 @@ use super::{Failure, fields, open_existing, with};
 use crate::api::{ClaimView, PageView};
 use crate::config::Config;
 
-/// Bytes of a note.
-const NOTE_BYTES_MAX: usize = 1024;
-
 #[derive(Subcommand)]
 pub enum Command {
     /// List claims, newest first
@@ -169,9 +166,10 @@ impl Parts {
 
 impl Note {
     fn read(self) -> Result<Option<String>, Failure> {
+        let max = limits::NOTE_BYTES_MAX;
         match self.note {
-            Some(note) if note.len() > NOTE_BYTES_MAX => {
-                Err(Failure::usage(format!("--note is at most {NOTE_BYTES_MAX} bytes; this one has {}", note.len())))
+            Some(note) if note.len() > max => {
+                Err(Failure::usage(format!("--note is at most {max} bytes; this one has {}", note.len())))
             }
             note => Ok(note),
         }

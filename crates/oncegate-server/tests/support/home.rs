@@ -53,6 +53,11 @@ impl Home {
         Server::start(self.command(["serve", "--listen", "127.0.0.1:0"]))
     }
 
+    /// The server, listening, with nobody to read its log from then on.
+    pub fn serve_with_unread_log(&self) -> Server {
+        Server::start_reading(self.command(["serve", "--listen", "127.0.0.1:0"]), 1)
+    }
+
     /// Runs a command to its end.
     pub fn run<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Ran {
         self.run_with(arguments, &[])

@@ -21,13 +21,18 @@ pub struct Server {
 
 impl Server {
     /// Returns once it listens: its log says where.
-    pub fn start(mut command: Command) -> Server {
+    pub fn start(command: Command) -> Server {
+        Server::start_reading(command, usize::MAX)
+    }
+
+    /// Reads this many lines of its log, and leaves the rest in the pipe.
+    pub fn start_reading(mut command: Command, lines_read: usize) -> Server {
         let mut child = command.spawn().expect("the binary was built");
         let stderr = collect(child.stderr.take().expect("piped"));
         let stdout = Arc::new(Mutex::new(String::new()));
         let (listening, address) = mpsc::channel();
         let (lines, seen) = (BufReader::new(child.stdout.take().expect("piped")), stdout.clone());
-        let log = std::thread::spawn(move || read_log(lines, &seen, &listening));
+        let log = std::thread::spawn(move || read_log(lines, lines_read, &seen, &listening));
         match address.recv_timeout(PATIENCE) {
             Ok(address) => Server { child, address, stdout, readers: vec![log, stderr] },
             Err(_) => {
@@ -96,8 +101,13 @@ impl Drop for Server {
 }
 
 /// Keeps every whole line, and tells the address from the one that has it.
-fn read_log(lines: impl BufRead, seen: &Mutex<String>, listening: &mpsc::Sender<SocketAddr>) -> String {
-    for line in lines.lines().map_while(Result::ok) {
+fn read_log(
+    mut lines: impl BufRead,
+    lines_read: usize,
+    seen: &Mutex<String>,
+    listening: &mpsc::Sender<SocketAddr>,
+) -> String {
+    for line in lines.by_ref().lines().take(lines_read).map_while(Result::ok) {
         if line.contains("server.listening") {
             let event: Value = serde_json::from_str(&line).expect("the log is JSON");
             let address = event["address"].as_str().and_then(|text| text.parse().ok());
@@ -108,6 +118,8 @@ fn read_log(lines: impl BufRead, seen: &Mutex<String>, listening: &mpsc::Sender<
         seen.push_str(&line);
         seen.push('\n');
     }
+    // Open but unread, until the test is over.
+    std::mem::forget(lines);
     seen.lock().expect("no reader panics").clone()
 }
 

@@ -290,6 +290,7 @@ async fn ids_of_all_pages(world: &World, mut query: Query) -> Vec<ClaimId> {
     loop {
         let page = world.store.scan(query.clone()).await.expect("scans");
         assert!(page.claims.len() <= query.limit);
+        assert!(page.claims.iter().all(|claim| claim.outcome.is_none()), "a page is bounded in bytes too");
         ids.extend(page.claims.iter().map(|claim| claim.key.id));
         match page.next {
             Some(cursor) => query.after = Some(cursor),
