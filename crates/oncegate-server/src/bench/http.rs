@@ -19,23 +19,18 @@ const CLAIMS: [(usize, &str); 3] =
 const BATCH: usize = 1_000;
 const BATCH_CONNECTIONS: usize = 8;
 
+const SERVE: &[&str] = &["serve", "--listen", "127.0.0.1:0"];
+const SERVE_FROM_MEMORY: &[&str] = &["serve", "--listen", "127.0.0.1:0", "--store", "memory:"];
+
+/// The same requests to all of them, so that the load generator costs the same.
 pub async fn measure(setting: &Setting) -> Result<Vec<Measured>, Failure> {
     let mut measured = vec![];
     for ((connections, hello_name), (_, claims_name)) in HELLO.into_iter().zip(CLAIMS) {
-        let hello = Server::start(&["bench-hello"], setting).await?;
-        measured.push(load(hello_name, hello.address, connections, 1, setting.span, |_, _| hello_request()).await?);
-        hello.stop().await;
-        let ours = Server::start(&["serve", "--listen", "127.0.0.1:0"], setting).await?;
-        let address = ours.address;
-        measured.push(
-            load(claims_name, address, connections, 1, setting.span, move |caller, turn| {
-                post(address, "/api/claims", &claim(caller, turn))
-            })
-            .await?,
-        );
-        ours.stop().await;
+        measured.push(claims(hello_name, &["bench-hello"], connections, setting).await?);
+        measured.push(claims(claims_name, SERVE, connections, setting).await?);
     }
-    let ours = Server::start(&["serve", "--listen", "127.0.0.1:0"], setting).await?;
+    measured.push(claims("HTTP, nothing durable, 256 connections", SERVE_FROM_MEMORY, 256, setting).await?);
+    let ours = Server::start(SERVE, setting).await?;
     let address = ours.address;
     let batches =
         load("HTTP, batches of 1,000", address, BATCH_CONNECTIONS, BATCH, setting.span, move |caller, turn| {
@@ -47,13 +42,23 @@ pub async fn measure(setting: &Setting) -> Result<Vec<Measured>, Failure> {
     Ok(measured)
 }
 
+async fn claims(
+    name: &'static str,
+    arguments: &[&str],
+    connections: usize,
+    setting: &Setting,
+) -> Result<Measured, Failure> {
+    let server = Server::start(arguments, setting).await?;
+    let address = server.address;
+    let request = move |caller, turn| post(address, "/api/claims", &claim(caller, turn));
+    let measured = load(name, address, connections, 1, setting.span, request).await?;
+    server.stop().await;
+    Ok(measured)
+}
+
 /// Every second claim is of a key that was claimed just before.
 fn claim(caller: usize, turn: u64) -> String {
     format!(r#"{{"guard":"bench","key":["{caller}","{}"]}}"#, turn / 2)
-}
-
-fn hello_request() -> Vec<u8> {
-    b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n".to_vec()
 }
 
 fn post(address: SocketAddr, path: &str, body: &str) -> Vec<u8> {
@@ -189,6 +194,6 @@ pub async fn hello() -> Result<(), Failure> {
     let broken = |error: std::io::Error| Failure::new(error.to_string());
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.map_err(broken)?;
     eprintln!("hello world on http://{}", listener.local_addr().map_err(broken)?);
-    let router = axum::Router::new().route("/", axum::routing::get(|| async { "hello, world\n" }));
+    let router = axum::Router::new().route("/api/claims", axum::routing::post(|| async { "hello, world\n" }));
     axum::serve(listener, router).await.map_err(broken)
 }
