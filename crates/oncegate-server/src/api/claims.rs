@@ -161,7 +161,7 @@ pub async fn forget(
 
 /// Resolve an unknown claim
 #[utoipa::path(post, path = "/api/claims/{id}/resolve", tag = "claims", params(("id" = String, Path)),
-    request_body = ResolveBody, responses((status = 200, description = "Settled."), (status = 409, description = "`not-unknown`."),
+    request_body = ResolveBody, responses((status = 200, description = "Settled.", body = ClaimView), (status = 409, description = "`not-unknown`."),
     (status = 404, description = "None.")))]
 pub async fn resolve(
     State(app): State<Arc<App>>,
@@ -186,7 +186,7 @@ pub fn audit(event: &'static str, key: &ClaimKey, by: &str, why: Option<&str>) {
 
 /// Renew a lease
 #[utoipa::path(post, path = "/api/claims/{id}/renew", tag = "claims", params(("id" = String, Path)), request_body = OwnerBody,
-    responses((status = 200, description = "Renewed."), (status = 409, description = "`fenced`."), (status = 404, description = "None.")))]
+    responses((status = 200, description = "Renewed.", body = ClaimView), (status = 409, description = "`fenced`."), (status = 404, description = "None.")))]
 pub async fn renew(
     State(app): State<Arc<App>>,
     caller: Caller,
@@ -202,7 +202,7 @@ pub async fn renew(
 ///
 /// The outcome is what every later caller reads. The same settle again is a success.
 #[utoipa::path(post, path = "/api/claims/{id}/settle", tag = "claims", params(("id" = String, Path)), request_body = OwnerBody,
-    responses((status = 200, description = "Settled."), (status = 409, description = "`fenced`."), (status = 404, description = "None.")))]
+    responses((status = 200, description = "Settled.", body = ClaimView), (status = 409, description = "`fenced`."), (status = 404, description = "None.")))]
 pub async fn settle(
     State(app): State<Arc<App>>,
     caller: Caller,
@@ -214,7 +214,7 @@ pub async fn settle(
 
 /// Settle a claim as failed
 #[utoipa::path(post, path = "/api/claims/{id}/fail", tag = "claims", params(("id" = String, Path)), request_body = OwnerBody,
-    responses((status = 200, description = "Settled."), (status = 409, description = "`fenced`."), (status = 404, description = "None.")))]
+    responses((status = 200, description = "Settled.", body = ClaimView), (status = 409, description = "`fenced`."), (status = 404, description = "None.")))]
 pub async fn fail(
     State(app): State<Arc<App>>,
     caller: Caller,

@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 
 use axum::http::HeaderName;
 use axum::response::{Html, IntoResponse};
+use serde_json::{Value, json};
 use utoipa::OpenApi;
 
 use super::extract::Named;
@@ -24,8 +25,43 @@ use crate::problem::{Kind, Problem};
 )]
 struct Api;
 
-static DESCRIPTION: LazyLock<String> =
-    LazyLock::new(|| Api::openapi().to_pretty_json().expect("the description is JSON"));
+static DESCRIPTION: LazyLock<String> = LazyLock::new(|| {
+    let mut description = serde_json::to_value(Api::openapi()).expect("the description is JSON");
+    add_what_all_share(&mut description);
+    format!("{description:#}")
+});
+
+/// Keys, and the problems that every endpoint of `/api` can answer with.
+fn add_what_all_share(description: &mut Value) {
+    let text = json!({"type": "string"});
+    description["components"]["schemas"]["Problem"] = json!({
+        "type": "object", "description": "RFC 9457.", "required": ["type", "title", "status", "detail", "hint", "requestId"],
+        "properties": {"type": text, "title": text, "status": {"type": "integer"}, "detail": text, "hint": text,
+                       "requestId": text, "retryAfterSeconds": {"type": "integer"}},
+    });
+    description["components"]["securitySchemes"]["key"] = json!({"type": "http", "scheme": "bearer", "description": "`og_…`. While no key exists, local requests need none."});
+    let problem = json!({"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}});
+    let of_api =
+        description["paths"].as_object_mut().into_iter().flatten().filter(|(path, _)| path.starts_with("/api"));
+    for (_, operation) in of_api.flat_map(|(_, methods)| methods.as_object_mut().into_iter().flatten()) {
+        operation["security"] = json!([{"key": []}]);
+        let takes_body = operation.get("requestBody").is_some();
+        let of_bodies: &[Kind] =
+            if takes_body { &[Kind::RequestTimeout, Kind::PayloadTooLarge, Kind::UnsupportedMediaType] } else { &[] };
+        let of_all =
+            [Kind::InvalidRequest, Kind::Unauthorized, Kind::Forbidden, Kind::RateLimited, Kind::StoreUnavailable];
+        for kind in of_all.iter().chain(of_bodies) {
+            let answer = &mut operation["responses"][kind.status().as_str()];
+            if answer.is_null() {
+                *answer = json!({"description": kind.title()});
+            }
+        }
+        let answers = operation["responses"].as_object_mut().into_iter().flatten();
+        for (_, answer) in answers.filter(|(status, _)| status.starts_with(['4', '5'])) {
+            answer["content"] = problem.clone();
+        }
+    }
+}
 
 pub async fn openapi(_: Nearby) -> impl IntoResponse {
     ([("content-type", "application/json")], DESCRIPTION.as_str())
