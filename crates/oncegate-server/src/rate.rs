@@ -14,7 +14,8 @@ const BUCKETS_MAX: usize = 10_000;
 pub struct Rates {
     /// Requests per second; 0 is off.
     per_second: u64,
-    buckets: Mutex<HashMap<WorkspaceName, Bucket>>,
+    /// By workspace; under none, the one that newcomers share when there are too many.
+    buckets: Mutex<HashMap<Option<WorkspaceName>, Bucket>>,
 }
 
 struct Bucket {
@@ -60,11 +61,11 @@ impl Rates {
         let full = self.per_second as f64;
         let mut buckets = self.buckets.lock().expect("no holder of this lock panics");
         let refilled = |bucket: &Bucket| bucket.left + now.duration_since(bucket.at).as_secs_f64() * full;
-        if buckets.len() >= BUCKETS_MAX && !buckets.contains_key(workspace) {
+        let mut name = Some(workspace.clone());
+        if buckets.len() >= BUCKETS_MAX && !buckets.contains_key(&name) {
             buckets.retain(|_, bucket| refilled(bucket) < full);
+            name = name.filter(|_| buckets.len() < BUCKETS_MAX);
         }
-        let crowded = buckets.len() >= BUCKETS_MAX && !buckets.contains_key(workspace);
-        let name = if crowded { WorkspaceName::default_workspace() } else { workspace.clone() };
         let bucket = buckets.entry(name).or_insert(Bucket { left: full, at: now });
         bucket.left = refilled(bucket).min(full);
         bucket.at = now;

@@ -40,6 +40,8 @@ const HEADERS_TIMEOUT: Duration = Duration::from_secs(10);
 const CONNECTION_BUFFER_BYTES: usize = 64 * 1024;
 /// How long requests under way may take to finish once the server is told to stop.
 const STOP_GRACE: Duration = Duration::from_secs(8);
+/// How long the store may take to be let go after that: all was answered, and counts are not worth more.
+const CLOSE_GRACE: Duration = Duration::from_millis(1500);
 /// How soon a key made or revoked elsewhere is noticed.
 const KEYS_REFRESH: Duration = Duration::from_secs(1);
 /// After an error of `accept` (too many open files, say).
@@ -63,7 +65,9 @@ pub async fn serve(config: Config) -> Result<(), Failure> {
     let refresher = tokio::spawn(refresh_keys(app.clone()));
     accept_until_stopped(listener, app.clone(), signals).await;
     refresher.abort();
-    app.ledger.close().await;
+    if tokio::time::timeout(CLOSE_GRACE, app.ledger.close()).await.is_err() {
+        tracing::warn!(event = "server.store_not_closed", after = ?CLOSE_GRACE);
+    }
     tracing::info!(event = "server.stopped");
     Ok(())
 }

@@ -87,10 +87,12 @@ impl Store for SqliteStore {
     }
 
     async fn commit_all(&self, commits: Vec<Commit>) -> Vec<Result<Committed, StoreError>> {
-        if let Some(error) = commits.iter().find_map(|commit| commit.check().err()) {
-            return vec![Err(error); commits.len()];
-        }
-        self.writer.commit_all(commits).await
+        let checked: Vec<_> = commits.iter().map(Commit::check).collect();
+        let good = commits.into_iter().zip(&checked).filter(|(_, check)| check.is_ok()).map(|(commit, _)| commit);
+        let mut committed = self.writer.commit_all(good.collect()).await.into_iter();
+        let each =
+            checked.into_iter().map(|check| check.and_then(|()| committed.next().expect("one for each good one")));
+        each.collect()
     }
 
     async fn read(&self, key: &ClaimKey) -> Result<Reading<Option<Claim>>, StoreError> {

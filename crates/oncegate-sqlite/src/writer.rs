@@ -98,7 +98,7 @@ impl Writer {
         let place = self.place(commit.weight())?;
         let (answer, answered) = oneshot::channel();
         self.submit(Job::Commit(commit, answer, place))?;
-        answered.await.map_err(|_| closed())?
+        answered.await.map_err(|_| unanswered())?
     }
 
     pub async fn commit_all(&self, commits: Vec<Commit>) -> Vec<Result<Committed, StoreError>> {
@@ -109,7 +109,7 @@ impl Writer {
             .and_then(|place| self.submit(Job::All(commits, answer, place)));
         let all_failed = |error: StoreError| vec![Err(error); count];
         match submitted {
-            Ok(()) => answered.await.unwrap_or_else(|_| all_failed(closed())),
+            Ok(()) => answered.await.unwrap_or_else(|_| all_failed(unanswered())),
             Err(error) => all_failed(error),
         }
     }
@@ -121,7 +121,7 @@ impl Writer {
         let place = self.place(1)?;
         let (answer, answered) = oneshot::channel();
         self.submit(Job::Other(Box::new(Task { work: Some(work), value: None, answer }), place))?;
-        answered.await.map_err(|_| closed())?
+        answered.await.map_err(|_| unanswered())?
     }
 
     /// Returns when all that was submitted before is done and the file is let go.
@@ -142,6 +142,11 @@ impl Writer {
     fn submit(&self, job: Job) -> Result<(), StoreError> {
         self.jobs.send(job).map_err(|_| closed())
     }
+}
+
+/// It was taken, and the writer ended before it said what became of it.
+fn unanswered() -> StoreError {
+    StoreError::Unknown("the writer ended before it answered".into())
 }
 
 fn closed() -> StoreError {

@@ -154,9 +154,7 @@ pub async fn forget(
     caller.require(Role::Operate)?;
     body::check_note(params.note.as_deref())?;
     let key = key(&caller, &id, &params.guard)?;
-    let response = apply(&app, &key, Command::Forget).await?;
-    audit("audit.forget", &key, &caller.name, params.note.as_deref());
-    Ok(response)
+    by_hand(app, key, Command::Forget, "audit.forget", caller.name, params.note).await
 }
 
 /// Resolve an unknown claim
@@ -172,16 +170,28 @@ pub async fn resolve(
     caller.require(Role::Operate)?;
     body::check_note(body.note.as_deref())?;
     let key = key(&caller, &id, &body.guard)?;
-    let response = apply(&app, &key, Command::Resolve { done: body.is_done(), outcome: None }).await?;
-    audit("audit.resolve", &key, &caller.name, body.note.as_deref());
-    Ok(response)
+    let resolve = Command::Resolve { done: body.is_done(), outcome: None };
+    by_hand(app, key, resolve, "audit.resolve", caller.name, body.note).await
 }
 
-/// Who did what by hand, and why.
-pub fn audit(event: &'static str, key: &ClaimKey, by: &str, why: Option<&str>) {
-    let ClaimKey { workspace, guard, id } = key;
-    // A warning, so that no usual level leaves it out.
-    tracing::warn!(event, %workspace, %guard, claimId = %id, by, why);
+/// What a person does, with who and why in the log. On a task of its own: a client that hangs up does not take
+/// the line with it.
+async fn by_hand(
+    app: Arc<App>,
+    key: ClaimKey,
+    command: Command,
+    event: &'static str,
+    by: String,
+    why: Option<String>,
+) -> Answered {
+    let done = tokio::spawn(async move {
+        let response = apply(&app, &key, command).await?;
+        let ClaimKey { workspace, guard, id } = &key;
+        // A warning, so that no usual level leaves it out.
+        tracing::warn!(event, %workspace, %guard, claimId = %id, by, why);
+        Ok(response)
+    });
+    done.await.unwrap_or_else(|_| Err(Kind::Internal.because("the request ended in a panic")))
 }
 
 /// Renew a lease

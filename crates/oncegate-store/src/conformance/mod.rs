@@ -100,6 +100,7 @@ macro_rules! suite {
             rules::a_commit_is_all_or_nothing,
             rules::a_commit_that_names_a_key_twice_is_refused,
             rules::one_bad_operation_fails_alone,
+            rules::many_commits_stand_each_by_itself,
             rules::an_outcome_of_the_largest_size_comes_back_byte_for_byte,
             rules::lists_are_newest_first_filtered_and_paged_without_gaps,
             rules::sweeping_removes_the_expired_and_nothing_else,

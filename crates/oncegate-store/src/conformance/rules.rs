@@ -253,6 +253,20 @@ pub async fn one_bad_operation_fails_alone(world: World) {
     assert_eq!(world.read(&key("bad")).await.expect("as it was").state, State::InFlight);
 }
 
+pub async fn many_commits_stand_each_by_itself(world: World) {
+    let token = world.win(&key("bad")).await;
+    let too_large = Bytes::from(vec![b'x'; OUTCOME_BYTES_MAX + 1]);
+    let claim = |part: &str| Commit::from(Op { key: key(part), command: Command::Claim(terms()) });
+    let bad = Commit::from(Op { key: key("bad"), command: settle(token, too_large) });
+    let all = world.store.commit_all(vec![claim("first"), bad, claim("last")]).await;
+    assert!(matches!(all[1], Err(StoreError::Refused(_))), "{:?}", all[1]);
+    for (place, part) in [(0, "first"), (2, "last")] {
+        let committed = all[place].clone().expect("is not touched by the bad one");
+        assert!(matches!(committed.only(), Answer::Won(claim) if claim.key == key(part)), "answered in order");
+        assert!(world.read(&key(part)).await.is_some());
+    }
+}
+
 pub async fn an_outcome_of_the_largest_size_comes_back_byte_for_byte(world: World) {
     let key = key("k");
     let outcome: Bytes = (0..OUTCOME_BYTES_MAX).map(|i| (i * 31 % 256) as u8).collect();
