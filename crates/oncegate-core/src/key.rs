@@ -5,6 +5,7 @@
 //! Parts count byte for byte: nothing is trimmed, folded or normalised.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 
 use sha2::{Digest, Sha256};
 
@@ -51,6 +52,16 @@ impl ClaimId {
         &self.0
     }
 
+    pub fn to_hex(&self) -> Hex {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let mut hex = [0u8; 64];
+        for (pair, byte) in hex.chunks_exact_mut(2).zip(self.0) {
+            pair[0] = DIGITS[usize::from(byte >> 4)];
+            pair[1] = DIGITS[usize::from(byte & 15)];
+        }
+        Hex(hex)
+    }
+
     /// Reads 64 lower-case hex digits; anything else is not an id.
     pub fn parse(hex: &str) -> Option<Self> {
         let digits = hex.as_bytes();
@@ -72,13 +83,18 @@ impl ClaimId {
 
 impl fmt::Display for ClaimId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        let mut hex = [0u8; 64];
-        for (pair, byte) in hex.chunks_exact_mut(2).zip(self.0) {
-            pair[0] = DIGITS[usize::from(byte >> 4)];
-            pair[1] = DIGITS[usize::from(byte & 15)];
-        }
-        f.write_str(std::str::from_utf8(&hex).expect("hex digits are ASCII"))
+        f.write_str(&self.to_hex())
+    }
+}
+
+/// An id in hex, without an allocation.
+pub struct Hex([u8; 64]);
+
+impl std::ops::Deref for Hex {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        std::str::from_utf8(&self.0).expect("hex digits are ASCII")
     }
 }
 
@@ -89,11 +105,19 @@ impl fmt::Debug for ClaimId {
 }
 
 /// Where a claim is: its workspace and its id. The guard is in the id, and beside it for people.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClaimKey {
     pub workspace: WorkspaceName,
     pub id: ClaimId,
     pub guard: GuardName,
+}
+
+/// Without the guard, which the id is made from.
+impl Hash for ClaimKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.id.hash(state);
+        self.workspace.hash(state);
+    }
 }
 
 impl ClaimKey {

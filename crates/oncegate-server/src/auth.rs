@@ -65,13 +65,13 @@ impl Caller {
 
 /// The keys as last read from the store.
 pub struct Keys {
-    listen: RwLock<SocketAddr>,
+    listen: RwLock<Listen>,
     by_id: RwLock<Arc<HashMap<String, ApiKey>>>,
 }
 
 impl Keys {
     pub async fn load(store: &dyn Store, listen: SocketAddr) -> Result<Self, StoreError> {
-        let keys = Keys { listen: RwLock::new(listen), by_id: RwLock::default() };
+        let keys = Keys { listen: RwLock::new(listen.into()), by_id: RwLock::default() };
         keys.refresh(store).await?;
         Ok(keys)
     }
@@ -84,7 +84,7 @@ impl Keys {
 
     /// The address that was got, where port 0 was asked for.
     pub fn listens_on(&self, address: SocketAddr) {
-        *self.listen.write().expect("no holder of this lock panics") = address;
+        *self.listen.write().expect("no holder of this lock panics") = address.into();
     }
 
     /// No key was ever made. (A revoked one counts: revoking the last key must not open the server.)
@@ -125,13 +125,13 @@ impl Keys {
             let value = values.next()?;
             Some(value.to_str().ok().filter(|_| values.next().is_none()).unwrap_or_default())
         };
-        let host = text(header::HOST).unwrap_or_default().to_ascii_lowercase();
-        let host = host.as_str();
-        let listen = *self.listen.read().expect("no holder of this lock panics");
-        let in_uri = uri.authority().map(|authority| authority.as_str().to_ascii_lowercase());
-        if !is_our_name(host, listen) || in_uri.is_some_and(|name| !is_our_name(&name, listen)) {
-            return Err(Kind::Forbidden
-                .because(format!("without keys the server answers as {listen} or localhost, not as {host:?}")));
+        let host = text(header::HOST).unwrap_or_default();
+        let listen = self.listen.read().expect("no holder of this lock panics");
+        if !listen.is_named(host) || uri.authority().is_some_and(|name| !listen.is_named(name.as_str())) {
+            return Err(Kind::Forbidden.because(format!(
+                "without keys the server answers as {}:{} or localhost, not as {host:?}",
+                listen.host, listen.port
+            )));
         }
         if let Some(site) = text(header::HeaderName::from_static("sec-fetch-site"))
             && !matches!(site, "same-origin" | "none")
@@ -139,7 +139,7 @@ impl Keys {
             return Err(Kind::Forbidden.because("without keys the server does not answer cross-site requests"));
         }
         if let Some(origin) = text(header::ORIGIN)
-            && origin.split_once("://").is_none_or(|(_, origin_host)| origin_host != host)
+            && origin.split_once("://").is_none_or(|(_, origin_host)| !origin_host.eq_ignore_ascii_case(host))
         {
             return Err(Kind::Forbidden.because("without keys the server does not answer cross-origin requests"));
         }
@@ -147,14 +147,28 @@ impl Keys {
     }
 }
 
-fn is_our_name(host: &str, listen: SocketAddr) -> bool {
-    let with_port = |name: &str| match host.strip_prefix(name) {
-        Some("") => true,
-        Some(rest) => rest.strip_prefix(':').is_some_and(|given| given.parse() == Ok(listen.port())),
-        None => false,
-    };
-    let ip = listen.ip();
-    with_port("localhost") || with_port(&if ip.is_ipv6() { format!("[{ip}]") } else { ip.to_string() })
+/// The address that the server listens on, as it is written in a URL.
+struct Listen {
+    host: String,
+    port: u16,
+}
+
+impl From<SocketAddr> for Listen {
+    fn from(address: SocketAddr) -> Self {
+        let ip = address.ip();
+        Listen { host: if ip.is_ipv6() { format!("[{ip}]") } else { ip.to_string() }, port: address.port() }
+    }
+}
+
+impl Listen {
+    fn is_named(&self, name: &str) -> bool {
+        ["localhost", &self.host].into_iter().any(|host| match name.split_at_checked(host.len()) {
+            Some((given, rest)) if given.eq_ignore_ascii_case(host) => {
+                rest.is_empty() || rest.strip_prefix(':').is_some_and(|port| port.parse() == Ok(self.port))
+            }
+            _ => false,
+        })
+    }
 }
 
 fn named_workspace(headers: &HeaderMap) -> Result<Option<WorkspaceName>, Problem> {
@@ -190,7 +204,7 @@ mod tests {
 
     fn keys(listen: &str, keys: Vec<ApiKey>) -> Keys {
         let by_id = keys.into_iter().map(|key| (key.id.clone(), key)).collect();
-        Keys { listen: RwLock::new(listen.parse().unwrap()), by_id: RwLock::new(Arc::new(by_id)) }
+        Keys { listen: RwLock::new(listen.parse::<SocketAddr>().unwrap().into()), by_id: RwLock::new(Arc::new(by_id)) }
     }
 
     fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {

@@ -39,12 +39,13 @@ impl Observer for Telemetry {
         self.count(&decided.key.guard, decided.answer);
         let Decided { key, answer, now, waited, command } = decided;
         let event = event(command, answer);
+        let (workspace, guard, hex) = (key.workspace.as_str(), key.guard.as_str(), key.id.to_hex());
         match answer.met() {
             Some(claim) => {
                 let age = now.since(claim.created_at).as_secs_f64();
-                tracing::info!(event, workspace = %key.workspace, guard = %key.guard, claimId = %key.id, ageSeconds = age, waited);
+                tracing::info!(event, workspace, guard, claimId = &*hex, ageSeconds = age, waited);
             }
-            None => tracing::info!(event, workspace = %key.workspace, guard = %key.guard, claimId = %key.id),
+            None => tracing::info!(event, workspace, guard, claimId = &*hex),
         }
     }
 

@@ -146,7 +146,7 @@ async fn accept_until_stopped(listener: TcpListener, app: Arc<App>, mut signals:
         router: api::router(app.clone()),
         graceful: GracefulShutdown::new(),
         places: Arc::new(Semaphore::new(app.config.limits.connections)),
-        responses: Responses::default(),
+        responses: Arc::default(),
     };
     loop {
         // A place first: while all are taken, clients wait in the backlog and not in our memory.
@@ -179,7 +179,7 @@ struct Connections {
     router: axum::Router,
     graceful: GracefulShutdown,
     places: Arc<Semaphore>,
-    responses: Responses,
+    responses: Arc<Responses>,
 }
 
 impl Connections {
@@ -209,7 +209,7 @@ impl Connections {
 /// Whatever happens, an answer: a panic is a defect of ours, and the client is told so.
 async fn answer(
     router: axum::Router,
-    responses: Responses,
+    responses: Arc<Responses>,
     request: Request<Incoming>,
 ) -> Result<Response, Infallible> {
     let answered = AssertUnwindSafe(router.oneshot(request.map(Body::new))).catch_unwind().await;
@@ -234,7 +234,6 @@ fn allow_many_files(connections: usize) {
 }
 
 /// Counters by class of status, looked up once.
-#[derive(Clone)]
 struct Responses([Counter; 5]);
 
 impl Default for Responses {

@@ -1,5 +1,4 @@
--- Fails on the unique key if the record exists. Within the writer's transaction it cannot:
--- the record was read there, and nobody else writes meanwhile.
-INSERT INTO claims (workspace, id, guard, state, token, version, attempt, lost, lease_us, lease_until, expires_at,
+-- Within the writer's transaction, where it was found that the key has no row; nobody else writes meanwhile.
+INSERT INTO claims (seq, workspace, id, guard, state, token, version, attempt, lost, lease_us, lease_until, expires_at,
                     created_at, settled_at, fingerprint, duplicates, last_duplicate_at, attributes, parts, outcome)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20)

@@ -1,6 +1,6 @@
--- The record under a key, expired or not: an expired one still holds the last token.
+-- The record in a row, expired or not (an expired one still holds the last token), if it is this key's.
 -- The guard is part of the id's hash; it is compared for callers that name an id and a guard.
 SELECT state, token, version, attempt, lost, lease_us, lease_until, expires_at, created_at, settled_at,
-       fingerprint, duplicates, last_duplicate_at, attributes, parts, outcome, rowid
+       fingerprint, duplicates, last_duplicate_at, attributes, parts, outcome
 FROM claims
-WHERE workspace = ?1 AND id = ?2 AND guard = ?3
+WHERE seq = ?1 AND id = ?2 AND workspace = ?3 AND guard = ?4

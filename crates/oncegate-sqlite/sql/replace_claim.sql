@@ -1,6 +1,6 @@
 -- Only the version that the decision was made from is replaced.
 UPDATE claims
-SET state = ?4, token = ?5, version = ?6, attempt = ?7, lost = ?8, lease_us = ?9, lease_until = ?10, expires_at = ?11,
-    created_at = ?12, settled_at = ?13, fingerprint = ?14, duplicates = ?15, last_duplicate_at = ?16, attributes = ?17,
-    parts = ?18, outcome = ?19
-WHERE workspace = ?1 AND id = ?2 AND guard = ?3 AND version = ?6 - 1
+SET state = ?5, token = ?6, version = ?7, attempt = ?8, lost = ?9, lease_us = ?10, lease_until = ?11, expires_at = ?12,
+    created_at = ?13, settled_at = ?14, fingerprint = ?15, duplicates = ?16, last_duplicate_at = ?17, attributes = ?18,
+    parts = ?19, outcome = ?20
+WHERE seq = ?1 AND workspace = ?2 AND id = ?3 AND guard = ?4 AND version = ?7 - 1

@@ -6,32 +6,18 @@ use std::sync::Arc;
 
 use oncegate_core::{Answer, Decision, Moment, decide};
 use oncegate_store::{Clock, Commit, Committed, StoreError, Waiters};
-use rusqlite::{Connection, ErrorCode, Statement};
+use rusqlite::{Connection, ErrorCode};
 
+use crate::claims::Claims;
+use crate::index::{Index, Removed};
 use crate::writer::Job;
-use crate::{failure, moment, rows, store_error};
-
-/// The statements of the hot path, prepared once.
-pub struct Statements<'c> {
-    read: Statement<'c>,
-    create: Statement<'c>,
-    replace: Statement<'c>,
-}
-
-impl<'c> Statements<'c> {
-    pub fn prepare(connection: &'c Connection) -> rusqlite::Result<Self> {
-        Ok(Statements {
-            read: connection.prepare(rows::READ)?,
-            create: connection.prepare(rows::CREATE)?,
-            replace: connection.prepare(rows::REPLACE)?,
-        })
-    }
-}
+use crate::{failure, rows, store_error};
 
 /// What became of a job within its group.
 pub enum Done {
     Committed(Committed),
     All(Vec<Result<Committed, StoreError>>),
+    Swept(Vec<Removed>),
     Worked,
     Failed(StoreError),
 }
@@ -79,53 +65,46 @@ impl Group {
     /// Runs and commits all of it, then answers each and wakes those who waited for what it settled.
     pub fn run(
         mut self,
-        connection: &Connection,
-        statements: &mut Statements<'_>,
+        claims: &mut Claims<'_>,
         clock: &dyn Clock,
         waiters: Option<&Arc<Waiters>>,
     ) -> Result<(), Failed> {
-        let committed = self.write(connection, statements, clock);
+        let committed = self.write(claims, clock);
         if let Err(failed) = &committed {
-            if !connection.is_autocommit() {
+            if !claims.connection.is_autocommit() {
                 // Ended already is as good.
-                let _ = connection.execute_batch("ROLLBACK");
+                let _ = claims.connection.execute_batch("ROLLBACK");
             }
             tracing::error!(event = "sqlite.commit_failed", error = %failed.error, jobs = self.waiting.len());
             let told = failed.tell();
-            self.waiting.into_iter().for_each(|job| answer(job, Done::Failed(told.clone()), waiters));
+            self.waiting.into_iter().for_each(|job| answer(job, Done::Failed(told.clone()), claims.index, waiters));
         } else {
-            self.waiting.into_iter().zip(self.done).for_each(|(job, done)| answer(job, done, waiters));
+            self.waiting.into_iter().zip(self.done).for_each(|(job, done)| answer(job, done, claims.index, waiters));
         }
         committed
     }
 
-    fn write(
-        &mut self,
-        connection: &Connection,
-        statements: &mut Statements<'_>,
-        clock: &dyn Clock,
-    ) -> Result<(), Failed> {
+    fn write(&mut self, claims: &mut Claims<'_>, clock: &dyn Clock) -> Result<(), Failed> {
         if self.waiting.is_empty() {
             return Ok(());
         }
-        connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+        claims.begin(self.waiting.iter().any(|job| matches!(job, Job::Commit(..) | Job::All(..))))?;
         // After the lock: time spent waiting for it is not part of anybody's lease.
-        let mut at = moment(connection, clock.now())?;
+        let mut at = claims.moment(clock.now())?;
         for job in &mut self.waiting {
-            let done = run_alone(job, connection, statements, at);
+            let done = run_alone(job, claims, at);
             // Some errors (a full disk) end the transaction: then it is everybody's.
-            if connection.is_autocommit() {
+            if claims.connection.is_autocommit() {
                 done?;
                 return Err(ended_by_itself().into());
             }
-            // A sweep among them has raised the floor for those behind it.
-            if matches!(job, Job::Other(..)) {
-                at = moment(connection, at.now)?;
+            // It has raised the floor for those behind it.
+            if matches!(job, Job::Sweep(..)) {
+                at = claims.moment(at.now)?;
             }
             self.done.push(done.unwrap_or_else(|error| Done::Failed(store_error(error))));
         }
-        let committed = connection.prepare_cached("COMMIT")?.execute([]);
-        committed.map(drop).map_err(|error| Failed { error, in_commit: true })
+        claims.commit().map_err(|error| Failed { error, in_commit: true })
     }
 }
 
@@ -135,26 +114,28 @@ fn ended_by_itself() -> rusqlite::Error {
 }
 
 /// One job: all of its writes or none, whatever becomes of the others.
-fn run_alone(
-    job: &mut Job,
-    connection: &Connection,
-    statements: &mut Statements<'_>,
-    moment: Moment,
-) -> rusqlite::Result<Done> {
+fn run_alone(job: &mut Job, claims: &mut Claims<'_>, moment: Moment) -> rusqlite::Result<Done> {
     match job {
-        Job::Commit(commit, ..) => run_commit(commit, connection, statements, moment).map(Done::Committed),
+        Job::Commit(commit, ..) => run_commit(commit, claims, moment).map(Done::Committed),
         Job::All(commits, ..) => {
             let mut all = Vec::with_capacity(commits.len());
             for commit in commits {
-                let committed = run_commit(commit, connection, statements, moment);
-                if connection.is_autocommit() {
+                let committed = run_commit(commit, claims, moment);
+                if claims.connection.is_autocommit() {
                     return committed.map(Done::Committed);
                 }
                 all.push(committed.map_err(store_error));
             }
             Ok(Done::All(all))
         }
-        Job::Other(work, _) => savepoint(connection, || work.run(connection, moment)).map(|()| Done::Worked),
+        Job::Sweep(limit, ..) => {
+            let (connection, index) = (claims.connection, claims.index);
+            savepoint(connection, || rows::sweep(connection, index, moment.now, *limit)).map(Done::Swept)
+        }
+        Job::Other(work, _) => {
+            let connection = claims.connection;
+            savepoint(connection, || work.run(connection, moment)).map(|()| Done::Worked)
+        }
         Job::Stop(_) => unreachable!("stops are taken out of the group"),
     }
 }
@@ -171,39 +152,32 @@ fn savepoint<T>(connection: &Connection, run: impl FnOnce() -> rusqlite::Result<
     result
 }
 
-fn run_commit(
-    commit: &Commit,
-    connection: &Connection,
-    statements: &mut Statements<'_>,
-    moment: Moment,
-) -> rusqlite::Result<Committed> {
+fn run_commit(commit: &Commit, claims: &mut Claims<'_>, moment: Moment) -> rusqlite::Result<Committed> {
     match commit.ops.len() {
         // One statement is atomic by itself.
-        1 => decide_and_write(commit, statements, moment),
-        _ => savepoint(connection, || decide_and_write(commit, statements, moment)),
+        0 | 1 => decide_and_write(commit, claims, moment),
+        _ => savepoint(claims.connection, || decide_and_write(commit, claims, moment)),
     }
 }
 
-fn decide_and_write(commit: &Commit, statements: &mut Statements<'_>, moment: Moment) -> rusqlite::Result<Committed> {
+fn decide_and_write(commit: &Commit, claims: &mut Claims<'_>, moment: Moment) -> rusqlite::Result<Committed> {
     let mut answers = Vec::with_capacity(commit.ops.len());
     let mut writes = Vec::new();
     for op in &commit.ops {
-        let existing = rows::read(&mut statements.read, &op.key)?;
-        let Decision { write, answer } = decide(&op.key, existing.as_ref(), &op.command, moment);
-        writes.extend(write.map(|next| (existing.is_some(), next)));
+        let existing = claims.find(&op.key)?;
+        let Decision { write, answer } = decide(&op.key, existing.as_ref().map(|row| &row.claim), &op.command, moment);
+        writes.extend(write.map(|next| (existing.map(|row| row.seq), next)));
         answers.push(answer);
     }
     if answers.iter().all(Answer::is_accepted) {
-        for (exists, next) in &writes {
-            let statement = if *exists { &mut statements.replace } else { &mut statements.create };
-            let written = rows::write(statement, next)?;
-            assert!(written, "nobody writes between the read and the write of one transaction");
+        for (seq, next) in &writes {
+            claims.write(*seq, next)?;
         }
     }
     Ok(Committed { answers, now: moment.now })
 }
 
-pub fn answer(job: Job, done: Done, waiters: Option<&Arc<Waiters>>) {
+pub fn answer(job: Job, done: Done, index: &Index, waiters: Option<&Arc<Waiters>>) {
     let wake = |commit: &Commit, committed: &Committed| {
         if let Some(waiters) = waiters
             && committed.is_written()
@@ -223,6 +197,11 @@ pub fn answer(job: Job, done: Done, waiters: Option<&Arc<Waiters>>) {
             _ = caller.send(all);
         }
         (Job::All(commits, caller, _), Done::Failed(error)) => _ = caller.send(vec![Err(error); commits.len()]),
+        (Job::Sweep(_, caller, _), Done::Swept(removed)) => {
+            index.take_out(&removed);
+            _ = caller.send(Ok(removed.len()));
+        }
+        (Job::Sweep(_, caller, _), Done::Failed(error)) => _ = caller.send(Err(error)),
         (Job::Other(work, _), Done::Worked) => work.answer(Ok(())),
         (Job::Other(work, _), Done::Failed(error)) => work.answer(Err(error)),
         _ => unreachable!("each job is answered in kind"),

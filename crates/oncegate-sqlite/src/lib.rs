@@ -3,10 +3,12 @@
 //! One thread writes. It takes whatever operations are waiting, runs them in one transaction, and
 //! answers each after the commit is on disk (WAL, `synchronous=FULL`), so that many callers share
 //! one fsync and nothing acknowledged is lost. Readers run beside it and never see what is not
-//! committed. Checkpoints run off its path.
+//! committed. Checkpoints run off its path. Rows are only appended, and found by an index in memory.
 
 mod checkpoint;
+mod claims;
 mod group;
+mod index;
 mod keyring;
 mod readers;
 mod rows;
@@ -17,12 +19,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use oncegate_core::{Claim, ClaimKey, Moment, Time, WorkspaceName};
+use oncegate_core::{Claim, ClaimKey, WorkspaceName};
 use oncegate_store::{
     Clock, Commit, Committed, DuplicateCount, Page, Query, Reading, Report, Store, StoreError, SystemClock, Waiters,
 };
-use rusqlite::{Connection, ErrorCode};
+use rusqlite::ErrorCode;
 
+use index::Index;
 use readers::Readers;
 pub use schema::migrations;
 use writer::Writer;
@@ -31,7 +34,6 @@ use writer::Writer;
 pub mod statements {
     pub use crate::rows::{CREATE, READ};
     pub use crate::writer::connect;
-    pub const SCHEMA: &str = include_str!("../migrations/0001_ledger.sql");
 }
 
 /// How to open a store.
@@ -40,11 +42,13 @@ pub struct Options {
     pub clock: Arc<dyn Clock>,
     /// Bring the schema up to date; otherwise an outdated one is an error.
     pub migrate: bool,
+    /// Claims that may be kept at once. Each takes some 20 to 40 bytes of memory, beside what it takes of the disk.
+    pub claims_max: usize,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { clock: Arc::new(SystemClock), migrate: true }
+        Options { clock: Arc::new(SystemClock), migrate: true, claims_max: 25_000_000 }
     }
 }
 
@@ -52,6 +56,7 @@ impl Default for Options {
 pub struct SqliteStore {
     path: PathBuf,
     clock: Arc<dyn Clock>,
+    index: Arc<Index>,
     writer: Writer,
     readers: Readers,
 }
@@ -65,8 +70,9 @@ impl SqliteStore {
         let mut connection = writer::connect(&path).map_err(store_error)?;
         schema::prepare(&mut connection, options.migrate)?;
         drop(connection);
-        let writer = Writer::start(path.clone(), options.clock.clone())?;
-        Ok(SqliteStore { readers: Readers::new(path.clone()), path, clock: options.clock, writer })
+        let index = Arc::new(Index::new(options.claims_max));
+        let writer = Writer::start(path.clone(), options.clock.clone(), index.clone())?;
+        Ok(SqliteStore { readers: Readers::new(path.clone()), path, clock: options.clock, index, writer })
     }
 
     /// The schema's steps without changing anything; none is applied where there is no file.
@@ -96,13 +102,13 @@ impl Store for SqliteStore {
     }
 
     async fn read(&self, key: &ClaimKey) -> Result<Reading<Option<Claim>>, StoreError> {
-        let (key, clock) = (key.clone(), self.clock.clone());
+        let (key, clock, index) = (key.clone(), self.clock.clone(), self.index.clone());
         self.readers
             .run(move |connection| {
                 let now = clock.now();
-                let mut statement = connection.prepare_cached(rows::READ)?;
-                let claim = rows::read(&mut statement, &key)?.filter(|claim| claim.is_live(now));
-                Ok(Reading { value: claim, now })
+                let found = rows::look_up(connection, &index, &key)?;
+                let live = found.map(|row| row.claim).filter(|claim| claim.is_live(now));
+                Ok(Reading { value: live, now })
             })
             .await
     }
@@ -113,17 +119,19 @@ impl Store for SqliteStore {
     }
 
     async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
-        self.writer.run(move |connection, moment| rows::sweep(connection, moment, limit)).await
+        self.writer.sweep(limit).await
     }
 
     async fn count_duplicates(&self, counts: Vec<DuplicateCount>) -> Result<(), StoreError> {
-        self.writer.run(move |connection, _| rows::count_duplicates(connection, &counts)).await
+        let index = self.index.clone();
+        self.writer.run(move |connection, _| rows::count_duplicates(connection, &index, &counts)).await
     }
 
     async fn report(&self) -> Result<Report, StoreError> {
         let (clock, detail) =
             (self.clock.clone(), format!("SQLite {} at {}", rusqlite::version(), self.path.display()));
-        // Through the writer: ready means that it can write.
+        // Through the writer: ready means that it can write. And, hence the empty commit, that it knows its claims.
+        self.writer.commit(Commit { ops: vec![] }).await?;
         self.writer
             .run(move |connection, _| {
                 Ok(Report {
@@ -170,11 +178,6 @@ fn failure(error: &rusqlite::Error) -> StoreError {
 
 fn store_error(error: rusqlite::Error) -> StoreError {
     failure(&error)
-}
-
-fn moment(connection: &Connection, now: Time) -> rusqlite::Result<Moment> {
-    let floor = connection.prepare_cached("SELECT token FROM token_floor")?.query_row([], |row| row.get(0))?;
-    Ok(Moment { now, token_floor: oncegate_core::Token(floor) })
 }
 
 fn workspace_name(name: &str) -> rusqlite::Result<WorkspaceName> {

@@ -3,26 +3,52 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use oncegate_core::{Claim, ClaimId, ClaimKey, GuardName, Lost, Moment, State, Time, Token};
+use oncegate_core::{Claim, ClaimId, ClaimKey, GuardName, Lost, State, Time, Token};
 use oncegate_store::{Cursor, DuplicateCount, Page, Query};
 use rusqlite::types::{FromSqlError, Type};
-use rusqlite::{Connection, OptionalExtension, Row, Statement, params};
+use rusqlite::{Connection, Statement, params};
+
+use crate::index::{Index, Removed, Rows};
 
 pub const READ: &str = include_str!("../sql/read_claim.sql");
 pub const CREATE: &str = include_str!("../sql/create_claim.sql");
 pub const REPLACE: &str = include_str!("../sql/replace_claim.sql");
 
-pub fn read(statement: &mut Statement<'_>, key: &ClaimKey) -> rusqlite::Result<Option<Claim>> {
-    statement
-        .query_row(params![key.workspace.as_str(), key.id.as_bytes(), key.guard.as_str()], |row| {
-            claim(row, key.clone())
-        })
-        .optional()
+/// A record, and the row that it is in.
+pub struct Row {
+    pub seq: i64,
+    pub claim: Claim,
 }
 
-/// Writes `claim` by [`CREATE`] or [`REPLACE`], which take the same parameters; says whether it did.
-pub fn write(statement: &mut Statement<'_>, claim: &Claim) -> rusqlite::Result<bool> {
+/// The record under a key, as the writer sees it: by [`READ`], in a row that the index names.
+pub fn find(read: &mut Statement<'_>, index: &Index, key: &ClaimKey) -> rusqlite::Result<Option<Row>> {
+    find_among(read, &index.rows(key).known, key)
+}
+
+/// The record under a key, as a reader sees it. Other processes may have appended rows that the writer has not met.
+pub fn look_up(connection: &Connection, index: &Index, key: &ClaimKey) -> rusqlite::Result<Option<Row>> {
+    let Rows { mut known, complete_to } = index.rows(key);
+    let mut appended = connection.prepare_cached("SELECT seq FROM claims WHERE seq > ?1 AND id = ?2")?;
+    for seq in appended.query_map(params![complete_to, key.id.as_bytes()], |row| row.get(0))? {
+        known.push(seq?);
+    }
+    find_among(&mut *connection.prepare_cached(READ)?, &known, key)
+}
+
+fn find_among(read: &mut Statement<'_>, seqs: &[i64], key: &ClaimKey) -> rusqlite::Result<Option<Row>> {
+    for seq in seqs {
+        let mut rows = read.query(params![seq, key.id.as_bytes(), key.workspace.as_str(), key.guard.as_str()])?;
+        if let Some(row) = rows.next()? {
+            return Ok(Some(Row { seq: *seq, claim: claim(row, key.clone())? }));
+        }
+    }
+    Ok(None)
+}
+
+/// Writes `claim` into a row by [`CREATE`] or [`REPLACE`], which take the same parameters; says whether it did.
+pub fn write(statement: &mut Statement<'_>, seq: i64, claim: &Claim) -> rusqlite::Result<bool> {
     let rows = statement.execute(params![
+        seq,
         claim.key.workspace.as_str(),
         claim.key.id.as_bytes(),
         claim.key.guard.as_str(),
@@ -87,38 +113,43 @@ fn state_condition(state: Option<State>) -> &'static str {
     }
 }
 
-/// Removes records whose window has ended, and remembers the largest of their tokens.
-pub fn sweep(connection: &Connection, moment: Moment, limit: usize) -> rusqlite::Result<usize> {
+/// Removes records whose window has ended, and remembers the largest of their tokens and rows.
+pub fn sweep(connection: &Connection, index: &Index, now: Time, limit: usize) -> rusqlite::Result<Vec<Removed>> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let mut expired = connection.prepare_cached(include_str!("../sql/expired_claims.sql"))?;
-    let expired: Vec<(i64, i64)> = expired
-        .query_map(params![moment.now.micros(), limit], |row| Ok((row.get(0)?, row.get(1)?)))?
-        .collect::<Result<_, _>>()?;
-    let Some(largest) = expired.iter().map(|(_, token)| *token).max() else { return Ok(0) };
-    let mut delete = connection.prepare_cached("DELETE FROM claims WHERE rowid = ?1")?;
-    for (rowid, _) in &expired {
-        delete.execute([rowid])?;
+    let mut rows = expired.query(params![now.micros(), limit])?;
+    let (mut seqs, mut removed, mut largest_token) = (Vec::<i64>::new(), vec![], 0_i64);
+    while let Some(row) = rows.next()? {
+        let seq = row.get(0)?;
+        seqs.push(seq);
+        largest_token = largest_token.max(row.get(1)?);
+        removed.push(index.removed(seq, row.get_ref(2)?.as_blob()?, row.get_ref(3)?.as_str()?));
     }
-    connection.prepare_cached("UPDATE token_floor SET token = max(token, ?1)")?.execute([largest])?;
-    Ok(expired.len())
+    let Some(largest_seq) = seqs.iter().max() else { return Ok(removed) };
+    let mut delete = connection.prepare_cached("DELETE FROM claims WHERE seq = ?1")?;
+    for seq in &seqs {
+        delete.execute([seq])?;
+    }
+    connection
+        .prepare_cached(
+            "UPDATE removed SET largest_token = max(largest_token, ?1), largest_seq = max(largest_seq, ?2)",
+        )?
+        .execute(params![largest_token, largest_seq])?;
+    Ok(removed)
 }
 
-pub fn count_duplicates(connection: &Connection, counts: &[DuplicateCount]) -> rusqlite::Result<()> {
+pub fn count_duplicates(connection: &Connection, index: &Index, counts: &[DuplicateCount]) -> rusqlite::Result<()> {
     let mut statement = connection.prepare_cached(include_str!("../sql/count_duplicates.sql"))?;
     for DuplicateCount { key, token, count, last_at } in counts {
-        statement.execute(params![
-            key.workspace.as_str(),
-            key.id.as_bytes(),
-            key.guard.as_str(),
-            token.0,
-            count,
-            last_at.micros()
-        ])?;
+        for seq in index.rows(key).known {
+            let (id, workspace, guard) = (key.id.as_bytes(), key.workspace.as_str(), key.guard.as_str());
+            statement.execute(params![seq, id, workspace, guard, token.0, count, last_at.micros()])?;
+        }
     }
     Ok(())
 }
 
-fn claim(row: &Row<'_>, key: ClaimKey) -> rusqlite::Result<Claim> {
+fn claim(row: &rusqlite::Row<'_>, key: ClaimKey) -> rusqlite::Result<Claim> {
     let time = |column| row.get(column).map(Time::from_micros);
     let maybe_time = |column| row.get::<_, Option<i64>>(column).map(|micros| micros.map(Time::from_micros));
     let state = State::parse(row.get_ref(0)?.as_str()?).ok_or_else(|| broken(0, FromSqlError::InvalidType))?;

@@ -5,7 +5,10 @@ use rusqlite::{Connection, TransactionBehavior};
 
 use crate::store_error;
 
-const STEPS: &[(&str, &str)] = &[("ledger", include_str!("../migrations/0001_ledger.sql"))];
+const STEPS: &[(&str, &str)] = &[
+    ("ledger", include_str!("../migrations/0001_ledger.sql")),
+    ("appended", include_str!("../migrations/0002_appended.sql")),
+];
 
 /// All steps, and whether a file at `version` has them.
 pub fn migrations(version: i64) -> Vec<Migration> {

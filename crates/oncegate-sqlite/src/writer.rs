@@ -14,7 +14,9 @@ use rusqlite::{Connection, OpenFlags};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::checkpoint::Checkpoints;
-use crate::group::{Done, Group, Statements, answer};
+use crate::claims::Claims;
+use crate::group::{Done, Group, answer};
+use crate::index::Index;
 use crate::store_error;
 
 /// What may wait for the writer, by weight (see [`Commit::weight`]): so many operations, or 256 MiB of outcomes.
@@ -32,6 +34,7 @@ pub enum Job {
     Commit(Commit, oneshot::Sender<Result<Committed, StoreError>>, OwnedSemaphorePermit),
     /// Many at once, with one hand-over for all of them.
     All(Vec<Commit>, oneshot::Sender<Vec<Result<Committed, StoreError>>>, OwnedSemaphorePermit),
+    Sweep(usize, oneshot::Sender<Result<usize, StoreError>>, OwnedSemaphorePermit),
     Other(Box<dyn Work>, OwnedSemaphorePermit),
     Stop(oneshot::Sender<()>),
 }
@@ -39,7 +42,9 @@ pub enum Job {
 impl Job {
     pub fn weight(&self) -> usize {
         match self {
-            Job::Commit(.., place) | Job::All(.., place) | Job::Other(_, place) => place.num_permits(),
+            Job::Commit(.., place) | Job::All(.., place) | Job::Sweep(.., place) | Job::Other(_, place) => {
+                place.num_permits()
+            }
             Job::Stop(_) => 0,
         }
     }
@@ -83,10 +88,10 @@ pub struct Writer {
 }
 
 impl Writer {
-    pub fn start(path: PathBuf, clock: Arc<dyn Clock>) -> Result<Self, StoreError> {
+    pub fn start(path: PathBuf, clock: Arc<dyn Clock>, index: Arc<Index>) -> Result<Self, StoreError> {
         let (jobs, queue) = mpsc::unbounded_channel();
         let waiters: Arc<OnceLock<Arc<Waiters>>> = Arc::default();
-        let thread = WriterThread { path, clock, queue, waiters: waiters.clone() };
+        let thread = WriterThread { path, clock, index, queue, waiters: waiters.clone() };
         std::thread::Builder::new()
             .name("oncegate-writer".into())
             .spawn(move || thread.run())
@@ -112,6 +117,13 @@ impl Writer {
             Ok(()) => answered.await.unwrap_or_else(|_| all_failed(unanswered())),
             Err(error) => all_failed(error),
         }
+    }
+
+    pub async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
+        let place = self.place(1)?;
+        let (answer, answered) = oneshot::channel();
+        self.submit(Job::Sweep(limit, answer, place))?;
+        answered.await.map_err(|_| unanswered())?
     }
 
     pub async fn run<T: Send + 'static>(
@@ -164,6 +176,8 @@ pub fn connect(path: &Path) -> rusqlite::Result<Connection> {
     connection.pragma_update(None, "wal_autocheckpoint", 0)?;
     connection.pragma_update(None, "foreign_keys", true)?;
     connection.pragma_update(None, "cache_size", -64 * 1024)?;
+    // Savepoints keep what they may have to undo; a temporary file for it would cost as much as the log itself.
+    connection.pragma_update(None, "temp_store", "memory")?;
     connection.set_prepared_statement_cache_capacity(32);
     Ok(connection)
 }
@@ -171,6 +185,7 @@ pub fn connect(path: &Path) -> rusqlite::Result<Connection> {
 struct WriterThread {
     path: PathBuf,
     clock: Arc<dyn Clock>,
+    index: Arc<Index>,
     queue: mpsc::UnboundedReceiver<Job>,
     waiters: Arc<OnceLock<Arc<Waiters>>>,
 }
@@ -196,6 +211,8 @@ impl WriterThread {
                     return;
                 }
                 Next::Reopen => {
+                    // It may be another file by then.
+                    self.index.clear();
                     tracing::warn!(event = "sqlite.reopen");
                     std::thread::sleep(REOPEN_AFTER);
                 }
@@ -207,8 +224,9 @@ impl WriterThread {
         let mut connection = connect(&self.path)?;
         let (checkpoints, copier) = Checkpoints::start(&self.path, &mut connection)?;
         let next = {
-            let mut statements = Statements::prepare(&connection)?;
-            self.write_groups(&connection, &mut statements, &checkpoints)
+            let index = self.index.clone();
+            let mut claims = Claims::open(&connection, &index)?;
+            self.write_groups(&mut claims, &checkpoints)
         };
         connection.wal_hook(None::<fn(&mut rusqlite::hooks::Wal, i32) -> rusqlite::Result<()>>)?;
         drop(connection);
@@ -216,12 +234,7 @@ impl WriterThread {
         Ok(next)
     }
 
-    fn write_groups(
-        &mut self,
-        connection: &Connection,
-        statements: &mut Statements<'_>,
-        checkpoints: &Checkpoints,
-    ) -> Next {
+    fn write_groups(&mut self, claims: &mut Claims<'_>, checkpoints: &Checkpoints) -> Next {
         let mut askers = vec![];
         loop {
             let Some(first) = self.queue.blocking_recv() else { return Next::Stop(askers) };
@@ -237,11 +250,11 @@ impl WriterThread {
                 }
                 next = if group.weight < GROUP_WEIGHT_MAX { self.queue.try_recv().ok() } else { None };
             }
-            let written = group.run(connection, statements, &*self.clock, self.waiters.get());
+            let written = group.run(claims, &*self.clock, self.waiters.get());
             if written.is_err_and(|failed| failed.is_io()) {
                 return Next::Reopen;
             }
-            checkpoints.finish_if_due(connection);
+            checkpoints.finish_if_due(claims.connection);
         }
     }
 
@@ -250,7 +263,7 @@ impl WriterThread {
         loop {
             match self.queue.try_recv() {
                 Ok(Job::Stop(asker)) => return Next::Stop(vec![asker]),
-                Ok(job) => answer(job, Done::Failed(error.clone()), None),
+                Ok(job) => answer(job, Done::Failed(error.clone()), &self.index, None),
                 Err(mpsc::error::TryRecvError::Empty) => return Next::Reopen,
                 Err(mpsc::error::TryRecvError::Disconnected) => return Next::Stop(vec![]),
             }

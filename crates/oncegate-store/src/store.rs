@@ -132,7 +132,7 @@ pub enum StoreError {
 /// Where claims are kept.
 ///
 /// Implementations promise: [`commit`](Store::commit) answers only after its writes are durable;
-/// the record's unique key, in one conditional statement, decides every race; the time that a
+/// a record is written only onto the version that it was decided from, which decides every race; the time that a
 /// decision is made from is the store's own, read where the record is read.
 #[async_trait]
 pub trait Store: Keyring + Send + Sync + 'static {

@@ -98,13 +98,14 @@ impl Shared {
 
     async fn write(&self) {
         let counts = std::mem::take(&mut *self.counts.lock().expect("no holder of this lock panics"));
-        let mut counts = counts
+        let mut counts: Vec<_> = counts
             .into_iter()
             .map(|((key, token), (count, last_at))| DuplicateCount { key, token, count, last_at })
-            .peekable();
-        while counts.peek().is_some() {
-            let batch: Vec<_> = counts.by_ref().take(BATCH).collect();
-            if let Err(error) = self.store.count_duplicates(batch).await {
+            .collect();
+        // In the order in which the claims were made, so that those whose records lie together are written together.
+        counts.sort_unstable_by_key(|count| count.token);
+        for batch in counts.chunks(BATCH) {
+            if let Err(error) = self.store.count_duplicates(batch.to_vec()).await {
                 // Counts are for people; they are not worth holding anything up for.
                 tracing::warn!(event = "claim.duplicates_not_counted", %error);
                 return;

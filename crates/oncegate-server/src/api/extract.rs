@@ -1,6 +1,8 @@
 //! Bodies and query strings, read with a limit on everything and refused by name.
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
@@ -97,7 +99,13 @@ async fn body(request: Request, bodies: &Bodies, limit: usize) -> Result<Bytes, 
         let _room = bodies.room(declared.map_or(limit, |length| length as usize)).await;
         Limited::new(request.into_body(), limit).collect().await
     };
-    match tokio::time::timeout(BODY_TIMEOUT, collected).await {
+    let mut collected = pin!(collected);
+    // A small body usually comes with its headers: no need for a timer then.
+    let collected = match futures::poll!(&mut collected) {
+        Poll::Ready(collected) => Ok(collected),
+        Poll::Pending => tokio::time::timeout(BODY_TIMEOUT, collected).await,
+    };
+    match collected {
         Ok(Ok(collected)) => Ok(collected.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
         Ok(Err(error)) => Err(Kind::InvalidRequest.because(format!("the body could not be read: {error}"))),

@@ -13,7 +13,7 @@ mod stats;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
@@ -36,8 +36,18 @@ pub struct Command {
     /// Measure PostgreSQL too, in a schema that is made for it and dropped
     #[arg(long, value_name = "URL")]
     postgres: Option<String>,
+    /// Measure this part only
+    #[arg(long, value_enum)]
+    only: Option<Part>,
     #[command(flatten)]
     format: Format,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    Sqlite,
+    Postgres,
+    Http,
 }
 
 /// What every measurement is told.
@@ -73,6 +83,9 @@ pub async fn run(command: Command) -> Result<(), Failure> {
     if command.rounds == 0 || !(0.1..=600.0).contains(&command.seconds) {
         return Err(Failure::usage("--rounds is at least 1 and --seconds 0.1 to 600"));
     }
+    if command.only == Some(Part::Postgres) && command.postgres.is_none() {
+        return Err(Failure::usage("--only postgres needs --postgres URL"));
+    }
     let folder = Folder::new(command.folder)?;
     let setting = Setting {
         folder: folder.path.clone(),
@@ -84,7 +97,7 @@ pub async fn run(command: Command) -> Result<(), Failure> {
         ProgressStyle::with_template("{bar:30} round {pos}/{len} {msg} [{elapsed}]").expect("the template is right"),
     );
     for _ in 0..command.rounds {
-        for measured in round(&setting, &bar).await? {
+        for measured in round(&setting, command.only, &bar).await? {
             figures.add(measured);
         }
         bar.inc(1);
@@ -94,18 +107,23 @@ pub async fn run(command: Command) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn round(setting: &Setting, bar: &ProgressBar) -> Result<Vec<Measured>, Failure> {
+async fn round(setting: &Setting, only: Option<Part>, bar: &ProgressBar) -> Result<Vec<Measured>, Failure> {
+    let measures = |part| only.is_none_or(|only| only == part);
     let mut measured = vec![];
-    bar.set_message("the disk and SQLite by hand");
-    measured.extend(sqlite::by_hand(setting)?);
-    bar.set_message("the library on SQLite");
-    measured.extend(library::on_sqlite(setting).await?);
-    if setting.postgres.is_some() {
+    if measures(Part::Sqlite) {
+        bar.set_message("the disk and SQLite by hand");
+        measured.extend(sqlite::by_hand(setting)?);
+        bar.set_message("the library on SQLite");
+        measured.extend(library::on_sqlite(setting).await?);
+    }
+    if measures(Part::Postgres) && setting.postgres.is_some() {
         bar.set_message("PostgreSQL");
         measured.extend(postgres::measure(setting).await?);
     }
-    bar.set_message("HTTP");
-    measured.extend(http::measure(setting).await?);
+    if measures(Part::Http) {
+        bar.set_message("HTTP");
+        measured.extend(http::measure(setting).await?);
+    }
     Ok(measured)
 }
 

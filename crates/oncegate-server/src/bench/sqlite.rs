@@ -1,11 +1,13 @@
 //! The limits: what the disk gives one caller, and what SQLite gives one thread.
 
+use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::time::Instant;
 
-use oncegate_sqlite::statements;
-use rusqlite::{Connection, OptionalExtension, params};
+use oncegate::ClaimId;
+use oncegate_sqlite::{migrations, statements};
+use rusqlite::{Connection, Statement, params};
 
 use super::stats::Rate;
 use super::{Measured, Setting, decisions};
@@ -41,15 +43,20 @@ fn in_large_transactions(setting: &Setting) -> rusqlite::Result<Rate> {
     let connection = statements::connect(&path)?;
     // By hand one would leave checkpoints to SQLite.
     connection.pragma_update(None, "wal_autocheckpoint", 1000)?;
-    connection.execute_batch(statements::SCHEMA)?;
+    for step in migrations(0) {
+        connection.execute_batch(step.sql)?;
+    }
     let (start, mut turn) = (Instant::now(), 0);
     {
-        let mut read = connection.prepare(statements::READ)?;
-        let mut create = connection.prepare(statements::CREATE)?;
+        let mut by_hand = ByHand {
+            read: connection.prepare(statements::READ)?,
+            create: connection.prepare(statements::CREATE)?,
+            rows: HashMap::new(),
+        };
         while start.elapsed() < setting.span {
             connection.execute_batch("BEGIN IMMEDIATE")?;
             for _ in 0..PER_TRANSACTION {
-                claim(&mut read, &mut create, turn)?;
+                by_hand.claim(turn)?;
                 turn += 1;
             }
             connection.execute_batch("COMMIT")?;
@@ -64,13 +71,25 @@ fn in_large_transactions(setting: &Setting) -> rusqlite::Result<Rate> {
     Ok(rate)
 }
 
-fn claim(read: &mut rusqlite::Statement<'_>, create: &mut rusqlite::Statement<'_>, turn: u64) -> rusqlite::Result<()> {
-    let key = decisions::key(0, turn);
-    let (workspace, id, guard) = (key.workspace.as_str(), key.id.as_bytes(), key.guard.as_str());
-    let found = read.query_row(params![workspace, id, guard], |row| row.get::<_, i64>(1)).optional()?;
-    if found.is_none() {
-        let (now, nothing) = (turn as i64, None::<&str>);
-        create.execute(params![
+/// The statements of a claim, and where each key's row is, which the store keeps in memory too.
+struct ByHand<'c> {
+    read: Statement<'c>,
+    create: Statement<'c>,
+    rows: HashMap<ClaimId, i64>,
+}
+
+impl ByHand<'_> {
+    fn claim(&mut self, turn: u64) -> rusqlite::Result<()> {
+        let key = decisions::key(0, turn);
+        let (workspace, id, guard) = (key.workspace.as_str(), key.id.as_bytes(), key.guard.as_str());
+        if let Some(row) = self.rows.get(&key.id) {
+            let found: i64 = self.read.query_row(params![row, id, workspace, guard], |row| row.get(1))?;
+            assert!(found > 0, "it has a token");
+            return Ok(());
+        }
+        let (seq, now, nothing) = (self.rows.len() as i64 + 1, turn as i64 + 1, None::<&str>);
+        self.create.execute(params![
+            seq,
             workspace,
             id,
             guard,
@@ -91,6 +110,7 @@ fn claim(read: &mut rusqlite::Statement<'_>, create: &mut rusqlite::Statement<'_
             nothing,
             nothing
         ])?;
+        self.rows.insert(key.id, seq);
+        Ok(())
     }
-    Ok(())
 }

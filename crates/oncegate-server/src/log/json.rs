@@ -8,6 +8,7 @@ use std::cell::RefCell;
 use std::fmt::{Debug, Write};
 use std::sync::Arc;
 
+use oncegate::Time;
 use oncegate::store::{Clock, SystemClock};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
@@ -41,6 +42,8 @@ struct Line {
     text: String,
     /// For values that are only known by how they print.
     value: String,
+    /// A second, and how it begins in print.
+    second: (i64, String),
 }
 
 impl Line {
@@ -53,7 +56,22 @@ impl Line {
             Level::TRACE => "trace",
         };
         self.text.clear();
-        self.push(format_args!("{{\"timestamp\":\"{}\",\"level\":\"{level}\"", SystemClock.now()));
+        self.text.push_str("{\"timestamp\":\"");
+        self.timestamp(SystemClock.now());
+        self.text.push_str("\",\"level\":\"");
+        self.text.push_str(level);
+        self.text.push('"');
+    }
+
+    /// A busy server writes thousands of lines within a second, and all but the milliseconds of their times is the same.
+    fn timestamp(&mut self, now: Time) {
+        let (second, micros) = (now.micros().div_euclid(1_000_000), now.micros().rem_euclid(1_000_000));
+        if self.second.0 != second || self.second.1.is_empty() {
+            let printed = Time::from_micros(second * 1_000_000).to_string();
+            self.second = (second, printed.strip_suffix("000Z").unwrap_or(&printed).to_owned());
+        }
+        self.text.push_str(&self.second.1);
+        self.push(format_args!("{:03}Z", micros / 1_000));
     }
 
     /// What needs no escaping.
@@ -64,7 +82,9 @@ impl Line {
     fn name(&mut self, field: &Field) {
         // The message of an event that has no name of its own.
         let name = if field.name() == "message" { "detail" } else { field.name() };
-        self.push(format_args!(",\"{name}\":"));
+        for piece in [",\"", name, "\":"] {
+            self.text.push_str(piece);
+        }
     }
 }
 
@@ -80,7 +100,9 @@ impl Visit for Line {
     fn record_str(&mut self, field: &Field, value: &str) {
         self.name(field);
         if value.bytes().all(|byte| byte >= b' ' && byte != b'"' && byte != b'\\') {
-            self.push(format_args!("\"{value}\""));
+            for piece in ["\"", value, "\""] {
+                self.text.push_str(piece);
+            }
         } else {
             self.text.push_str(&serde_json::to_string(value).expect("text is JSON"));
         }

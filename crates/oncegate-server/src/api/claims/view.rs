@@ -60,9 +60,9 @@ impl Unguarded {
 
 pub fn answered(key: &ClaimKey, reading: Reading<Answer>) -> Result<Answered, Problem> {
     let now = reading.now;
-    let met = |kind: Kind, claim: &Claim, detail: String| {
+    let met = |kind: Kind, name: &str, claim: &Claim, detail: String| {
         kind.because(detail)
-            .with("claim", kind.name().replace('-', "_"))
+            .with("claim", name)
             .with("id", claim.key.id.to_string())
             .with("ageSeconds", age_seconds(claim, now))
     };
@@ -84,17 +84,19 @@ pub fn answered(key: &ClaimKey, reading: Reading<Answer>) -> Result<Answered, Pr
             age_seconds: age_seconds(&claim, now),
         })),
         Answer::InFlight(claim) => {
-            Err(met(Kind::InFlight, &claim, format!("its owner's lease ends at {}", claim.lease_until))
-                .with("leaseUntil", claim.lease_until.to_string())
+            let until = claim.lease_until.to_string();
+            Err(met(Kind::InFlight, "in_flight", &claim, format!("its owner's lease ends at {until}"))
+                .with("leaseUntil", until)
                 // It usually settles long before its lease ends.
                 .retry_after(1))
         }
         Answer::Held(claim) => {
             let since = claim.settled_at.unwrap_or(claim.lease_until);
-            Err(met(Kind::Held, &claim, format!("unknown since {since}; a person has to resolve it")))
+            Err(met(Kind::Held, "held", &claim, format!("unknown since {since}; a person has to resolve it")))
         }
         Answer::Mismatch(claim) => {
-            Err(met(Kind::FingerprintMismatch, &claim, "the live claim was made from another fingerprint".into()))
+            let detail = "the live claim was made from another fingerprint".into();
+            Err(met(Kind::FingerprintMismatch, "fingerprint_mismatch", &claim, detail))
         }
         other => unreachable!("not an answer to a claim: {other:?}"),
     }
