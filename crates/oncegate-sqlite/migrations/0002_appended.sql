@@ -1,4 +1,4 @@
--- Rows are only appended; which row a key is in is remembered in memory (see `index.rs`). A random key in an index on
+-- New claims are only appended; which row a key is in is remembered in memory (see `index.rs`). A random key in an index on
 -- disk would dirty a page of its own with every claim. `seq` grows in the order of commits and is never used twice,
 -- which is how processes that share the file find each other's rows.
 ALTER TABLE claims RENAME TO claims_before;
@@ -45,7 +45,14 @@ CREATE INDEX claims_newest ON claims (workspace, token);
 CREATE INDEX claims_attention ON claims (workspace, token)
     WHERE state = 'unknown' OR (state = 'in_flight' AND lost = 'hold');
 
--- The largest of what was in removed rows: with it tokens keep growing for good, and no `seq` comes back.
+-- How many rows were removed, and the largest of what was in them: with it tokens keep growing for good, and no `seq`
+-- comes back. By a trigger, so that it holds for whoever removes them.
 ALTER TABLE token_floor RENAME TO removed;
 ALTER TABLE removed RENAME COLUMN token TO largest_token;
 ALTER TABLE removed ADD COLUMN largest_seq INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE removed ADD COLUMN rows INTEGER NOT NULL DEFAULT 0;
+
+CREATE TRIGGER claims_removed AFTER DELETE ON claims BEGIN
+    UPDATE removed
+    SET largest_token = max(largest_token, OLD.token), largest_seq = max(largest_seq, OLD.seq), rows = rows + 1;
+END;

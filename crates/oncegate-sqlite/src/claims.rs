@@ -3,7 +3,7 @@
 use oncegate_core::{Claim, ClaimKey, Moment, Time, Token};
 use rusqlite::{Connection, Statement};
 
-use crate::index::Index;
+use crate::index::{Entry, Index};
 use crate::rows::{self, Row};
 
 pub struct Claims<'c> {
@@ -13,12 +13,14 @@ pub struct Claims<'c> {
     read: Statement<'c>,
     create: Statement<'c>,
     replace: Statement<'c>,
-    extent: Statement<'c>,
+    removed: Statement<'c>,
     token_floor: Statement<'c>,
     /// Where the next new claim goes; known while a transaction may append.
     next_seq: Option<i64>,
-    /// The file has been read once.
-    warm: bool,
+    /// What this transaction has entered into the index.
+    entered: Vec<Entry>,
+    /// The index is to be read, or read again, before the next transaction.
+    is_cold: bool,
 }
 
 impl<'c> Claims<'c> {
@@ -29,29 +31,30 @@ impl<'c> Claims<'c> {
             read: connection.prepare(rows::READ)?,
             create: connection.prepare(rows::CREATE)?,
             replace: connection.prepare(rows::REPLACE)?,
-            extent: connection
-                .prepare("SELECT largest_seq, (SELECT coalesce(min(seq), 0) FROM claims) FROM removed")?,
+            removed: connection.prepare("SELECT largest_seq, rows FROM removed")?,
             token_floor: connection.prepare("SELECT largest_token FROM removed")?,
             next_seq: None,
-            warm: false,
+            entered: vec![],
+            is_cold: true,
         })
     }
 
-    /// Starts a transaction. One that `appends` first learns of all that other processes have appended.
-    pub fn begin(&mut self, appends: bool) -> rusqlite::Result<()> {
+    /// Starts a transaction. One that works on claims first learns of all that other processes have appended.
+    pub fn begin(&mut self, on_claims: bool) -> rusqlite::Result<()> {
         self.next_seq = None;
-        if appends && !self.warm {
-            // Before the lock, too: to read a large file for the first time must not keep others from writing.
+        self.entered.clear();
+        if on_claims && self.is_cold {
+            // Before the lock: reading a whole file must not keep others from writing.
+            self.index.clear();
             self.index.catch_up(self.connection)?;
-            self.warm = true;
+            self.is_cold = false;
         }
         self.connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
-        if appends {
+        if on_claims {
             let last = self.index.catch_up(self.connection)?;
-            let (largest_removed, first_row): (i64, i64) =
-                self.extent.query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
-            self.index.forget_before(first_row);
-            self.next_seq = Some(last.max(largest_removed) + 1);
+            let (largest_seq, rows): (i64, i64) = self.removed.query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+            self.is_cold = self.index.is_mostly_stale(rows);
+            self.next_seq = Some(last.max(largest_seq) + 1);
         }
         Ok(())
     }
@@ -70,7 +73,7 @@ impl<'c> Claims<'c> {
             Some(seq) => rows::write(&mut self.replace, seq, claim)?,
             None => {
                 let seq = self.next_seq.as_mut().expect("this transaction appends");
-                self.index.enter(&claim.key, *seq)?;
+                self.entered.push(self.index.enter(&claim.key, *seq)?);
                 let written = rows::write(&mut self.create, *seq, claim)?;
                 *seq += 1;
                 written
@@ -80,11 +83,37 @@ impl<'c> Claims<'c> {
         Ok(())
     }
 
+    /// Runs something of which all or nothing stays, whatever becomes of the rest of the transaction.
+    pub fn savepoint<T>(&mut self, run: impl FnOnce(&mut Self) -> rusqlite::Result<T>) -> rusqlite::Result<T> {
+        let (next_seq, entered) = (self.next_seq, self.entered.len());
+        self.connection.prepare_cached("SAVEPOINT job")?.execute([])?;
+        let result = run(self);
+        if !self.connection.is_autocommit() {
+            if result.is_err() {
+                self.connection.prepare_cached("ROLLBACK TO job")?.execute([])?;
+                // The rows' numbers were never used. Kept, they would pass for rows that we know.
+                self.next_seq = next_seq;
+                self.index.undo(&self.entered.split_off(entered));
+            }
+            self.connection.prepare_cached("RELEASE job")?.execute([])?;
+        }
+        result
+    }
+
     pub fn commit(&mut self) -> rusqlite::Result<()> {
         self.connection.prepare_cached("COMMIT")?.execute([])?;
         if let Some(next) = self.next_seq {
             self.index.complete_to(next - 1);
         }
         Ok(())
+    }
+
+    /// After a commit that failed. If it was written after all, the next transaction finds its rows in the table.
+    pub fn roll_back(&mut self) {
+        if !self.connection.is_autocommit() {
+            // Ended already is as good.
+            let _ = self.connection.execute_batch("ROLLBACK");
+        }
+        self.index.undo(&self.entered);
     }
 }

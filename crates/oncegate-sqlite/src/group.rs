@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use oncegate_core::{Answer, Decision, Moment, decide};
 use oncegate_store::{Clock, Commit, Committed, StoreError, Waiters};
-use rusqlite::{Connection, ErrorCode};
+use rusqlite::ErrorCode;
 
 use crate::claims::Claims;
-use crate::index::{Index, Removed};
+use crate::index::{Entry, Index};
 use crate::writer::Job;
 use crate::{failure, rows, store_error};
 
@@ -17,7 +17,7 @@ use crate::{failure, rows, store_error};
 pub enum Done {
     Committed(Committed),
     All(Vec<Result<Committed, StoreError>>),
-    Swept(Vec<Removed>),
+    Swept(Vec<Entry>),
     Worked,
     Failed(StoreError),
 }
@@ -71,10 +71,7 @@ impl Group {
     ) -> Result<(), Failed> {
         let committed = self.write(claims, clock);
         if let Err(failed) = &committed {
-            if !claims.connection.is_autocommit() {
-                // Ended already is as good.
-                let _ = claims.connection.execute_batch("ROLLBACK");
-            }
+            claims.roll_back();
             tracing::error!(event = "sqlite.commit_failed", error = %failed.error, jobs = self.waiting.len());
             let told = failed.tell();
             self.waiting.into_iter().for_each(|job| answer(job, Done::Failed(told.clone()), claims.index, waiters));
@@ -88,7 +85,7 @@ impl Group {
         if self.waiting.is_empty() {
             return Ok(());
         }
-        claims.begin(self.waiting.iter().any(|job| matches!(job, Job::Commit(..) | Job::All(..))))?;
+        claims.begin(self.waiting.iter().any(|job| !matches!(job, Job::Other(..))))?;
         // After the lock: time spent waiting for it is not part of anybody's lease.
         let mut at = claims.moment(clock.now())?;
         for job in &mut self.waiting {
@@ -129,34 +126,19 @@ fn run_alone(job: &mut Job, claims: &mut Claims<'_>, moment: Moment) -> rusqlite
             Ok(Done::All(all))
         }
         Job::Sweep(limit, ..) => {
-            let (connection, index) = (claims.connection, claims.index);
-            savepoint(connection, || rows::sweep(connection, index, moment.now, *limit)).map(Done::Swept)
+            let sweep = |claims: &mut Claims<'_>| rows::sweep(claims.connection, claims.index, moment.now, *limit);
+            claims.savepoint(sweep).map(Done::Swept)
         }
-        Job::Other(work, _) => {
-            let connection = claims.connection;
-            savepoint(connection, || work.run(connection, moment)).map(|()| Done::Worked)
-        }
+        Job::Other(work, _) => claims.savepoint(|claims| work.run(claims.connection, moment)).map(|()| Done::Worked),
         Job::Stop(_) => unreachable!("stops are taken out of the group"),
     }
-}
-
-fn savepoint<T>(connection: &Connection, run: impl FnOnce() -> rusqlite::Result<T>) -> rusqlite::Result<T> {
-    connection.prepare_cached("SAVEPOINT job")?.execute([])?;
-    let result = run();
-    if !connection.is_autocommit() {
-        if result.is_err() {
-            connection.prepare_cached("ROLLBACK TO job")?.execute([])?;
-        }
-        connection.prepare_cached("RELEASE job")?.execute([])?;
-    }
-    result
 }
 
 fn run_commit(commit: &Commit, claims: &mut Claims<'_>, moment: Moment) -> rusqlite::Result<Committed> {
     match commit.ops.len() {
         // One statement is atomic by itself.
         0 | 1 => decide_and_write(commit, claims, moment),
-        _ => savepoint(claims.connection, || decide_and_write(commit, claims, moment)),
+        _ => claims.savepoint(|claims| decide_and_write(commit, claims, moment)),
     }
 }
 

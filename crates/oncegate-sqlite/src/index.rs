@@ -1,14 +1,14 @@
 //! Which row a key is in, kept in memory.
 //!
 //! A random key in an index on disk dirties a page of its own with every claim, and that would be most of what a claim
-//! costs. So rows are only appended, under a `seq` that grows in the order of commits and is never used twice, and this
-//! index finds them.
+//! costs. So new claims are appended, in rows whose `seq` grows in the order of commits and is never used twice, and
+//! this index finds them.
 //!
-//! It may name too many rows, never too few. What it names is compared with the row itself, so an entry whose
-//! row was rolled back, or removed by another process, does no harm. And none is missing: the writer, who alone changes
-//! the index, enters a row before it commits it, and at the start of a transaction reads what other processes have
-//! appended ([`Index::catch_up`]). Opening a file is the same thing, from the first row on. Readers take what is past
-//! [`Rows::complete_to`] from the table itself.
+//! It may name too many rows, never too few. What it names is compared with the row itself, so an entry whose row was
+//! removed by another process does no harm. And none is missing: the writer, who alone changes the index, enters a row
+//! before it commits it, and before it decides anything reads what other processes have appended ([`Index::catch_up`]).
+//! Opening a file is the same thing, from the first row on. Readers take what is past [`Rows::complete_to`] from
+//! the table itself.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard};
@@ -20,12 +20,22 @@ use smallvec::SmallVec;
 
 /// A table that grows moves all of its entries; of many small ones each does so for a moment only.
 const SHARDS: usize = 64;
+/// Entries of rows that other processes removed, below which it is not worth reading the file again.
+const STALE_MIN: i64 = 1_000;
 
-/// An entry: 16 bytes, whatever the key is long.
+/// 16 bytes, whatever the key is long.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Entry {
+pub struct Entry {
     hash: u64,
-    seq: i64,
+    pub seq: i64,
+}
+
+/// Where a key may be.
+pub struct Rows {
+    /// Nearly always none or one.
+    pub known: SmallVec<[i64; 2]>,
+    /// Or in a row after this one, of which the index does not know yet.
+    pub complete_to: i64,
 }
 
 pub struct Index {
@@ -40,19 +50,9 @@ struct Entries {
     count: usize,
     /// Every committed row up to this one is in.
     complete_to: i64,
-    /// There is no row before this one.
-    first_row: i64,
-}
-
-/// An entry to take out, once the removal of its row is committed.
-pub struct Removed(Entry);
-
-/// Where a key may be.
-pub struct Rows {
-    /// Nearly always none or one.
-    pub known: SmallVec<[i64; 2]>,
-    /// Or in a row after this one, of which the index does not know yet.
-    pub complete_to: i64,
+    /// Rows that are gone and were never in, or have been taken out: the file's count of removed rows is ahead
+    /// of it by the entries that are stale.
+    gone: Option<i64>,
 }
 
 impl Index {
@@ -61,17 +61,17 @@ impl Index {
     }
 
     /// Enters what is committed and was not known yet. Not for a transaction that has appended rows itself: they
-    /// would pass for committed ones.
-    /// Returns the last row's `seq`.
+    /// would pass for committed ones. Returns the last row's `seq`.
     pub fn catch_up(&self, connection: &Connection) -> rusqlite::Result<i64> {
         let mut last = self.lock().complete_to;
-        let mut appended = connection.prepare_cached(include_str!("../sql/appended_claims.sql"))?;
+        let mut appended =
+            connection.prepare_cached("SELECT seq, id, workspace FROM claims WHERE seq > ?1 ORDER BY seq")?;
         let mut rows = appended.query([last])?;
         while let Some(row) = rows.next()? {
             last = row.get(0)?;
-            let hash = self.hash(row.get_ref(1)?.as_blob()?, row.get_ref(2)?.as_str()?);
+            let entry = self.entry(row.get_ref(1)?.as_blob()?, row.get_ref(2)?.as_str()?, last);
             let mut entries = self.lock();
-            entries.add(Entry { hash, seq: last });
+            entries.add(entry);
             entries.complete_to = last;
         }
         Ok(last)
@@ -82,54 +82,59 @@ impl Index {
         self.lock().complete_to = seq;
     }
 
-    /// There is no row before this one, nor will there be: entries that are older may go.
-    pub fn forget_before(&self, first_row: i64) {
-        self.lock().first_row = first_row;
+    /// Whether most of it is of rows that other processes have removed. `removed` is how many rows were ever removed
+    /// from the file, as of the last [`Index::catch_up`].
+    pub fn is_mostly_stale(&self, removed: i64) -> bool {
+        let mut entries = self.lock();
+        let stale = removed - *entries.gone.get_or_insert(removed);
+        stale > STALE_MIN && stale > entries.count as i64 / 2
     }
 
     pub fn rows(&self, key: &ClaimKey) -> Rows {
-        let hash = self.hash_of(key);
+        let hash = self.entry_of(key, 0).hash;
         let entries = self.lock();
         let same_hash = entries.shards[shard(hash)].iter_hash(hash).filter(|entry| entry.hash == hash);
         Rows { known: same_hash.map(|entry| entry.seq).collect(), complete_to: entries.complete_to }
     }
 
     /// Enters a row that is about to be committed; or refuses, when memory has its fill.
-    pub fn enter(&self, key: &ClaimKey, seq: i64) -> rusqlite::Result<()> {
+    pub fn enter(&self, key: &ClaimKey, seq: i64) -> rusqlite::Result<Entry> {
+        let entry = self.entry_of(key, seq);
         let mut entries = self.lock();
         if entries.count >= self.claims_max {
-            let full = format!(
-                "this store keeps at most {} claims. hint: shorten windows, or use PostgreSQL",
-                self.claims_max
-            );
+            let max = self.claims_max;
+            let full = format!("this store keeps at most {max} claims. hint: shorten windows, or use PostgreSQL");
             return Err(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_FULL), Some(full)));
         }
-        entries.add(Entry { hash: self.hash_of(key), seq });
-        Ok(())
+        entries.add(entry);
+        Ok(entry)
     }
 
-    pub fn removed(&self, seq: i64, id: &[u8], workspace: &str) -> Removed {
-        Removed(Entry { hash: self.hash(id, workspace), seq })
+    /// Takes out rows that were entered and not committed.
+    pub fn undo(&self, entered: &[Entry]) {
+        entered.iter().for_each(|entry| self.lock().take_out(*entry));
     }
 
-    /// Takes out what was removed, and committed.
-    pub fn take_out(&self, removed: &[Removed]) {
-        for Removed(entry) in removed {
-            self.lock().take_out(*entry);
+    /// Takes out rows that were removed, now that this is committed.
+    pub fn take_out(&self, removed: &[Entry]) {
+        for entry in removed {
+            let mut entries = self.lock();
+            entries.take_out(*entry);
+            entries.gone = entries.gone.map(|gone| gone + 1);
         }
     }
 
-    /// The file may be another one now.
+    /// To be read anew.
     pub fn clear(&self) {
         *self.lock() = Entries::empty();
     }
 
-    fn hash_of(&self, key: &ClaimKey) -> u64 {
-        self.hash(key.id.as_bytes(), key.workspace.as_str())
+    pub fn entry(&self, id: &[u8], workspace: &str, seq: i64) -> Entry {
+        Entry { hash: self.hasher.hash_one((id, workspace)), seq }
     }
 
-    fn hash(&self, id: &[u8], workspace: &str) -> u64 {
-        self.hasher.hash_one((id, workspace))
+    fn entry_of(&self, key: &ClaimKey, seq: i64) -> Entry {
+        self.entry(key.id.as_bytes(), key.workspace.as_str(), seq)
     }
 
     fn lock(&self) -> MutexGuard<'_, Entries> {
@@ -139,22 +144,16 @@ impl Index {
 
 impl Entries {
     fn empty() -> Self {
-        Entries { shards: std::array::from_fn(|_| HashTable::new()), count: 0, complete_to: 0, first_row: 0 }
+        Entries { shards: std::array::from_fn(|_| HashTable::new()), count: 0, complete_to: 0, gone: None }
     }
 
-    /// What was entered and rolled back, or whose commit was in doubt, may come again.
+    /// A row whose commit was in doubt may come again.
     fn add(&mut self, entry: Entry) {
         let shard = &mut self.shards[shard(entry.hash)];
-        if shard.find(entry.hash, |other| *other == entry).is_some() {
-            return;
+        if shard.find(entry.hash, |other| *other == entry).is_none() {
+            shard.insert_unique(entry.hash, entry, |entry| entry.hash);
+            self.count += 1;
         }
-        if shard.len() == shard.capacity() {
-            let before = shard.len();
-            shard.retain(|entry| entry.seq >= self.first_row);
-            self.count -= before - shard.len();
-        }
-        shard.insert_unique(entry.hash, entry, |entry| entry.hash);
-        self.count += 1;
     }
 
     fn take_out(&mut self, entry: Entry) {
@@ -181,11 +180,6 @@ mod tests {
         ClaimKey::of(&WorkspaceName::default_workspace(), &guard, &[Some(part.to_le_bytes())])
     }
 
-    fn removed(index: &Index, part: u64, seq: i64) -> Removed {
-        let key = key(part);
-        index.removed(seq, key.id.as_bytes(), key.workspace.as_str())
-    }
-
     #[test]
     fn a_key_may_have_several_rows_and_each_is_entered_once() {
         let index = Index::new(10);
@@ -196,30 +190,29 @@ mod tests {
         rows.sort_unstable();
         assert_eq!(rows[..], [1, 2]);
         assert!(index.rows(&key(8)).known.is_empty());
-        index.take_out(&[removed(&index, 7, 1), removed(&index, 7, 3), removed(&index, 8, 2)]);
+        index.take_out(&[index.entry_of(&key(7), 1), index.entry_of(&key(7), 3), index.entry_of(&key(8), 2)]);
         assert_eq!(index.rows(&key(7)).known[..], [2]);
     }
 
     #[test]
     fn it_refuses_more_than_its_fill_until_something_is_taken_out() {
         let index = Index::new(2);
-        index.enter(&key(1), 1).unwrap();
+        let first = index.enter(&key(1), 1).unwrap();
         index.enter(&key(2), 2).unwrap();
-        let error = index.enter(&key(3), 3).unwrap_err();
+        let error = index.enter(&key(3), 3).err().unwrap();
         assert!(error.to_string().contains("at most 2 claims"), "{error}");
-        index.take_out(&[removed(&index, 1, 1)]);
+        index.undo(&[first]);
         index.enter(&key(3), 3).unwrap();
     }
 
     #[test]
-    fn what_others_have_swept_does_not_pile_up() {
+    fn it_knows_how_much_of_it_others_have_removed() {
         let index = Index::new(usize::MAX);
-        for seq in 1..=1_000_000_u64 {
-            index.enter(&key(seq), seq as i64).unwrap();
-            index.forget_before(seq as i64 - 10);
-        }
-        let count = index.lock().count;
-        assert!(count < 1_000, "{count} entries for 10 rows");
-        assert_eq!(index.rows(&key(1_000_000)).known[..], [1_000_000]);
+        assert!(!index.is_mostly_stale(50_000), "what was gone before it was read was never in");
+        let entries: Vec<Entry> = (1..=10_000).map(|seq| index.enter(&key(seq), seq as i64).unwrap()).collect();
+        index.take_out(&entries[..4_000]);
+        assert!(!index.is_mostly_stale(54_000), "our own removals are not stale");
+        assert!(!index.is_mostly_stale(57_000));
+        assert!(index.is_mostly_stale(57_001));
     }
 }

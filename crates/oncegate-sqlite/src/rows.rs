@@ -8,7 +8,7 @@ use oncegate_store::{Cursor, DuplicateCount, Page, Query};
 use rusqlite::types::{FromSqlError, Type};
 use rusqlite::{Connection, Statement, params};
 
-use crate::index::{Index, Removed, Rows};
+use crate::index::{Entry, Index, Rows};
 
 pub const READ: &str = include_str!("../sql/read_claim.sql");
 pub const CREATE: &str = include_str!("../sql/create_claim.sql");
@@ -113,29 +113,21 @@ fn state_condition(state: Option<State>) -> &'static str {
     }
 }
 
-/// Removes records whose window has ended, and remembers the largest of their tokens and rows.
-pub fn sweep(connection: &Connection, index: &Index, now: Time, limit: usize) -> rusqlite::Result<Vec<Removed>> {
+/// Removes records whose window has ended. (The file remembers the largest of their tokens and rows.)
+pub fn sweep(connection: &Connection, index: &Index, now: Time, limit: usize) -> rusqlite::Result<Vec<Entry>> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    let mut expired = connection.prepare_cached(include_str!("../sql/expired_claims.sql"))?;
-    let mut rows = expired.query(params![now.micros(), limit])?;
-    let (mut seqs, mut removed, mut largest_token) = (Vec::<i64>::new(), vec![], 0_i64);
-    while let Some(row) = rows.next()? {
-        let seq = row.get(0)?;
-        seqs.push(seq);
-        largest_token = largest_token.max(row.get(1)?);
-        removed.push(index.removed(seq, row.get_ref(2)?.as_blob()?, row.get_ref(3)?.as_str()?));
-    }
-    let Some(largest_seq) = seqs.iter().max() else { return Ok(removed) };
+    let mut expired = connection
+        .prepare_cached("SELECT seq, id, workspace FROM claims WHERE expires_at <= ?1 ORDER BY expires_at LIMIT ?2")?;
+    let expired: Vec<Entry> = expired
+        .query_map(params![now.micros(), limit], |row| {
+            Ok(index.entry(row.get_ref(1)?.as_blob()?, row.get_ref(2)?.as_str()?, row.get(0)?))
+        })?
+        .collect::<Result<_, _>>()?;
     let mut delete = connection.prepare_cached("DELETE FROM claims WHERE seq = ?1")?;
-    for seq in &seqs {
-        delete.execute([seq])?;
+    for entry in &expired {
+        delete.execute([entry.seq])?;
     }
-    connection
-        .prepare_cached(
-            "UPDATE removed SET largest_token = max(largest_token, ?1), largest_seq = max(largest_seq, ?2)",
-        )?
-        .execute(params![largest_token, largest_seq])?;
-    Ok(removed)
+    Ok(expired)
 }
 
 pub fn count_duplicates(connection: &Connection, index: &Index, counts: &[DuplicateCount]) -> rusqlite::Result<()> {

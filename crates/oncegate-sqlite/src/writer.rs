@@ -146,7 +146,7 @@ impl Writer {
     }
 
     fn place(&self, weight: usize) -> Result<OwnedSemaphorePermit, StoreError> {
-        let weight = u32::try_from(weight).unwrap_or(u32::MAX);
+        let weight = u32::try_from(weight.max(1)).unwrap_or(u32::MAX);
         let refused = |_| StoreError::Unavailable("too much is waiting for the writer already".into());
         self.places.clone().try_acquire_many_owned(weight).map_err(refused)
     }
@@ -176,8 +176,6 @@ pub fn connect(path: &Path) -> rusqlite::Result<Connection> {
     connection.pragma_update(None, "wal_autocheckpoint", 0)?;
     connection.pragma_update(None, "foreign_keys", true)?;
     connection.pragma_update(None, "cache_size", -64 * 1024)?;
-    // Savepoints keep what they may have to undo; a temporary file for it would cost as much as the log itself.
-    connection.pragma_update(None, "temp_store", "memory")?;
     connection.set_prepared_statement_cache_capacity(32);
     Ok(connection)
 }
@@ -211,8 +209,6 @@ impl WriterThread {
                     return;
                 }
                 Next::Reopen => {
-                    // It may be another file by then.
-                    self.index.clear();
                     tracing::warn!(event = "sqlite.reopen");
                     std::thread::sleep(REOPEN_AFTER);
                 }
@@ -222,6 +218,8 @@ impl WriterThread {
 
     fn write_until_stopped(&mut self) -> rusqlite::Result<Next> {
         let mut connection = connect(&self.path)?;
+        // Savepoints keep what they may have to undo; a temporary file for it would cost as much as the log itself.
+        connection.pragma_update(None, "temp_store", "memory")?;
         let (checkpoints, copier) = Checkpoints::start(&self.path, &mut connection)?;
         let next = {
             let index = self.index.clone();

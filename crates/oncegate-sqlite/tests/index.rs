@@ -7,7 +7,7 @@ use std::time::Duration;
 use oncegate_core::{Answer, ClaimKey, Command, GuardName, Lost, Terms, WorkspaceName};
 use oncegate_sqlite::{Options, SqliteStore, migrations};
 use oncegate_store::conformance::START;
-use oncegate_store::{ManualClock, Op, Store, StoreError};
+use oncegate_store::{Commit, ManualClock, Op, Store, StoreError};
 
 const WINDOW: Duration = Duration::from_secs(900);
 
@@ -40,10 +40,13 @@ fn key(part: &str) -> ClaimKey {
     ClaimKey::of(&WorkspaceName::default_workspace(), &GuardName::new("g").expect("a good name"), &[Some(part)])
 }
 
-fn claim(part: &str) -> Op {
+fn terms() -> Terms {
     let lease = Duration::from_secs(300);
-    let terms = Terms { window: WINDOW, lease, lost: Lost::TakeOver, fingerprint: None, attributes: None, parts: None };
-    Op { key: key(part), command: Command::Claim(terms) }
+    Terms { window: WINDOW, lease, lost: Lost::TakeOver, fingerprint: None, attributes: None, parts: None }
+}
+
+fn claim(part: &str) -> Op {
+    Op { key: key(part), command: Command::Claim(terms()) }
 }
 
 async fn wins(store: &SqliteStore, part: &str) -> bool {
@@ -89,6 +92,54 @@ async fn a_row_number_does_not_come_back_when_the_last_rows_are_swept() {
     let anew = file.open();
     assert!(wins(&anew, "newer").await);
     assert!(!wins(&ours, "newer").await);
+}
+
+/// The number of a row that was rolled back is free, and the next process may use it.
+#[tokio::test]
+async fn what_was_rolled_back_alone_does_not_pass_for_known() {
+    let file = File::new();
+    let (ours, theirs) = (file.open_with(3), file.open());
+    assert!(wins(&ours, "a").await && wins(&ours, "b").await);
+    let both = Commit { ops: vec![claim("x"), claim("y")] };
+    ours.commit(both).await.expect_err("there is room for one only");
+    assert!(wins(&theirs, "k").await);
+    let release = Op { key: key("a"), command: Command::Forget };
+    ours.commit(release.into()).await.expect("forgets");
+    assert_eq!(ours.sweep(10).await.expect("sweeps"), 1);
+    assert!(is_there(&ours, "k").await);
+    assert!(!wins(&ours, "k").await);
+}
+
+#[tokio::test]
+async fn what_others_have_swept_does_not_fill_the_index() {
+    const ROUNDS: usize = 30;
+    const CLAIMS: usize = 200;
+    let file = File::new();
+    let (ours, theirs) = (file.open_with(3 * 1_000), file.open());
+    let long = Terms { window: WINDOW * 100, ..terms() };
+    let op = Op { key: key("stays"), command: Command::Claim(long) };
+    ours.commit(op.into()).await.expect("writes");
+    for round in 0..ROUNDS {
+        let commits = (0..CLAIMS).map(|turn| claim(&format!("{round}.{turn}")).into()).collect();
+        for committed in ours.commit_all(commits).await {
+            committed.expect("there is room");
+        }
+        file.clock.advance(WINDOW);
+        assert_eq!(theirs.sweep(CLAIMS).await.expect("sweeps"), CLAIMS);
+    }
+    assert!(is_there(&ours, "stays").await);
+}
+
+/// Whoever removes rows, and however: their tokens and their numbers stay used.
+#[tokio::test]
+async fn rows_that_were_deleted_by_hand_leave_their_numbers_behind() {
+    let file = File::new();
+    let (ours, theirs) = (file.open(), file.open());
+    assert!(wins(&ours, "a").await && wins(&theirs, "b").await && wins(&ours, "c").await);
+    let by_hand = rusqlite::Connection::open(file.path()).expect("opens");
+    by_hand.execute("DELETE FROM claims WHERE seq > 1", []).expect("deletes");
+    assert!(wins(&theirs, "new").await);
+    assert!(!wins(&ours, "new").await);
 }
 
 #[tokio::test]

@@ -104,8 +104,9 @@ impl Shared {
             .collect();
         // In the order in which the claims were made, so that those whose records lie together are written together.
         counts.sort_unstable_by_key(|count| count.token);
-        for batch in counts.chunks(BATCH) {
-            if let Err(error) = self.store.count_duplicates(batch.to_vec()).await {
+        while !counts.is_empty() {
+            let rest = counts.split_off(counts.len().min(BATCH));
+            if let Err(error) = self.store.count_duplicates(std::mem::replace(&mut counts, rest)).await {
                 // Counts are for people; they are not worth holding anything up for.
                 tracing::warn!(event = "claim.duplicates_not_counted", %error);
                 return;

@@ -1,1 +1,0 @@
-SELECT seq, id, workspace FROM claims WHERE seq > ?1 ORDER BY seq
