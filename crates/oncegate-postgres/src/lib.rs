@@ -31,6 +31,7 @@ mod report;
 mod row;
 mod server;
 mod store;
+mod tls;
 mod write;
 
 pub use migrate::{migrate, migrations};

@@ -4,10 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oncegate_store::{Clock, ManualClock, StoreError};
-use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
-use tokio_postgres::{Client, Config, Connection, NoTls, Socket, tls::NoTlsStream};
+use tokio_postgres::config::{Host, TargetSessionAttrs};
+use tokio_postgres::tls::MakeTlsConnect;
+use tokio_postgres::{Client, Config, Connection, Socket};
+use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::fault::{Fault, describe};
+use crate::tls::Asked;
 
 const SESSION: &str = include_str!("../sql/session.sql");
 
@@ -46,11 +49,11 @@ impl Default for Options {
 }
 
 /// A connection that nobody drives yet.
-pub(crate) type Raw = (Client, Connection<Socket, NoTlsStream>);
+pub(crate) type Raw = (Client, Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream>);
 
-#[derive(Debug)]
 pub(crate) struct Server {
     config: Config,
+    tls: MakeRustlsConnect,
     clock: Option<Arc<ManualClock>>,
     pub schema: String,
     session: String,
@@ -60,16 +63,10 @@ pub(crate) struct Server {
 
 impl Server {
     pub fn new(url: &str, options: &Options) -> Result<Server, StoreError> {
-        let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| {
+        let asked = Asked::of(url)?;
+        let mut config: Config = asked.url.parse().map_err(|error: tokio_postgres::Error| {
             StoreError::Refused(format!("not a PostgreSQL URL that this build understands: {}", describe(&error)))
         })?;
-        if config.get_ssl_mode() == SslMode::Require {
-            return Err(StoreError::Refused(
-                "the URL asks for an encrypted connection (sslmode=require), which this build cannot make; \
-                 it will not fall back to an open one"
-                    .into(),
-            ));
-        }
         if config.get_hosts().len() > 1 && config.get_target_session_attrs() == TargetSessionAttrs::Any {
             config.target_session_attrs(TargetSessionAttrs::ReadWrite);
         }
@@ -86,7 +83,7 @@ impl Server {
         check_schema(&schema)?;
         let session = format!("{SESSION}SET search_path = \"{schema}\";");
         let place = place(&config);
-        Ok(Server { config, clock: options.clock.clone(), schema, session, place })
+        Ok(Server { config, tls: asked.connector()?, clock: options.clock.clone(), schema, session, place })
     }
 
     /// The time that tests inject; the server's own clock where it is `None`.
@@ -96,7 +93,7 @@ impl Server {
 
     /// A connection, as yet without its session: its driver is not running.
     pub async fn connect(&self) -> Result<Raw, Fault> {
-        let connecting = self.config.connect(NoTls);
+        let connecting = self.config.connect(self.tls.clone());
         let connected = tokio::time::timeout(CONNECT_WITHIN, connecting).await;
         let why = match connected {
             Ok(Ok(raw)) => return Ok(raw),
@@ -153,16 +150,8 @@ mod tests {
     }
 
     #[test]
-    fn a_url_that_asks_for_encryption_is_refused_rather_than_served_in_the_clear() {
-        let url = "postgres://ann:secret@db.example/ledger?sslmode=require";
-        let refused = Server::new(url, &Options::default()).unwrap_err().to_string();
-        assert!(refused.contains("sslmode=require"), "{refused}");
-        assert!(Server::new("postgres://db.example/x?sslmode=verify-full", &Options::default()).is_err());
-    }
-
-    #[test]
     fn a_bad_url_is_refused_without_its_password() {
-        let refused = Server::new("postgres://ann:secret@db.example:port/x", &Options::default()).unwrap_err();
+        let refused = Server::new("postgres://ann:secret@db.example:port/x", &Options::default()).err().unwrap();
         assert!(!refused.to_string().contains("secret"), "{refused}");
     }
 

@@ -6,15 +6,24 @@ use std::collections::HashMap;
 use std::sync::RwLock;
 
 use metrics::{Counter, counter};
-use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use oncegate::{Answer, ClaimKey, Command, Decided, GuardName, Observer, StoreError};
 
 /// Guards that get a label of their own. Guards are named by callers: more of them share the label `other`.
 const GUARD_LABELS_MAX: usize = 100;
 
+pub const REQUEST_SECONDS: &str = "oncegate_http_request_seconds";
+/// From a claim on a fast disk to one that waits for another's.
+const REQUEST_SECONDS_BUCKETS: &[f64] =
+    &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0];
+
 /// Makes the process's metrics readable at `/metrics`.
 pub fn install_metrics() -> PrometheusHandle {
-    let handle = PrometheusBuilder::new().install_recorder().expect("metrics are installed once");
+    let handle = PrometheusBuilder::new()
+        .set_buckets_for_metric(Matcher::Full(REQUEST_SECONDS.into()), REQUEST_SECONDS_BUCKETS)
+        .expect("there are buckets")
+        .install_recorder()
+        .expect("metrics are installed once");
     metrics::describe_counter!("oncegate_decisions_total", "Commands on claims, by guard and answer.");
     metrics::describe_counter!("oncegate_duplicates_stopped_total", "Callers that were told not to go ahead.");
     metrics::describe_counter!(
@@ -25,6 +34,7 @@ pub fn install_metrics() -> PrometheusHandle {
     metrics::describe_counter!("oncegate_store_errors_total", "Operations that the store did not answer.");
     metrics::describe_counter!("oncegate_swept_claims_total", "Expired claims removed.");
     metrics::describe_counter!("oncegate_http_requests_total", "HTTP responses, by status.");
+    metrics::describe_histogram!(REQUEST_SECONDS, metrics::Unit::Seconds, "From a request's headers to its answer.");
     metrics::describe_gauge!("oncegate_http_connections", "Open HTTP connections.");
     handle
 }

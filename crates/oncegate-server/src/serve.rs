@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
@@ -16,7 +16,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
-use metrics::{Counter, counter, gauge};
+use metrics::{Counter, Histogram, counter, gauge, histogram};
 use oncegate::Ledger;
 use oncegate::store::Store;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -29,7 +29,7 @@ use crate::api::{self, App, Bodies};
 use crate::auth::Keys;
 use crate::cli::Failure;
 use crate::config::Config;
-use crate::observe::{self, Telemetry};
+use crate::observe::{self, REQUEST_SECONDS, Telemetry};
 use crate::patience::Patient;
 use crate::problem::Kind;
 use crate::rate::Rates;
@@ -43,7 +43,7 @@ const STOP_GRACE: Duration = Duration::from_secs(8);
 /// How long the store may take to be let go after that: all was answered, and counts are not worth more.
 const CLOSE_GRACE: Duration = Duration::from_millis(1500);
 /// How soon a key made or revoked elsewhere is noticed.
-const KEYS_REFRESH: Duration = Duration::from_secs(1);
+const REFRESH_EVERY: Duration = Duration::from_secs(1);
 /// After an error of `accept` (too many open files, say).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -62,7 +62,7 @@ pub async fn serve(config: Config) -> Result<(), Failure> {
     // Before anybody can know that we are here: whoever does may tell us to stop.
     let signals = Signals::listen().map_err(|error| Failure::new(format!("cannot listen for signals: {error}")))?;
     announce(&app.config, address);
-    let refresher = tokio::spawn(refresh_keys(app.clone()));
+    let refresher = tokio::spawn(refresh(app.clone()));
     accept_until_stopped(listener, app.clone(), signals).await;
     refresher.abort();
     if tokio::time::timeout(CLOSE_GRACE, app.ledger.close()).await.is_err() {
@@ -120,9 +120,11 @@ fn announce(config: &Config, address: SocketAddr) {
     );
 }
 
-async fn refresh_keys(app: Arc<App>) {
+/// What has to be done now and then: the keys may have changed, and what was measured is to be added up.
+async fn refresh(app: Arc<App>) {
     loop {
-        tokio::time::sleep(KEYS_REFRESH).await;
+        tokio::time::sleep(REFRESH_EVERY).await;
+        app.metrics.run_upkeep();
         if let Err(error) = app.keys.refresh(&**app.ledger.store()).await {
             tracing::warn!(event = "keys.not_refreshed", %error);
         }
@@ -212,13 +214,14 @@ async fn answer(
     responses: Arc<Responses>,
     request: Request<Incoming>,
 ) -> Result<Response, Infallible> {
+    let asked = Instant::now();
     let answered = AssertUnwindSafe(router.oneshot(request.map(Body::new))).catch_unwind().await;
     let response = match answered {
         Ok(Ok(response)) => response,
         Ok(Err(never)) => match never {},
         Err(_) => Kind::Internal.because("the request ended in a panic").into_response(),
     };
-    responses.count(response.status());
+    responses.count(response.status(), asked.elapsed());
     Ok(response)
 }
 
@@ -233,22 +236,27 @@ fn allow_many_files(connections: usize) {
     }
 }
 
-/// Counters by class of status, looked up once.
-struct Responses([Counter; 5]);
+/// Counters by class of status, and how long answers take; looked up once.
+struct Responses {
+    by_class: [Counter; 5],
+    seconds: Histogram,
+}
 
 impl Default for Responses {
     fn default() -> Self {
-        Responses(
-            ["1xx", "2xx", "3xx", "4xx", "5xx"]
+        Responses {
+            by_class: ["1xx", "2xx", "3xx", "4xx", "5xx"]
                 .map(|class| counter!("oncegate_http_requests_total", "status" => class)),
-        )
+            seconds: histogram!(REQUEST_SECONDS),
+        }
     }
 }
 
 impl Responses {
-    fn count(&self, status: StatusCode) {
-        if let Some(counter) = self.0.get(usize::from(status.as_u16() / 100 - 1)) {
+    fn count(&self, status: StatusCode, took: Duration) {
+        if let Some(counter) = self.by_class.get(usize::from(status.as_u16() / 100 - 1)) {
             counter.increment(1);
         }
+        self.seconds.record(took);
     }
 }

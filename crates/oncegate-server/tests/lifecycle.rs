@@ -137,6 +137,7 @@ async fn metrics_count_decisions_by_guard_and_answer() {
     }
     assert_eq!(metric(&mut client, "oncegate_duplicates_stopped_total{", &[guard]).await, 4.0);
     assert!(metric(&mut client, "oncegate_http_requests_total{", &["status=\"2xx\""]).await >= 5.0);
+    assert!(metric(&mut client, "oncegate_http_request_seconds_bucket{", &["le=\"5\""]).await >= 5.0);
     assert!(metric(&mut client, "oncegate_http_connections ", &[]).await >= 1.0);
     let text = client.get("/metrics").await.text;
     for line in text.lines().filter(|line| !line.is_empty()) {
