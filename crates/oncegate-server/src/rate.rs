@@ -97,4 +97,18 @@ mod tests {
         off.owe(&busy, 1_000_000, start);
         assert!(off.take(&busy, start).is_ok());
     }
+
+    #[test]
+    fn of_too_many_workspaces_the_newcomers_share_one_rate_and_the_others_keep_theirs() {
+        let rates = Rates::new(2);
+        let start = Instant::now();
+        let workspace = |number: usize| WorkspaceName::new(&format!("w{number}")).unwrap();
+        assert!((0..BUCKETS_MAX).all(|number| rates.take(&workspace(number), start).is_ok()));
+        let newcomers = BUCKETS_MAX..BUCKETS_MAX + 3;
+        let taken: Vec<_> = newcomers.map(|number| rates.take(&workspace(number), start).is_ok()).collect();
+        assert_eq!(taken, [true, true, false]);
+        assert!(rates.take(&workspace(0), start).is_ok(), "one that was there has its own");
+        assert!(rates.take(&workspace(BUCKETS_MAX), start + Duration::from_secs(1)).is_ok(), "room again");
+        assert!(rates.buckets.lock().unwrap().len() <= 3);
+    }
 }

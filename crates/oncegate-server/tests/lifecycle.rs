@@ -60,6 +60,46 @@ async fn told_to_stop_it_does_not_wait_for_a_client_that_stalls() {
     assert!(status.success(), "{status}");
 }
 
+/// Another process has the file, so that the writer waits.
+fn hold_the_file(home: &Home) -> rusqlite::Connection {
+    let file = home.store_files().into_iter().find(|file| file.extension().is_some_and(|end| end == "db"));
+    let other = rusqlite::Connection::open(file.expect("the store is there")).expect("opens");
+    other.execute_batch("BEGIN IMMEDIATE").expect("takes the lock");
+    other
+}
+
+#[tokio::test]
+async fn told_to_stop_it_does_not_wait_for_whoever_holds_its_file() {
+    let home = Home::new();
+    let mut server = home.serve();
+    server.client().win(&claim_of("g", "k")).await;
+    let _held = hold_the_file(&home);
+    let mut client = server.client();
+    let unanswered = tokio::spawn(async move { client.claim(&claim_of("g", "other")).await });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    server.signal(Signal::TERM);
+    let status = server.wait(STOP_MAX);
+    assert!(status.success(), "{status}");
+    unanswered.await.unwrap().expect_problem(503, "store-unavailable");
+}
+
+#[tokio::test]
+async fn what_a_person_did_is_in_the_log_though_they_hung_up() {
+    let home = Home::new();
+    let server = home.serve();
+    let (id, _) = server.client().win(&claim_of("g", "k")).await;
+    let held = hold_the_file(&home);
+    let mut client = server.client();
+    let forget = tokio::spawn(async move { client.delete(&format!("/api/claims/{id}?guard=g&note=why")).await });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    // The connection goes with the task.
+    forget.abort();
+    assert!(forget.await.unwrap_err().is_cancelled());
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    held.execute_batch("COMMIT").unwrap();
+    assert_eq!(server.logged("audit.forget", 1).await[0]["why"], "why");
+}
+
 #[tokio::test]
 async fn it_can_be_told_to_stop_as_soon_as_it_says_that_it_listens() {
     let home = Home::new();
