@@ -97,6 +97,8 @@ async fn a_batch_waits_for_the_claims_of_others() {
     let mut client = server.client();
     let waiting = tokio::spawn(async move { client.post("/api/claims/batch", &batch).await.expect(200).body });
     tokio::time::sleep(Duration::from_millis(200)).await;
+    // Won now, it would spend its lease on waiting for another's.
+    server.client().post("/api/claims/find", &claim_of("g", "ours")).await.expect_problem(404, "not-found");
     server.client().settle("g", &id, token, &json!("settled")).await.expect(200);
     let answers = waiting.await.unwrap();
     assert_eq!((&answers[0]["status"], &answers[1]["outcome"]), (&json!(201), &json!("settled")));

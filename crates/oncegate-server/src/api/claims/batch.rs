@@ -25,7 +25,8 @@ type Place<'c> = (usize, &'c ToClaim);
 
 /// Claim up to 1,000 keys
 ///
-/// Answered in order, each with its own `status`. Of equal keys the first wins.
+/// Answered in order, each with its own `status`. Of equal keys the first wins. Claims that wait do so all at once, and the
+/// answer comes when the last of them is over: give them leases that are longer than their waits.
 #[utoipa::path(post, path = "/api/claims/batch", tag = "claims", request_body = Vec<ClaimBody>,
     responses((status = 200, description = "One answer for each.")))]
 pub async fn batch(State(app): State<Arc<App>>, caller: Caller, Json(bodies): Json<Vec<Box<RawValue>>>) -> Answered {
@@ -48,10 +49,11 @@ pub async fn batch(State(app): State<Arc<App>>, caller: Caller, Json(bodies): Js
             _ = answer.as_mut().map(|answer| answer.fit_into(&mut outcome_bytes_left));
             answers[place] = Some(answer);
         };
+        // The waiting ones first: what is won at once should not spend its lease on them.
+        claim_waiting(&app, waiting).await.into_iter().for_each(&mut keep);
         for some in at_once.chunks(AT_ONCE) {
             claim_at_once(&app, some).await.into_iter().for_each(&mut keep);
         }
-        claim_waiting(&app, waiting).await.into_iter().for_each(&mut keep);
     }
     let answers = answers.into_iter().zip(checked).map(|(answer, checked)| match (answer, checked) {
         (Some(answer), _) => answer,
