@@ -6,6 +6,7 @@
 //! the in-memory model and the model checker run these same functions.
 
 pub mod claim;
+pub mod job;
 pub mod key;
 pub mod limits;
 pub mod names;
