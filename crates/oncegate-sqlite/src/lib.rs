@@ -3,7 +3,7 @@
 //! One thread writes. It takes whatever operations are waiting, runs them in one transaction, and
 //! answers each after the commit is on disk (WAL, `synchronous=FULL`), so that many callers share
 //! one fsync and nothing acknowledged is lost. Readers run beside it and never see what is not
-//! committed. Checkpoints run off its path. Rows are only appended, and found by an index in memory.
+//! committed; who meets another's claim is answered by one of them. Checkpoints run off its path. Rows are only appended, and found by an index in memory.
 
 mod checkpoint;
 mod claims;
@@ -19,9 +19,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use oncegate_core::{Claim, ClaimKey, WorkspaceName};
+use oncegate_core::{Claim, ClaimKey, Command, Decision, Moment, Token, WorkspaceName, decide};
 use oncegate_store::{
-    Clock, Commit, Committed, DuplicateCount, Page, Query, Reading, Report, Store, StoreError, SystemClock, Waiters,
+    Clock, Commit, Committed, DuplicateCount, Op, Page, Query, Reading, Report, Store, StoreError, SystemClock, Waiters,
 };
 use rusqlite::ErrorCode;
 
@@ -85,11 +85,34 @@ impl SqliteStore {
     }
 }
 
+impl SqliteStore {
+    /// The answer to a claim that meets another's. It changes nothing, and what a reader sees is durable, so it need not
+    /// wait for the writer. Whatever is not that clear is left to the writer.
+    fn answer_by_reading(&self, commit: &Commit) -> Option<Committed> {
+        let [Op { key, command: command @ Command::Claim(_) }] = &commit.ops[..] else { return None };
+        let rows = self.index.rows(key).known;
+        if rows.is_empty() {
+            return None;
+        }
+        let found = self.readers.run_now(|connection| {
+            let row = rows::find_among(&mut *connection.prepare_cached(rows::READ)?, &rows, key)?;
+            Ok((row, self.clock.now()))
+        });
+        let (row, now) = found.ok()?;
+        // The floor is for new tokens, and who gets one is decided by the writer.
+        let Decision { write, answer } = decide(key, Some(&row?.claim), command, Moment { now, token_floor: Token(0) });
+        write.is_none().then(|| Committed { answers: vec![answer], now })
+    }
+}
+
 #[async_trait]
 impl Store for SqliteStore {
     async fn commit(&self, commit: Commit) -> Result<Committed, StoreError> {
         commit.check()?;
-        self.writer.commit(commit).await
+        match self.answer_by_reading(&commit) {
+            Some(answered) => Ok(answered),
+            None => self.writer.commit(commit).await,
+        }
     }
 
     async fn commit_all(&self, commits: Vec<Commit>) -> Vec<Result<Committed, StoreError>> {

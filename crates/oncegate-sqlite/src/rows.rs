@@ -35,7 +35,7 @@ pub fn look_up(connection: &Connection, index: &Index, key: &ClaimKey) -> rusqli
     find_among(&mut *connection.prepare_cached(READ)?, &known, key)
 }
 
-fn find_among(read: &mut Statement<'_>, seqs: &[i64], key: &ClaimKey) -> rusqlite::Result<Option<Row>> {
+pub fn find_among(read: &mut Statement<'_>, seqs: &[i64], key: &ClaimKey) -> rusqlite::Result<Option<Row>> {
     for seq in seqs {
         let mut rows = read.query(params![seq, key.id.as_bytes(), key.workspace.as_str(), key.guard.as_str()])?;
         if let Some(row) = rows.next()? {

@@ -44,6 +44,25 @@ async fn two_processes_worth_of_writers_on_one_file_have_one_winner_each_time() 
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_duplicate_does_not_wait_for_whoever_writes() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("x.db");
+    let store = open(&path);
+    store.commit(claim("met").into()).await.expect("writes");
+    let other = rusqlite::Connection::open(&path).expect("opens");
+    other.execute_batch("BEGIN IMMEDIATE").expect("takes the lock");
+    let writing = store.clone();
+    let mut new = tokio::spawn(async move { writing.commit(claim("new").into()).await });
+    for _ in 0..100 {
+        let met = store.commit(claim("met").into()).await.expect("answers").only();
+        assert!(matches!(met, Answer::InFlight(_)), "{met:?}");
+    }
+    assert!(tokio::time::timeout(Duration::from_millis(50), &mut new).await.is_err(), "a new one has to");
+    other.execute_batch("COMMIT").expect("lets go");
+    assert!(matches!(new.await.expect("does not panic").expect("writes").only(), Answer::Won(_)));
+}
+
 /// The clock stepped back, and the sweep that removes a record shares its transaction with the next claim of its key.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_token_grows_though_its_record_was_swept_in_the_same_transaction() {
