@@ -2,11 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use oncegate_store::StoreError;
 use rusqlite::{Connection, OpenFlags};
 
 use crate::store_error;
+use crate::writer::BUSY_TIMEOUT;
 
 /// Connections kept for the next reader; more are opened and closed as needed.
 const IDLE_MAX: usize = 4;
@@ -20,7 +22,7 @@ pub fn connect(path: &Path) -> rusqlite::Result<Connection> {
     let connection =
         Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     connection.pragma_update(None, "query_only", true)?;
-    connection.busy_timeout(crate::writer::BUSY_TIMEOUT)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
     Ok(connection)
 }
 
@@ -33,9 +35,14 @@ impl Readers {
         self.idle.lock().expect("no holder of this lock panics").clear();
     }
 
-    /// Reads on the caller's thread: for what takes microseconds.
-    pub fn run_now<T>(&self, read: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, StoreError> {
-        run(&self.path, &self.idle, read).map_err(store_error)
+    /// Reads on the caller's thread: for what takes microseconds. It fails rather than wait for anybody.
+    pub fn run_now<T>(&self, read: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> rusqlite::Result<T> {
+        run(&self.path, &self.idle, |connection| {
+            connection.busy_timeout(Duration::ZERO)?;
+            let result = read(connection);
+            connection.busy_timeout(BUSY_TIMEOUT)?;
+            result
+        })
     }
 
     pub async fn run<T: Send + 'static>(
