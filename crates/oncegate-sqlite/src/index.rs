@@ -11,6 +11,8 @@
 //! the table itself.
 
 use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicI64, AtomicUsize};
 use std::sync::{Mutex, MutexGuard};
 
 use hashbrown::HashTable;
@@ -18,7 +20,8 @@ use oncegate_core::ClaimKey;
 use rusqlite::{Connection, ffi};
 use smallvec::SmallVec;
 
-/// A table that grows moves all of its entries; of many small ones each does so for a moment only.
+/// A table that grows moves all of its entries; of many small ones each does so for a moment only. And callers that look do
+/// not meet.
 const SHARDS: usize = 64;
 /// Entries of rows that other processes removed, below which it is not worth reading the file again.
 const STALE_MIN: i64 = 1_000;
@@ -42,91 +45,93 @@ pub struct Index {
     /// Keyed at random, so that nobody can choose keys that meet in one place.
     hasher: RandomState,
     claims_max: usize,
-    entries: Mutex<Entries>,
-}
-
-struct Entries {
-    shards: [HashTable<Entry>; SHARDS],
-    count: usize,
-    /// Every committed row up to this one is in.
-    complete_to: i64,
+    shards: [Mutex<HashTable<Entry>>; SHARDS],
+    count: AtomicUsize,
+    /// Every committed row up to this one is in. It grows after they were entered, and falls before they are cleared: whoever
+    /// reads it with a shard locked finds in that shard what it promises.
+    complete_to: AtomicI64,
     /// Rows that are gone and were never in, or have been taken out: the file's count of removed rows is ahead
     /// of it by the entries that are stale.
-    gone: Option<i64>,
+    gone: Mutex<Option<i64>>,
 }
 
 impl Index {
     pub fn new(claims_max: usize) -> Self {
-        Index { hasher: RandomState::new(), claims_max, entries: Mutex::new(Entries::empty()) }
+        Index {
+            hasher: RandomState::new(),
+            claims_max,
+            shards: std::array::from_fn(|_| Mutex::default()),
+            count: AtomicUsize::new(0),
+            complete_to: AtomicI64::new(0),
+            gone: Mutex::default(),
+        }
     }
 
     /// Enters what is committed and was not known yet. Not for a transaction that has appended rows itself: they
     /// would pass for committed ones. Returns the last row's `seq`.
     pub fn catch_up(&self, connection: &Connection) -> rusqlite::Result<i64> {
-        let mut last = self.lock().complete_to;
+        let mut last = self.complete_to.load(SeqCst);
         let mut appended =
             connection.prepare_cached("SELECT seq, id, workspace FROM claims WHERE seq > ?1 ORDER BY seq")?;
         let mut rows = appended.query([last])?;
         while let Some(row) = rows.next()? {
             last = row.get(0)?;
-            let entry = self.entry(row.get_ref(1)?.as_blob()?, row.get_ref(2)?.as_str()?, last);
-            let mut entries = self.lock();
-            entries.add(entry);
-            entries.complete_to = last;
+            self.add(self.entry(row.get_ref(1)?.as_blob()?, row.get_ref(2)?.as_str()?, last));
+            self.complete_to(last);
         }
         Ok(last)
     }
 
     /// Rows up to `seq` are committed, and have been entered.
     pub fn complete_to(&self, seq: i64) {
-        self.lock().complete_to = seq;
+        self.complete_to.store(seq, SeqCst);
     }
 
     /// Whether most of it is of rows that other processes have removed. `removed` is how many rows were ever removed
     /// from the file, as of the last [`Index::catch_up`].
     pub fn is_mostly_stale(&self, removed: i64) -> bool {
-        let mut entries = self.lock();
-        let stale = removed - *entries.gone.get_or_insert(removed);
-        stale > STALE_MIN && stale > entries.count as i64 / 2
+        let stale = removed - *lock(&self.gone).get_or_insert(removed);
+        stale > STALE_MIN && stale > self.count.load(SeqCst) as i64 / 2
     }
 
     pub fn rows(&self, key: &ClaimKey) -> Rows {
         let hash = self.entry_of(key, 0).hash;
-        let entries = self.lock();
-        let same_hash = entries.shards[shard(hash)].iter_hash(hash).filter(|entry| entry.hash == hash);
-        Rows { known: same_hash.map(|entry| entry.seq).collect(), complete_to: entries.complete_to }
+        let shard = self.shard(hash);
+        let same_hash = shard.iter_hash(hash).filter(|entry| entry.hash == hash);
+        Rows { known: same_hash.map(|entry| entry.seq).collect(), complete_to: self.complete_to.load(SeqCst) }
     }
 
     /// Enters a row that is about to be committed; or refuses, when memory has its fill.
     pub fn enter(&self, key: &ClaimKey, seq: i64) -> rusqlite::Result<Entry> {
-        let entry = self.entry_of(key, seq);
-        let mut entries = self.lock();
-        if entries.count >= self.claims_max {
+        if self.count.load(SeqCst) >= self.claims_max {
             let max = self.claims_max;
             let full = format!("this store keeps at most {max} claims. hint: shorten windows, or use PostgreSQL");
             return Err(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_FULL), Some(full)));
         }
-        entries.add(entry);
+        let entry = self.entry_of(key, seq);
+        self.add(entry);
         Ok(entry)
     }
 
     /// Takes out rows that were entered and not committed.
     pub fn undo(&self, entered: &[Entry]) {
-        entered.iter().for_each(|entry| self.lock().take_out(*entry));
+        entered.iter().for_each(|entry| self.remove(*entry));
     }
 
     /// Takes out rows that were removed, now that this is committed.
     pub fn take_out(&self, removed: &[Entry]) {
-        for entry in removed {
-            let mut entries = self.lock();
-            entries.take_out(*entry);
-            entries.gone = entries.gone.map(|gone| gone + 1);
+        removed.iter().for_each(|entry| self.remove(*entry));
+        if let Some(gone) = &mut *lock(&self.gone) {
+            *gone += removed.len() as i64;
         }
     }
 
     /// To be read anew.
     pub fn clear(&self) {
-        *self.lock() = Entries::empty();
+        self.complete_to(0);
+        *lock(&self.gone) = None;
+        self.shards.iter().for_each(|shard| *lock(shard) = HashTable::new());
+        self.count.store(0, SeqCst);
     }
 
     pub fn entry(&self, id: &[u8], workspace: &str, seq: i64) -> Entry {
@@ -137,36 +142,30 @@ impl Index {
         self.entry(key.id.as_bytes(), key.workspace.as_str(), seq)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Entries> {
-        self.entries.lock().expect("no holder of this lock panics")
-    }
-}
-
-impl Entries {
-    fn empty() -> Self {
-        Entries { shards: std::array::from_fn(|_| HashTable::new()), count: 0, complete_to: 0, gone: None }
+    /// By bits that the table itself does not look at first.
+    fn shard(&self, hash: u64) -> MutexGuard<'_, HashTable<Entry>> {
+        lock(&self.shards[(hash >> 40) as usize % SHARDS])
     }
 
     /// A row whose commit was in doubt may come again.
-    fn add(&mut self, entry: Entry) {
-        let shard = &mut self.shards[shard(entry.hash)];
+    fn add(&self, entry: Entry) {
+        let mut shard = self.shard(entry.hash);
         if shard.find(entry.hash, |other| *other == entry).is_none() {
             shard.insert_unique(entry.hash, entry, |entry| entry.hash);
-            self.count += 1;
+            self.count.fetch_add(1, SeqCst);
         }
     }
 
-    fn take_out(&mut self, entry: Entry) {
-        if let Ok(found) = self.shards[shard(entry.hash)].find_entry(entry.hash, |other| *other == entry) {
+    fn remove(&self, entry: Entry) {
+        if let Ok(found) = self.shard(entry.hash).find_entry(entry.hash, |other| *other == entry) {
             found.remove();
-            self.count -= 1;
+            self.count.fetch_sub(1, SeqCst);
         }
     }
 }
 
-/// By bits that the table itself does not look at first.
-fn shard(hash: u64) -> usize {
-    (hash >> 40) as usize % SHARDS
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no holder of this lock panics")
 }
 
 #[cfg(test)]
