@@ -10,12 +10,12 @@
 //! Opening a file is the same thing, from the first row on. Readers take what is past [`Rows::complete_to`] from
 //! the table itself.
 
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicI64, AtomicUsize};
 use std::sync::{Mutex, MutexGuard};
 
-use hashbrown::HashTable;
+use hashbrown::{DefaultHashBuilder, HashTable};
 use oncegate_core::ClaimKey;
 use rusqlite::{Connection, ffi};
 use smallvec::SmallVec;
@@ -42,8 +42,8 @@ pub struct Rows {
 }
 
 pub struct Index {
-    /// Keyed at random, so that nobody can choose keys that meet in one place.
-    hasher: RandomState,
+    /// Seeded at random. It is fast rather than strong: what it hashes are hashes already.
+    hasher: DefaultHashBuilder,
     claims_max: usize,
     shards: [Mutex<HashTable<Entry>>; SHARDS],
     count: AtomicUsize,
@@ -58,7 +58,7 @@ pub struct Index {
 impl Index {
     pub fn new(claims_max: usize) -> Self {
         Index {
-            hasher: RandomState::new(),
+            hasher: DefaultHashBuilder::default(),
             claims_max,
             shards: std::array::from_fn(|_| Mutex::default()),
             count: AtomicUsize::new(0),
