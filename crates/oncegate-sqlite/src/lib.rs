@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use oncegate_core::{Claim, ClaimKey, Command, Decision, Moment, Token, WorkspaceName, decide};
+use oncegate_core::{Claim, ClaimKey, Command, Decision, Moment, State, Token, WorkspaceName, decide};
 use oncegate_store::{
     Clock, Commit, Committed, DuplicateCount, Op, Page, Query, Reading, Report, Store, StoreError, SystemClock, Waiters,
 };
@@ -99,8 +99,13 @@ impl SqliteStore {
             Ok((row, self.clock.now()))
         });
         let (row, now) = found.ok()?;
+        let claim = row?.claim;
+        // Its owner may have renewed or settled in time, in a commit that is under way.
+        if claim.state == State::InFlight && !claim.owner_is_alive(now) {
+            return None;
+        }
         // The floor is for new tokens, and who gets one is decided by the writer.
-        let Decision { write, answer } = decide(key, Some(&row?.claim), command, Moment { now, token_floor: Token(0) });
+        let Decision { write, answer } = decide(key, Some(&claim), command, Moment { now, token_floor: Token(0) });
         write.is_none().then(|| Committed { answers: vec![answer], now })
     }
 }
@@ -174,8 +179,9 @@ impl Store for SqliteStore {
     }
 
     async fn close(&self) {
-        self.writer.stop().await;
+        // The last to close copies the log into the file: that is for the writer's thread.
         self.readers.close();
+        self.writer.stop().await;
     }
 }
 

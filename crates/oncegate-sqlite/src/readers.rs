@@ -1,7 +1,7 @@
 //! Readers: connections that see the last commit and never hold up the writer.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use oncegate_store::StoreError;
@@ -15,8 +15,11 @@ const IDLE_MAX: usize = 4;
 
 pub struct Readers {
     path: PathBuf,
-    idle: Arc<Mutex<Vec<Connection>>>,
+    idle: Arc<Idle>,
 }
+
+/// None once the store is closed.
+type Idle = Mutex<Option<Vec<Connection>>>;
 
 pub fn connect(path: &Path) -> rusqlite::Result<Connection> {
     let connection =
@@ -28,11 +31,12 @@ pub fn connect(path: &Path) -> rusqlite::Result<Connection> {
 
 impl Readers {
     pub fn new(path: PathBuf) -> Self {
-        Readers { path, idle: Arc::default() }
+        Readers { path, idle: Arc::new(Mutex::new(Some(vec![]))) }
     }
 
     pub fn close(&self) {
-        self.idle.lock().expect("no holder of this lock panics").clear();
+        let idle = lock(&self.idle).take();
+        drop(idle);
     }
 
     /// Reads on the caller's thread: for what takes microseconds. It fails rather than wait for anybody.
@@ -57,21 +61,24 @@ impl Readers {
     }
 }
 
-fn run<T>(
-    path: &Path,
-    idle: &Mutex<Vec<Connection>>,
-    read: impl FnOnce(&Connection) -> rusqlite::Result<T>,
-) -> rusqlite::Result<T> {
-    let lock = || idle.lock().expect("no holder of this lock panics");
-    let kept = lock().pop();
+fn run<T>(path: &Path, idle: &Idle, read: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> rusqlite::Result<T> {
+    let kept = lock(idle).as_mut().ok_or_else(closed)?.pop();
     let connection = match kept {
         Some(connection) => connection,
         None => connect(path)?,
     };
     let result = read(&connection);
-    let mut idle = lock();
-    if idle.len() < IDLE_MAX {
+    if let Some(idle) = lock(idle).as_mut().filter(|idle| idle.len() < IDLE_MAX) {
         idle.push(connection);
     }
     result
+}
+
+fn lock(idle: &Idle) -> MutexGuard<'_, Option<Vec<Connection>>> {
+    idle.lock().expect("no holder of this lock panics")
+}
+
+fn closed() -> rusqlite::Error {
+    let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_MISUSE);
+    rusqlite::Error::SqliteFailure(code, Some("the store is closed".into()))
 }

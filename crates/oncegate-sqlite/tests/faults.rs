@@ -63,6 +63,41 @@ async fn a_duplicate_does_not_wait_for_whoever_writes() {
     assert!(matches!(new.await.expect("does not panic").expect("writes").only(), Answer::Won(_)));
 }
 
+/// Whether a lost owner's claim is held, only the writer can say: it may be writing the renewal that came in time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_whose_lease_is_over_is_left_to_the_writer() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("x.db");
+    let clock = Arc::new(ManualClock::starting_at(START));
+    let options = Options { clock: clock.clone(), ..Options::default() };
+    let store = Arc::new(SqliteStore::open(&path, options).expect("opens"));
+    let hold = || {
+        let Op { key, command: Command::Claim(terms) } = claim("k") else { unreachable!() };
+        Op { key, command: Command::Claim(Terms { lost: Lost::Hold, ..terms }) }
+    };
+    store.commit(hold().into()).await.expect("writes");
+    clock.advance(Duration::from_secs(300));
+    let other = rusqlite::Connection::open(&path).expect("opens");
+    other.execute_batch("BEGIN IMMEDIATE").expect("takes the lock");
+    let asking = store.clone();
+    let mut asked = tokio::spawn(async move { asking.commit(hold().into()).await });
+    assert!(tokio::time::timeout(Duration::from_millis(100), &mut asked).await.is_err(), "it waits for the writer");
+    other.execute_batch("COMMIT").expect("lets go");
+    assert!(matches!(asked.await.expect("does not panic").expect("answers").only(), Answer::Held(_)));
+}
+
+#[tokio::test]
+async fn a_closed_store_answers_nobody() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let store = open(&folder.path().join("x.db"));
+    store.commit(claim("k").into()).await.expect("writes");
+    store.close().await;
+    let answers = [store.commit(claim("k").into()).await.map(drop), store.read(&key("k")).await.map(drop)];
+    for answer in answers {
+        assert!(answer.expect_err("it is closed").to_string().contains("the store is closed"));
+    }
+}
+
 /// The clock stepped back, and the sweep that removes a record shares its transaction with the next claim of its key.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_token_grows_though_its_record_was_swept_in_the_same_transaction() {
