@@ -74,31 +74,24 @@ async fn apply(store: &dyn Store, key: &ClaimKey, command: Command) -> Result<An
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: run make test"]
 async fn a_commit_that_was_done_but_not_answered_is_found_to_be_done() {
-    let world = Broken::new(None).await;
-    world.proxy.set(Mode::CutAfterCommit);
-    let token = world.win(&key("k")).await;
-    world.proxy.has_struck().await;
-    let record = world.direct.read(&key("k")).await.expect("reads").value.expect("is there");
-    assert_eq!((record.token, record.version), (token, 1));
-
-    world.proxy.set(Mode::CutAfterCommit);
-    assert!(matches!(world.apply(&key("k"), settle(token, "1")).await, Ok(Answer::Applied(_))));
-    world.proxy.has_struck().await;
-    let record = world.direct.read(&key("k")).await.expect("reads").value.expect("is there");
-    assert_eq!((record.state, record.version), (State::Done, 2), "settled, once");
+    win_and_settle_with_every_commit(Mode::CutAfterCommit).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: run make test"]
 async fn a_commit_that_did_not_arrive_is_found_to_be_undone_and_made_again() {
+    win_and_settle_with_every_commit(Mode::CutBeforeCommit).await;
+}
+
+async fn win_and_settle_with_every_commit(cut: Mode) {
     let world = Broken::new(None).await;
-    world.proxy.set(Mode::CutBeforeCommit);
+    world.proxy.set(cut);
     let token = world.win(&key("k")).await;
     world.proxy.has_struck().await;
     let record = world.direct.read(&key("k")).await.expect("reads").value.expect("is there");
     assert_eq!((record.token, record.version), (token, 1), "the win that was answered is the one that is there");
 
-    world.proxy.set(Mode::CutBeforeCommit);
+    world.proxy.set(cut);
     assert!(matches!(world.apply(&key("k"), settle(token, "1")).await, Ok(Answer::Applied(_))));
     world.proxy.has_struck().await;
     let record = world.direct.read(&key("k")).await.expect("reads").value.expect("is there");

@@ -2,16 +2,13 @@
 
 mod support;
 
-use std::process::Command as Process;
 use std::time::Duration;
 
 use oncegate_core::{Answer, Command};
 use oncegate_postgres::{Options, PostgresStore};
 use oncegate_store::conformance::{key, terms};
 use oncegate_store::{Op, Store, StoreError};
-use support::{connect, server_url};
-
-const OWN_SERVER: &str = "ONCEGATE_TEST_OWN_SERVER";
+use support::{connect, is_on_a_server_of_its_own, server_url};
 
 async fn claim(store: &dyn Store, part: &str) -> Result<Answer, StoreError> {
     let op = Op { key: key(part), command: Command::Claim(terms()) };
@@ -22,16 +19,9 @@ async fn claim(store: &dyn Store, part: &str) -> Result<Answer, StoreError> {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: run make test"]
 async fn what_no_standby_has_confirmed_is_not_answered_as_committed() {
-    if std::env::var_os(OWN_SERVER).is_some() {
-        return on_a_server_without_its_standby().await;
+    if is_on_a_server_of_its_own() {
+        on_a_server_without_its_standby().await;
     }
-    let run = Process::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/with-postgres"))
-        .arg(std::env::current_exe().expect("is a program"))
-        .args(["--ignored", "--nocapture"])
-        .env(OWN_SERVER, "yes")
-        .output()
-        .expect("runs");
-    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
 }
 
 async fn on_a_server_without_its_standby() {

@@ -2,31 +2,20 @@
 
 mod support;
 
-use std::process::Command as Process;
-
 use oncegate_core::{Answer, Command};
 use oncegate_postgres::{Options, PostgresStore};
 use oncegate_store::conformance::{key, terms};
 use oncegate_store::{Op, Store};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
-use support::{connect, server_url};
-
-const OWN_SERVER: &str = "ONCEGATE_TEST_OWN_SERVER";
+use support::{connect, is_on_a_server_of_its_own, server_url};
 
 /// Encryption is the whole server's: the test runs itself again, on a server of its own.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: run make test"]
 async fn an_encrypted_connection_is_made_only_to_a_server_that_proves_its_name() {
-    if std::env::var_os(OWN_SERVER).is_some() {
-        return on_a_server_of_our_own().await;
+    if is_on_a_server_of_its_own() {
+        on_a_server_of_our_own().await;
     }
-    let run = Process::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/with-postgres"))
-        .arg(std::env::current_exe().expect("is a program"))
-        .args(["--ignored", "--nocapture"])
-        .env(OWN_SERVER, "yes")
-        .output()
-        .expect("runs");
-    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
 }
 
 async fn on_a_server_of_our_own() {

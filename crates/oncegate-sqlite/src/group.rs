@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use oncegate_core::{Answer, Decision, Moment, decide};
 use oncegate_store::{Clock, Commit, Committed, StoreError, Waiters};
-use rusqlite::ErrorCode;
+use rusqlite::{ErrorCode, ffi};
 
 use crate::claims::Claims;
 use crate::index::{Entry, Index};
 use crate::writer::Job;
-use crate::{failure, rows, store_error};
+use crate::{failure, our_error, rows, store_error};
 
 /// What became of a job within its group.
 pub enum Done {
@@ -106,8 +106,7 @@ impl Group {
 }
 
 fn ended_by_itself() -> rusqlite::Error {
-    let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_ABORT);
-    rusqlite::Error::SqliteFailure(code, Some("the transaction ended by itself".into()))
+    our_error(ffi::SQLITE_ABORT, "the transaction ended by itself")
 }
 
 /// One job: all of its writes or none, whatever becomes of the others.

@@ -20,6 +20,8 @@ use oncegate_core::ClaimKey;
 use rusqlite::{Connection, ffi};
 use smallvec::SmallVec;
 
+use crate::our_error;
+
 /// A table that grows moves all of its entries; of many small ones each does so for a moment only. And callers that look do
 /// not meet.
 const SHARDS: usize = 64;
@@ -106,7 +108,7 @@ impl Index {
         if self.count.load(SeqCst) >= self.claims_max {
             let max = self.claims_max;
             let full = format!("this store keeps at most {max} claims. hint: shorten windows, or use PostgreSQL");
-            return Err(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_FULL), Some(full)));
+            return Err(our_error(ffi::SQLITE_FULL, full));
         }
         let entry = self.entry_of(key, seq);
         self.add(entry);

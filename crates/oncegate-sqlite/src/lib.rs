@@ -3,7 +3,8 @@
 //! One thread writes. It takes whatever operations are waiting, runs them in one transaction, and
 //! answers each after the commit is on disk (WAL, `synchronous=FULL`), so that many callers share
 //! one fsync and nothing acknowledged is lost. Readers run beside it and never see what is not
-//! committed; who meets another's claim is answered by one of them. Checkpoints run off its path. Rows are only appended, and found by an index in memory.
+//! committed; who meets another's claim is answered by one of them. Checkpoints run off its path. New claims are appended,
+//! and found by an index in memory.
 
 mod checkpoint;
 mod claims;
@@ -23,7 +24,7 @@ use oncegate_core::{Claim, ClaimKey, Command, Decision, Moment, State, Token, Wo
 use oncegate_store::{
     Clock, Commit, Committed, DuplicateCount, Op, Page, Query, Reading, Report, Store, StoreError, SystemClock, Waiters,
 };
-use rusqlite::ErrorCode;
+use rusqlite::{ErrorCode, ffi};
 
 use index::Index;
 use readers::Readers;
@@ -83,9 +84,7 @@ impl SqliteStore {
         let connection = readers::connect(path).map_err(store_error)?;
         Ok(migrations(schema::version(&connection).map_err(store_error)?))
     }
-}
 
-impl SqliteStore {
     /// The answer to a claim that meets another's. It changes nothing, and what a reader sees is durable, so it need not
     /// wait for the writer. Whatever is not that clear is left to the writer.
     fn answer_by_reading(&self, commit: &Commit) -> Option<Committed> {
@@ -192,6 +191,11 @@ fn create_private(path: &Path) -> std::io::Result<()> {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     }
     std::fs::OpenOptions::new().create(true).append(true).mode(0o600).open(path).map(drop)
+}
+
+/// An error of our own among SQLite's.
+fn our_error(code: std::ffi::c_int, message: impl Into<String>) -> rusqlite::Error {
+    rusqlite::Error::SqliteFailure(ffi::Error::new(code), Some(message.into()))
 }
 
 /// What SQLite says, in the seam's words. Nothing was written, but where it is COMMIT itself that failed.

@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use oncegate_store::StoreError;
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, OpenFlags, ffi};
 
-use crate::store_error;
 use crate::writer::BUSY_TIMEOUT;
+use crate::{our_error, store_error};
 
 /// Connections kept for the next reader; more are opened and closed as needed.
 const IDLE_MAX: usize = 4;
@@ -79,6 +79,5 @@ fn lock(idle: &Idle) -> MutexGuard<'_, Option<Vec<Connection>>> {
 }
 
 fn closed() -> rusqlite::Error {
-    let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_MISUSE);
-    rusqlite::Error::SqliteFailure(code, Some("the store is closed".into()))
+    our_error(ffi::SQLITE_MISUSE, "the store is closed")
 }

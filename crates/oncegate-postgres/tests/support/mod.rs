@@ -6,6 +6,7 @@
 pub mod proxy;
 
 use std::future::poll_fn;
+use std::process::Command as Process;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -28,6 +29,23 @@ async fn connect_to(url: &str) -> Client {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("the server is there");
     tokio::spawn(connection);
     client
+}
+
+/// For what is set for a whole server. The test program, which has this one test, runs itself again on a server of its own, and
+/// fails if that fails; there it says yes.
+pub fn is_on_a_server_of_its_own() -> bool {
+    const OWN_SERVER: &str = "ONCEGATE_TEST_OWN_SERVER";
+    if std::env::var_os(OWN_SERVER).is_some() {
+        return true;
+    }
+    let run = Process::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/with-postgres"))
+        .arg(std::env::current_exe().expect("is a program"))
+        .args(["--ignored", "--nocapture"])
+        .env(OWN_SERVER, "yes")
+        .output()
+        .expect("runs");
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    false
 }
 
 /// A name that no other test has.
