@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 
 use oncegate_core::ClaimKey;
+use oncegate_store::Change;
 
+use crate::commit::Evidence;
 use crate::decide::{Decided, Write};
 use crate::job::Job;
 use crate::write::Written;
@@ -15,7 +17,7 @@ impl Batch {
     pub fn of(decided: Vec<Decided>) -> Batch {
         let mut batch = Batch(one_for_each_key(decided));
         batch.0.iter_mut().for_each(|decided| decided.writes.sort_unstable_by(|a, b| a.next.key.cmp(&b.next.key)));
-        batch.0.sort_unstable_by(|a, b| a.key().cmp(b.key()));
+        batch.0.sort_unstable_by(|a, b| a.key().cmp(&b.key()));
         batch
     }
 
@@ -24,15 +26,31 @@ impl Batch {
         self.0.iter().flat_map(|decided| &decided.writes)
     }
 
+    /// Of a commit that is alone: what it changes beside claims.
+    pub fn changes(&self) -> impl Iterator<Item = &Change> {
+        self.0.iter().flat_map(Decided::changes)
+    }
+
+    /// Answers the one commit whose change found something else than it expects.
+    pub fn answer_conflict(self, place: usize) {
+        self.0.into_iter().for_each(|decided| decided.answer_conflict(place));
+    }
+
     /// One of the writes that are there once this is committed; `None` if it must not be.
-    pub fn evidence(&self, written: &Written) -> Option<&Write> {
+    pub fn evidence(&self, written: &Written) -> Option<Evidence<'_>> {
         // A created record whose token may be no larger than one that its key had before: nothing stands.
         let is_overtaken = |write: &Write| write.was.is_none() && write.next.token <= written.seal.token_floor;
         if self.writes().any(is_overtaken) {
             return None;
         }
         let mut landed = written.landed.as_slice();
-        self.0.iter().find(|decided| decided.take_landed(&mut landed)).map(|decided| &decided.writes[0])
+        self.0.iter().find(|decided| decided.take_landed(&mut landed)).map(|decided| {
+            let record = decided.changes().iter().find_map(|change| match change {
+                Change::Create { record, .. } | Change::Replace { record, .. } => Some(record),
+                Change::Enqueue(_) | Change::Requeue { .. } | Change::Dequeue(_) => None,
+            });
+            decided.writes.first().map(Evidence::Claim).or(record.map(Evidence::Record)).unwrap_or(Evidence::None)
+        })
     }
 
     /// Answers those that were written, now that it is committed. Hands back the others.
@@ -69,10 +87,10 @@ fn one_for_each_key(all: Vec<Decided>) -> Vec<Decided> {
     let mut places: HashMap<ClaimKey, usize> = HashMap::with_capacity(all.len());
     let mut leaders: Vec<Decided> = Vec::with_capacity(all.len());
     for decided in all {
-        match places.get(decided.key()) {
+        match decided.key().and_then(|key| places.get(key)) {
             Some(&place) => leaders[place].lead(decided),
             None => {
-                places.insert(decided.key().clone(), leaders.len());
+                places.extend(decided.key().map(|key| (key.clone(), leaders.len())));
                 leaders.push(decided);
             }
         }

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use oncegate_store::Record;
 use tokio::time::{Instant, sleep};
 
 use crate::decide::Write;
@@ -16,6 +17,7 @@ use crate::server::{CONNECT_PAUSE, Server};
 use crate::write::Seal;
 
 const COMMIT_OUTCOME: &str = include_str!("../sql/commit_outcome.sql");
+const COMMIT_OUTCOME_OF_RECORD: &str = include_str!("../sql/commit_outcome_of_record.sql");
 const CONFIRM_COMMIT: &str = include_str!("../sql/confirm_commit.sql");
 const END_BACKEND: &str = include_str!("../sql/end_backend.sql");
 
@@ -32,8 +34,17 @@ pub(crate) enum Outcome {
     Unknown(String),
 }
 
+/// Something that a transaction wrote, by which it is known again.
+#[derive(Clone, Copy)]
+pub(crate) enum Evidence<'a> {
+    Claim(&'a Write),
+    Record(&'a Record),
+    /// It only took something away, or put something into the queue that may have left it since.
+    None,
+}
+
 /// Commits, and finds out whether it did. The link may be of no more use afterwards.
-pub(crate) async fn commit(link: &Link, seal: &Seal, evidence: &Write) -> Outcome {
+pub(crate) async fn commit(link: &Link, seal: &Seal, evidence: Evidence<'_>) -> Outcome {
     // Nothing about a failed COMMIT is taken on trust: also an error from the server may come after the fact.
     match link.within(link.client.batch_execute("COMMIT")).await {
         Ok(()) => Outcome::Committed,
@@ -48,7 +59,7 @@ pub(crate) async fn commit(link: &Link, seal: &Seal, evidence: &Write) -> Outcom
     }
 }
 
-async fn find_out(server: &Arc<Server>, seal: &Seal, evidence: &Write) -> Outcome {
+async fn find_out(server: &Arc<Server>, seal: &Seal, evidence: Evidence<'_>) -> Outcome {
     let give_up_at = Instant::now() + FOUND_OUT_WITHIN;
     let mut last_why = String::from("the transaction stays in progress");
     while Instant::now() < give_up_at {
@@ -66,7 +77,7 @@ async fn find_out(server: &Arc<Server>, seal: &Seal, evidence: &Write) -> Outcom
 }
 
 /// Looks until the transaction is over; `None` if it is not over in time.
-async fn look(link: &Link, seal: &Seal, evidence: &Write, give_up_at: Instant) -> Result<Option<Outcome>, Fault> {
+async fn look(link: &Link, seal: &Seal, evidence: Evidence<'_>, give_up_at: Instant) -> Result<Option<Outcome>, Fault> {
     while Instant::now() < give_up_at {
         let (outcome, is_there) = match ask(link, seal, evidence).await {
             Ok(answer) => answer,
@@ -92,11 +103,20 @@ async fn look(link: &Link, seal: &Seal, evidence: &Write, give_up_at: Instant) -
 }
 
 /// What the server says of the transaction, and whether one of its writes is there.
-async fn ask(link: &Link, seal: &Seal, evidence: &Write) -> Result<(Option<String>, bool), Fault> {
-    let Write { next, .. } = evidence;
-    let (workspace, id) = (next.key.workspace.as_str(), &next.key.id.as_bytes()[..]);
-    let params: Params<'_> = &[&seal.transaction, &workspace, &id, &next.token.0, &next.version];
-    let rows = link.query(COMMIT_OUTCOME, params).await?;
+async fn ask(link: &Link, seal: &Seal, evidence: Evidence<'_>) -> Result<(Option<String>, bool), Fault> {
+    let rows = match evidence {
+        Evidence::Claim(Write { next, .. }) => {
+            let (workspace, id) = (next.key.workspace.as_str(), &next.key.id.as_bytes()[..]);
+            let params: Params<'_> = &[&seal.transaction, &workspace, &id, &next.token.0, &next.version];
+            link.query(COMMIT_OUTCOME, params).await?
+        }
+        Evidence::Record(record) => {
+            let workspace = record.workspace.as_str();
+            let params: Params<'_> = &[&seal.transaction, &workspace, &record.kind, &record.id, &record.version];
+            link.query(COMMIT_OUTCOME_OF_RECORD, params).await?
+        }
+        Evidence::None => link.query("SELECT pg_xact_status($1::text::xid8), true", &[&seal.transaction]).await?,
+    };
     let row = rows.first().ok_or_else(|| Fault::Unable("the server says nothing of the transaction".into()))?;
     Ok((row.get(0), row.get(1)))
 }

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use oncegate_core::{Answer, Claim, ClaimKey, Command, Decision, Moment, Time, Token, decide};
-use oncegate_store::{Committed, StoreError};
+use oncegate_store::{Change, Committed, StoreError};
 
 use crate::job::Job;
 use crate::line::InLine;
@@ -106,7 +106,7 @@ fn decide_one(job: Job, existing: Option<&Claim>, moment: Moment) -> Option<Deci
             Some(Decided::new(job, vec![answer], writes, moment))
         }
         None => {
-            job.answer(Ok(Committed { answers: vec![answer], now: moment.now }));
+            job.answer(Ok(Committed::of_claims(vec![answer], moment.now)));
             None
         }
     }
@@ -131,23 +131,34 @@ fn decide_together(job: Job, places: &[usize], records: &Records) -> Option<Deci
         writes.extend(next.map(|next| Write::new(existing, &op.command, next)));
         answers.push(answer);
     }
+    is_needed |= !job.commit.changes.is_empty();
     let is_accepted = answers.iter().all(Answer::is_accepted);
     if is_needed && is_accepted {
         return Some(Decided::new(job, answers, writes, moment));
     }
-    job.answer(Ok(Committed { answers, now: moment.now }));
+    job.answer(Ok(Committed::of_claims(answers, moment.now)));
     None
 }
 
 impl Decided {
     fn new(job: Job, answers: Vec<Answer>, writes: Vec<Write>, moment: Moment) -> Decided {
-        assert!(!writes.is_empty(), "what writes nothing has been answered");
+        assert!(!writes.is_empty() || !job.commit.changes.is_empty(), "what writes nothing has been answered");
         Decided { job, answers, moment, writes, followers: vec![], followed_at: moment }
     }
 
-    /// Of its first write.
-    pub fn key(&self) -> &ClaimKey {
-        &self.writes[0].next.key
+    /// Of its first write; `None` if it writes to no claim.
+    pub fn key(&self) -> Option<&ClaimKey> {
+        self.writes.first().map(|write| &write.next.key)
+    }
+
+    pub fn changes(&self) -> &[Change] {
+        &self.job.commit.changes
+    }
+
+    /// The change in this place found something else than it expects: nothing was written.
+    pub fn answer_conflict(self, place: usize) {
+        let Decided { job, answers, moment, .. } = self;
+        job.answer(Ok(Committed { answers, conflict: Some(place), now: moment.now }));
     }
 
     /// Another that was decided on the same key, without knowing of this one.
@@ -167,7 +178,7 @@ impl Decided {
     /// nothing. Hands back those who do.
     pub fn answer(self) -> Vec<Job> {
         let Decided { job, answers, moment, writes, followers, followed_at } = self;
-        job.answer(Ok(Committed { answers, now: moment.now }));
+        job.answer(Ok(Committed::of_claims(answers, moment.now)));
         let decide_again = |job| decide_one(job, Some(&writes[0].next), followed_at);
         followers.into_iter().filter_map(decide_again).flat_map(Decided::into_jobs).collect()
     }
@@ -195,12 +206,16 @@ impl Write {
     fn new(existing: Option<&Claim>, command: &Command, next: Claim) -> Write {
         let until = |end: fn(&Claim) -> Time| existing.map_or(Time::NEVER, end);
         let (stands_until, new_owner, announce) = match command {
+            // One that is settled as it is made needs no lease.
+            Command::Claim(terms) if terms.outcome.is_some() => (next.expires_at, true, false),
             Command::Claim(_) => (next.lease_until, true, false),
             Command::Renew { .. } => (until(|claim| claim.lease_until), false, false),
             // The second of two equal settles, which needs no lease.
             Command::Settle { .. } if existing == Some(&next) => (next.expires_at, false, false),
             Command::Settle { .. } | Command::Release { .. } => (until(|claim| claim.lease_until), false, true),
-            Command::Forget | Command::Resolve { .. } => (until(|claim| claim.expires_at), false, true),
+            Command::Retract { .. } | Command::Forget | Command::Resolve { .. } => {
+                (until(|claim| claim.expires_at), false, true)
+            }
         };
         let was = existing.map(|claim| (claim.token, claim.version));
         Write { was, next, stands_until, new_owner, announce }

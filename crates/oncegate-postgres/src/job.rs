@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use oncegate_core::{ClaimKey, Command};
-use oncegate_store::{Commit, Committed, StoreError};
+use oncegate_store::{Change, Commit, Committed, StoreError};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::line::InLine;
@@ -28,7 +28,7 @@ pub(crate) struct Job {
 impl Job {
     pub fn new(commit: Commit, room: OwnedSemaphorePermit) -> (Job, oneshot::Receiver<Reply>) {
         let (reply, answer) = oneshot::channel();
-        let alone = commit.ops.len() != 1;
+        let alone = commit.ops.len() != 1 || !commit.changes.is_empty();
         let late_at = Instant::now() + TAKEN_UP_WITHIN;
         (Job { commit, alone, races: 0, reply, late_at, room }, answer)
     }
@@ -78,12 +78,17 @@ impl InLine for Job {
     }
 }
 
-/// One for each operation, and one for each KiB that it brings.
+/// One for each operation and change, and one for each KiB that they bring.
 pub(crate) fn weigh(commit: &Commit) -> u32 {
-    let bytes = commit.ops.iter().map(|op| match &op.command {
-        Command::Settle { outcome, .. } | Command::Resolve { outcome, .. } => outcome.as_ref().map_or(0, |o| o.len()),
-        Command::Claim(terms) => [&terms.parts, &terms.attributes].into_iter().flatten().map(String::len).sum(),
-        Command::Renew { .. } | Command::Release { .. } | Command::Forget => 0,
+    let option = |bytes: &Option<bytes::Bytes>| bytes.as_ref().map_or(0, |bytes| bytes.len());
+    let of_ops = commit.ops.iter().map(|op| match &op.command {
+        Command::Settle { outcome, .. } | Command::Resolve { outcome, .. } => option(outcome),
+        Command::Claim(terms) => {
+            let texts = [&terms.parts, &terms.attributes].into_iter().flatten().map(String::len);
+            texts.sum::<usize>() + option(&terms.outcome)
+        }
+        Command::Renew { .. } | Command::Release { .. } | Command::Retract { .. } | Command::Forget => 0,
     });
-    u32::try_from(commit.ops.len() + bytes.sum::<usize>() / 1024).unwrap_or(u32::MAX)
+    let bytes = of_ops.sum::<usize>() + commit.changes.iter().map(Change::bytes).sum::<usize>();
+    u32::try_from(commit.ops.len() + commit.changes.len() + bytes / 1024).unwrap_or(u32::MAX)
 }

@@ -117,6 +117,10 @@ impl Lane {
             undo(link).await;
             return self.queue.push_again(batch.into_losers(), LOST);
         };
+        if let Some(place) = written.conflict {
+            undo(link).await;
+            return batch.answer_conflict(place);
+        }
         match commit(link, &written.seal, evidence).await {
             Outcome::Committed => self.queue.push_again(batch.answer(&written), LOST),
             Outcome::Undone => self.queue.push_again(batch.into_jobs(), "the connection broke before COMMIT"),

@@ -15,6 +15,8 @@
 //! Needs PostgreSQL 14. Connections are not encrypted: a URL that asks for it is refused.
 
 mod batch;
+mod books;
+mod changes;
 mod commit;
 mod decide;
 mod desk;

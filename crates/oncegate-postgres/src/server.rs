@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use oncegate_store::{Clock, ManualClock, StoreError};
+use oncegate_store::{Clock, StoreError};
 use tokio_postgres::config::{Host, TargetSessionAttrs};
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{Client, Config, Connection, Socket};
@@ -30,10 +30,10 @@ const SCHEMA_BYTES_MAX: usize = 48;
 const LANES: usize = 2;
 
 /// How to open a store.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Options {
     /// Tests bring their own time; otherwise it is the server's.
-    pub clock: Option<Arc<ManualClock>>,
+    pub clock: Option<Arc<dyn Clock>>,
     /// Where the tables are, and nothing of anybody else's; otherwise `oncegate`. Created if it is missing.
     pub schema: Option<String>,
     /// Connections that write and commit, each a batch at a time. Few: what waits for one shares its COMMIT.
@@ -54,7 +54,7 @@ pub(crate) type Raw = (Client, Connection<Socket, <MakeRustlsConnect as MakeTlsC
 pub(crate) struct Server {
     config: Config,
     tls: MakeRustlsConnect,
-    clock: Option<Arc<ManualClock>>,
+    clock: Option<Arc<dyn Clock>>,
     pub schema: String,
     session: String,
     /// For people: host, port and database, without credentials.

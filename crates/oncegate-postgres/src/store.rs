@@ -36,7 +36,9 @@ pub struct PostgresStore {
     /// For what a caller waits for.
     pub(crate) front: Desk,
     /// For what may take longer: lists, sweeping, counting.
-    back: Desk,
+    pub(crate) back: Desk,
+    /// For leasing jobs, which takes a transaction: one at a time.
+    pub(crate) leasing: tokio::sync::Mutex<Desk>,
     lanes: Mutex<JoinSet<()>>,
     listener: JoinHandle<()>,
 }
@@ -65,7 +67,8 @@ impl PostgresStore {
         lanes.spawn(expire(queue.clone()));
         let listener = tokio::spawn(listen(server.clone(), channel.clone()));
         let back = Desk::new(server.clone());
-        Ok(PostgresStore { server, queue, channel, front, back, lanes: Mutex::new(lanes), listener })
+        let leasing = tokio::sync::Mutex::new(Desk::new(server.clone()));
+        Ok(PostgresStore { server, queue, channel, front, back, leasing, lanes: Mutex::new(lanes), listener })
     }
 }
 
@@ -150,6 +153,7 @@ impl Store for PostgresStore {
         self.listener.abort();
         self.front.close().await;
         self.back.close().await;
+        self.leasing.lock().await.close().await;
     }
 }
 

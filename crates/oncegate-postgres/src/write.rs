@@ -2,11 +2,12 @@
 
 use std::collections::HashSet;
 
-use futures::future::join4;
+use futures::future::join5;
 use oncegate_core::{Claim, Token};
 use tokio_postgres::Row;
 
 use crate::batch::Batch;
+use crate::changes::Changes;
 use crate::decide::Write;
 use crate::fault::Fault;
 use crate::link::Link;
@@ -34,6 +35,8 @@ pub(crate) struct Written {
     pub seal: Seal,
     /// One for each write of the batch: whether it changed a row, or came too late.
     pub landed: Vec<bool>,
+    /// The change that found something else than it expects.
+    pub conflict: Option<usize>,
 }
 
 /// Begins a transaction and writes.
@@ -41,27 +44,29 @@ pub(crate) async fn write(link: &Link, channel: &Channel, batch: &Batch) -> Resu
     let create = link.prepared(CREATE_CLAIMS).await?;
     let replace = link.prepared(REPLACE_CLAIMS).await?;
     let seal = link.prepared(SEAL).await?;
+    let changes = Changes::prepare(link, batch.changes().collect()).await?;
     let now = link.server.injected_time();
     let creation = Columns::of(batch, |write| write.was.is_none());
     let replacement = Columns::of(batch, |write| write.was.is_some());
     // Sent one behind the other without waiting for answers in between: polled in this order.
     let all = async {
-        let (begun, created, replaced, sealed) = join4(
+        let (begun, created, replaced, changed, sealed) = join5(
             link.client.batch_execute(if replacement.writes.is_empty() { BEGIN } else { BEGIN_REPLACING }),
             creation.create(link, &create, now),
             replacement.replace(link, &replace, now, channel),
+            changes.write(link),
             link.client.query_one(&seal, &[]),
         )
         .await;
         begun?;
-        Ok((created?, replaced?, sealed?))
+        Ok((created?, replaced?, changed?, sealed?))
     };
-    let (created, replaced, sealed) = link.within(all).await?;
+    let (created, replaced, conflict, sealed) = link.within(all).await?;
     let mut landed = vec![false; batch.writes().count()];
     creation.mark_created(&created, &mut landed);
     replacement.mark_replaced(&replaced, &mut landed);
     let seal = Seal { transaction: sealed.get(0), backend: sealed.get(1), token_floor: Token(sealed.get(2)) };
-    Ok(Written { seal, landed })
+    Ok(Written { seal, landed, conflict })
 }
 
 /// Some of the writes, column by column.
@@ -120,6 +125,10 @@ impl<'a> Columns<'a> {
                     &self.brought(|next| &next.fingerprint),
                     &self.brought(|next| &next.attributes),
                     &self.brought(|next| &next.parts),
+                    &self.column(|next| state_code(next.state)),
+                    &self.column(|next| next.settled_at.map(|at| at.micros())),
+                    &self.column(|next| next.outcome.as_deref()),
+                    &self.writes.iter().map(|write| write.stands_until.micros()).collect::<Vec<_>>(),
                 ],
             )
             .await

@@ -80,7 +80,7 @@ async fn overlapping_commits_in_adverse_orders_have_one_winner_each_and_no_deadl
 /// Claims all of `parts` together; whoever wins them settles them together, in the other order.
 async fn claim_and_settle(store: &dyn Store, parts: &[String]) -> Vec<String> {
     let ops = parts.iter().map(|part| op(part, Command::Claim(terms()))).collect();
-    let claimed = store.commit(Commit { ops }).await.expect("the server is there");
+    let claimed = store.commit(Commit { ops, changes: vec![] }).await.expect("the server is there");
     if !claimed.is_written() {
         return vec![];
     }
@@ -89,7 +89,7 @@ async fn claim_and_settle(store: &dyn Store, parts: &[String]) -> Vec<String> {
         other => panic!("written, but {other:?}"),
     });
     let ops = parts.iter().zip(tokens).rev().map(|(part, token)| op(part, settle(token, "1"))).collect();
-    assert!(store.commit(Commit { ops }).await.expect("the server is there").is_written());
+    assert!(store.commit(Commit { ops, changes: vec![] }).await.expect("the server is there").is_written());
     parts.to_vec()
 }
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, RwLock};
 
 use axum::http::{HeaderMap, Uri, header};
 use oncegate::WorkspaceName;
-use oncegate::store::{ApiKey, KeyHash, Role, Store, StoreError};
+use oncegate::store::{ApiKey, KeyHash, Keyring, Role, StoreError};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
@@ -70,13 +70,13 @@ pub struct Keys {
 }
 
 impl Keys {
-    pub async fn load(store: &dyn Store, listen: SocketAddr) -> Result<Self, StoreError> {
+    pub async fn load(store: &dyn Keyring, listen: SocketAddr) -> Result<Self, StoreError> {
         let keys = Keys { listen: RwLock::new(listen.into()), by_id: RwLock::default() };
         keys.refresh(store).await?;
         Ok(keys)
     }
 
-    pub async fn refresh(&self, store: &dyn Store) -> Result<(), StoreError> {
+    pub async fn refresh(&self, store: &dyn Keyring) -> Result<(), StoreError> {
         let keys = store.keys().await?.into_iter().map(|key| (key.id.clone(), key)).collect();
         *self.by_id.write().expect("no holder of this lock panics") = Arc::new(keys);
         Ok(())

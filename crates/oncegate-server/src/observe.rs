@@ -87,6 +87,7 @@ fn event(command: &Command, answer: &Answer) -> &'static str {
             _ => "claim.unknown",
         },
         (Answer::Applied(_), Command::Release { .. }) => "claim.released",
+        (Answer::Applied(_), Command::Retract { .. }) => "claim.retracted",
         (Answer::Applied(_), Command::Forget) => "claim.forgotten",
         (Answer::Applied(_), Command::Resolve { .. }) => "claim.resolved",
         (Answer::Applied(_), Command::Claim(_)) => unreachable!("a claim is won, not applied"),

@@ -18,7 +18,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use metrics::{Counter, Histogram, counter, gauge, histogram};
 use oncegate::Ledger;
-use oncegate::store::Store;
+use oncegate::store::{MainStore, Store};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -74,7 +74,7 @@ pub async fn serve(config: Config) -> Result<(), Failure> {
 
 async fn start(
     config: Config,
-    store: Arc<dyn Store>,
+    store: Arc<dyn MainStore>,
     metrics: metrics_exporter_prometheus::PrometheusHandle,
 ) -> Result<Arc<App>, Failure> {
     let keys = Keys::load(&*store, config.listen).await?;
@@ -86,10 +86,11 @@ async fn start(
         .hint("oncegate key create --workspace default"));
     }
     let rates = Rates::new(config.limits.rate.map_or(0, u64::from));
-    let ledger = Ledger::start(store, Arc::new(Telemetry::default()));
+    let ledger = Ledger::start(store.clone(), Arc::new(Telemetry::default()));
     Ok(Arc::new(App {
         config,
         keys,
+        store,
         ledger,
         metrics,
         rates,
@@ -125,7 +126,7 @@ async fn refresh(app: Arc<App>) {
     loop {
         tokio::time::sleep(REFRESH_EVERY).await;
         app.metrics.run_upkeep();
-        if let Err(error) = app.keys.refresh(&**app.ledger.store()).await {
+        if let Err(error) = app.keys.refresh(&*app.store).await {
             tracing::warn!(event = "keys.not_refreshed", %error);
         }
     }

@@ -84,7 +84,10 @@ impl<'c> Claims<'c> {
     }
 
     /// Runs something of which all or nothing stays, whatever becomes of the rest of the transaction.
-    pub fn savepoint<T>(&mut self, run: impl FnOnce(&mut Self) -> rusqlite::Result<T>) -> rusqlite::Result<T> {
+    pub fn savepoint<T, E>(&mut self, run: impl FnOnce(&mut Self) -> Result<T, E>) -> Result<T, E>
+    where
+        E: From<rusqlite::Error>,
+    {
         let (next_seq, entered) = (self.next_seq, self.entered.len());
         self.connection.prepare_cached("SAVEPOINT job")?.execute([])?;
         let result = run(self);

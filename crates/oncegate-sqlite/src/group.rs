@@ -4,10 +4,11 @@
 
 use std::sync::Arc;
 
-use oncegate_core::{Answer, Decision, Moment, decide};
+use oncegate_core::{Decision, Moment, decide};
 use oncegate_store::{Clock, Commit, Committed, StoreError, Waiters};
 use rusqlite::{ErrorCode, ffi};
 
+use crate::books;
 use crate::claims::Claims;
 use crate::index::{Entry, Index};
 use crate::writer::Job;
@@ -134,14 +135,38 @@ fn run_alone(job: &mut Job, claims: &mut Claims<'_>, moment: Moment) -> rusqlite
 }
 
 fn run_commit(commit: &Commit, claims: &mut Claims<'_>, moment: Moment) -> rusqlite::Result<Committed> {
-    match commit.ops.len() {
-        // One statement is atomic by itself.
-        0 | 1 => decide_and_write(commit, claims, moment),
-        _ => claims.savepoint(|claims| decide_and_write(commit, claims, moment)),
+    // One statement is atomic by itself.
+    if commit.ops.len() <= 1 && commit.changes.is_empty() {
+        return decide_and_write(commit, claims, moment).map_err(Undone::into_error);
+    }
+    match claims.savepoint(|claims| decide_and_write(commit, claims, moment)) {
+        Err(Undone::Conflict(committed)) => Ok(committed),
+        result => result.map_err(Undone::into_error),
     }
 }
 
-fn decide_and_write(commit: &Commit, claims: &mut Claims<'_>, moment: Moment) -> rusqlite::Result<Committed> {
+/// Why nothing of a commit stays.
+enum Undone {
+    Failed(rusqlite::Error),
+    Conflict(Committed),
+}
+
+impl From<rusqlite::Error> for Undone {
+    fn from(error: rusqlite::Error) -> Self {
+        Undone::Failed(error)
+    }
+}
+
+impl Undone {
+    fn into_error(self) -> rusqlite::Error {
+        match self {
+            Undone::Failed(error) => error,
+            Undone::Conflict(_) => unreachable!("a commit without changes has no conflict"),
+        }
+    }
+}
+
+fn decide_and_write(commit: &Commit, claims: &mut Claims<'_>, moment: Moment) -> Result<Committed, Undone> {
     let mut answers = Vec::with_capacity(commit.ops.len());
     let mut writes = Vec::new();
     for op in &commit.ops {
@@ -150,12 +175,19 @@ fn decide_and_write(commit: &Commit, claims: &mut Claims<'_>, moment: Moment) ->
         writes.extend(write.map(|next| (existing.map(|row| row.seq), next)));
         answers.push(answer);
     }
-    if answers.iter().all(Answer::is_accepted) {
+    let mut committed = Committed::of_claims(answers, moment.now);
+    if committed.is_written() {
+        for (place, change) in commit.changes.iter().enumerate() {
+            if !books::apply(claims.connection, change, moment.now)? {
+                committed.conflict = Some(place);
+                return Err(Undone::Conflict(committed));
+            }
+        }
         for (seq, next) in &writes {
             claims.write(*seq, next)?;
         }
     }
-    Ok(Committed { answers, now: moment.now })
+    Ok(committed)
 }
 
 pub fn answer(job: Job, done: Done, index: &Index, waiters: Option<&Arc<Waiters>>) {

@@ -6,6 +6,7 @@
 //! committed; who meets another's claim is answered by one of them. Checkpoints run off its path. New claims are appended,
 //! and found by an index in memory.
 
+mod books;
 mod checkpoint;
 mod claims;
 mod group;
@@ -20,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use oncegate_core::{Claim, ClaimKey, Command, Decision, Moment, State, Token, WorkspaceName, decide};
+use oncegate_core::{Claim, ClaimKey, Command, Moment, State, Token, WorkspaceName, decide};
 use oncegate_store::{
     Clock, Commit, Committed, DuplicateCount, Op, Page, Query, Reading, Report, Store, StoreError, SystemClock, Waiters,
 };
@@ -85,27 +86,34 @@ impl SqliteStore {
         Ok(migrations(schema::version(&connection).map_err(store_error)?))
     }
 
-    /// The answer to a claim that meets another's. It changes nothing, and what a reader sees is durable, so it need not
-    /// wait for the writer. Whatever is not that clear is left to the writer.
+    /// The answer to a commit with a claim that meets another's. It changes nothing, and what a reader sees is durable, so
+    /// it need not wait for the writer. Whatever is not that clear is left to the writer.
     fn answer_by_reading(&self, commit: &Commit) -> Option<Committed> {
-        let [Op { key, command: command @ Command::Claim(_) }] = &commit.ops[..] else { return None };
-        let rows = self.index.rows(key).known;
-        if rows.is_empty() {
+        let is_claim = |op: &Op| matches!(op.command, Command::Claim(_));
+        if commit.ops.is_empty() || !commit.ops.iter().all(is_claim) {
+            return None;
+        }
+        let known: Vec<_> = commit.ops.iter().map(|op| self.index.rows(&op.key).known).collect();
+        if known.iter().all(|rows| rows.is_empty()) {
             return None;
         }
         let found = self.readers.run_now(|connection| {
-            let row = rows::find_among(&mut *connection.prepare_cached(rows::READ)?, &rows, key)?;
-            Ok((row, self.clock.now()))
+            let mut read = connection.prepare_cached(rows::READ)?;
+            let claims = commit.ops.iter().zip(&known);
+            let claims = claims.map(|(op, rows)| Ok(rows::find_among(&mut read, rows, &op.key)?.map(|row| row.claim)));
+            Ok((claims.collect::<rusqlite::Result<Vec<_>>>()?, self.clock.now()))
         });
-        let (row, now) = found.ok()?;
-        let claim = row?.claim;
+        let (claims, now) = found.ok()?;
         // Its owner may have renewed or settled in time, in a commit that is under way.
-        if claim.state == State::InFlight && !claim.owner_is_alive(now) {
+        let is_lost = |claim: &Claim| claim.state == State::InFlight && !claim.owner_is_alive(now);
+        if claims.iter().flatten().any(is_lost) {
             return None;
         }
         // The floor is for new tokens, and who gets one is decided by the writer.
-        let Decision { write, answer } = decide(key, Some(&claim), command, Moment { now, token_floor: Token(0) });
-        write.is_none().then(|| Committed { answers: vec![answer], now })
+        let moment = Moment { now, token_floor: Token(0) };
+        let decided = commit.ops.iter().zip(&claims);
+        let answers = decided.map(|(op, claim)| decide(&op.key, claim.as_ref(), &op.command, moment).answer).collect();
+        Some(Committed::of_claims(answers, now)).filter(|committed| !committed.is_written())
     }
 }
 
@@ -158,7 +166,7 @@ impl Store for SqliteStore {
         let (clock, detail) =
             (self.clock.clone(), format!("SQLite {} at {}", rusqlite::version(), self.path.display()));
         // Through the writer: ready means that it can write. And, hence the empty commit, that it knows its claims.
-        self.writer.commit(Commit { ops: vec![] }).await?;
+        self.writer.commit(Commit::default()).await?;
         self.writer
             .run(move |connection, _| {
                 Ok(Report {

@@ -8,6 +8,7 @@ use crate::store_error;
 const STEPS: &[(&str, &str)] = &[
     ("ledger", include_str!("../migrations/0001_ledger.sql")),
     ("appended", include_str!("../migrations/0002_appended.sql")),
+    ("books", include_str!("../migrations/0003_books.sql")),
 ];
 
 /// All steps, and whether a file at `version` has them.

@@ -42,7 +42,15 @@ fn key(part: &str) -> ClaimKey {
 
 fn terms() -> Terms {
     let lease = Duration::from_secs(300);
-    Terms { window: WINDOW, lease, lost: Lost::TakeOver, fingerprint: None, attributes: None, parts: None }
+    Terms {
+        window: WINDOW,
+        lease,
+        lost: Lost::TakeOver,
+        fingerprint: None,
+        attributes: None,
+        parts: None,
+        outcome: None,
+    }
 }
 
 fn claim(part: &str) -> Op {
@@ -100,7 +108,7 @@ async fn what_was_rolled_back_alone_does_not_pass_for_known() {
     let file = File::new();
     let (ours, theirs) = (file.open_with(3), file.open());
     assert!(wins(&ours, "a").await && wins(&ours, "b").await);
-    let both = Commit { ops: vec![claim("x"), claim("y")] };
+    let both = Commit { ops: vec![claim("x"), claim("y")], changes: vec![] };
     ours.commit(both).await.expect_err("there is room for one only");
     assert!(wins(&theirs, "k").await);
     let release = Op { key: key("a"), command: Command::Forget };

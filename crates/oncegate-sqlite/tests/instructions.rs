@@ -72,6 +72,7 @@ fn claim(caller: u64, number: u64) -> Op {
         fingerprint: None,
         attributes: None,
         parts: None,
+        outcome: None,
     };
     Op { key: ClaimKey::of(&WorkspaceName::default_workspace(), &guard, &parts), command: ClaimCommand::Claim(terms) }
 }

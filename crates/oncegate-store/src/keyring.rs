@@ -48,7 +48,7 @@ pub struct ApiKey {
 
 /// The part of a store that knows who may ask.
 #[async_trait]
-pub trait Keyring {
+pub trait Keyring: Send + Sync {
     /// Creates a workspace; `false` if it was there already.
     async fn create_workspace(&self, name: &WorkspaceName) -> Result<bool, StoreError>;
 

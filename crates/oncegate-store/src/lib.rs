@@ -10,13 +10,16 @@ mod clock;
 pub mod conformance;
 mod keyring;
 mod memory;
+mod record;
 mod store;
 mod waiters;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use keyring::{ApiKey, KeyHash, Keyring, Role};
 pub use memory::MemoryStore;
+pub use record::{At, Change, Listed, Listing, Place, Record};
 pub use store::{
-    Commit, Committed, Cursor, DuplicateCount, Migration, Op, Page, Query, Reading, Report, Store, StoreError,
+    Commit, Committed, Cursor, DuplicateCount, Leased, MainStore, Migration, Op, Page, Query, Reading, Report, Store,
+    StoreError,
 };
 pub use waiters::{Waiter, Waiters};

@@ -1,14 +1,17 @@
 //! The model: a map under a lock. What the other stores do, they do as this one does.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::Duration;
 
 use async_trait::async_trait;
+use oncegate_core::job::{self, Job};
 use oncegate_core::{Claim, ClaimKey, Moment, Time, Token, WorkspaceName, decide};
+use uuid::Uuid;
 
 use crate::{
-    ApiKey, Clock, Commit, Committed, Cursor, DuplicateCount, Keyring, Page, Query, Reading, Report, Store, StoreError,
-    SystemClock, Waiters,
+    ApiKey, At, Change, Clock, Commit, Committed, Cursor, DuplicateCount, Keyring, Leased, Listed, Listing, MainStore,
+    Page, Place, Query, Reading, Record, Report, Store, StoreError, SystemClock, Waiters,
 };
 
 /// Keeps everything in memory, and nothing when the process ends. For tests and simulation.
@@ -18,12 +21,64 @@ pub struct MemoryStore {
     waiters: OnceLock<Arc<Waiters>>,
 }
 
+/// In a workspace, of a kind.
+type Shelf = (WorkspaceName, &'static str);
+
 #[derive(Default)]
 struct Shelves {
     claims: BTreeMap<ClaimKey, Claim>,
+    books: Books,
     token_floor: i64,
     workspaces: BTreeMap<WorkspaceName, Time>,
     keys: Vec<ApiKey>,
+}
+
+/// What is changed beside claims. Copied before a commit changes it, and put back where the commit does not stand.
+#[derive(Clone, Default)]
+struct Books {
+    records: BTreeMap<(Shelf, Uuid), Record>,
+    names: BTreeMap<(Shelf, String), Uuid>,
+    lists: BTreeSet<(Shelf, String, Uuid)>,
+    jobs: BTreeMap<(WorkspaceName, Uuid), Job>,
+}
+
+impl Books {
+    /// Whether it found what it expects, and was made.
+    fn apply(&mut self, change: &Change, now: Time) -> bool {
+        match change {
+            Change::Create { record, names, lists } => {
+                let shelf = (record.workspace.clone(), record.kind);
+                let is_new = self.records.insert((shelf.clone(), record.id), record.clone()).is_none();
+                self.lists.extend(lists.iter().map(|list| (shelf.clone(), list.clone(), record.id)));
+                is_new && self.name(&shelf, names, record.id)
+            }
+            Change::Replace { record, names } => {
+                let shelf = (record.workspace.clone(), record.kind);
+                let place = self.records.get_mut(&(shelf.clone(), record.id));
+                match place.filter(|found| found.version + 1 == record.version) {
+                    Some(found) => {
+                        *found = record.clone();
+                        self.name(&shelf, names, record.id)
+                    }
+                    None => false,
+                }
+            }
+            Change::Enqueue(job) => self.jobs.insert((job.workspace.clone(), job.id), job.clone()).is_none(),
+            Change::Requeue { job, stands_until } => {
+                let place = self.jobs.get_mut(&(job.workspace.clone(), job.id));
+                let found = place.filter(|found| found.version + 1 == job.version && now < *stands_until);
+                found.map(|found| *found = job.clone()).is_some()
+            }
+            Change::Dequeue(job) => {
+                let removed = self.jobs.remove(&(job.workspace.clone(), job.id));
+                removed.is_some_and(|found| found.version == job.version && now < job.stands_until())
+            }
+        }
+    }
+
+    fn name(&mut self, shelf: &Shelf, names: &[String], id: Uuid) -> bool {
+        names.iter().all(|name| *self.names.entry((shelf.clone(), name.clone())).or_insert(id) == id)
+    }
 }
 
 impl Default for MemoryStore {
@@ -52,16 +107,23 @@ impl Store for MemoryStore {
         let moment = Moment { now: self.clock.now(), token_floor: Token(shelves.token_floor) };
         let decisions: Vec<_> =
             commit.ops.iter().map(|op| decide(&op.key, shelves.claims.get(&op.key), &op.command, moment)).collect();
+        let mut conflict = None;
         if decisions.iter().all(|decision| decision.answer.is_accepted()) {
-            for next in decisions.iter().filter_map(|decision| decision.write.clone()) {
-                shelves.claims.insert(next.key.clone(), next);
-            }
-            drop(shelves);
-            if let Some(waiters) = self.waiters.get() {
-                commit.ops.iter().for_each(|op| waiters.wake_after(op));
+            let mut books = shelves.books.clone();
+            conflict = commit.changes.iter().position(|change| !books.apply(change, moment.now));
+            if conflict.is_none() {
+                shelves.books = books;
+                for next in decisions.iter().filter_map(|decision| decision.write.clone()) {
+                    shelves.claims.insert(next.key.clone(), next);
+                }
+                drop(shelves);
+                if let Some(waiters) = self.waiters.get() {
+                    commit.ops.iter().for_each(|op| waiters.wake_after(op));
+                }
             }
         }
-        Ok(Committed { answers: decisions.into_iter().map(|decision| decision.answer).collect(), now: moment.now })
+        let answers = decisions.into_iter().map(|decision| decision.answer).collect();
+        Ok(Committed { answers, conflict, now: moment.now })
     }
 
     async fn read(&self, key: &ClaimKey) -> Result<Reading<Option<Claim>>, StoreError> {
@@ -134,6 +196,56 @@ impl Store for MemoryStore {
     }
 
     async fn close(&self) {}
+}
+
+#[async_trait]
+impl MainStore for MemoryStore {
+    async fn find(&self, places: &[Place]) -> Result<Reading<Vec<Option<Record>>>, StoreError> {
+        let books = &self.lock().books;
+        let find = |place: &Place| {
+            let shelf = (place.workspace.clone(), place.kind);
+            let id = match &place.at {
+                At::Id(id) => *id,
+                At::Name(name) => *books.names.get(&(shelf.clone(), name.clone()))?,
+            };
+            books.records.get(&(shelf, id)).cloned()
+        };
+        Ok(Reading { value: places.iter().map(find).collect(), now: self.clock.now() })
+    }
+
+    async fn list(&self, listing: Listing) -> Result<Listed, StoreError> {
+        let Listing { workspace, kind, list, state, limit, before } = listing;
+        let shelf = (workspace, kind);
+        let books = &self.lock().books;
+        let is_in_list =
+            |id: Uuid| list.as_ref().is_none_or(|list| books.lists.contains(&(shelf.clone(), list.clone(), id)));
+        let mut found = books
+            .records
+            .values()
+            .rev()
+            .filter(|record| record.workspace == shelf.0 && record.kind == kind)
+            .filter(|record| before.is_none_or(|before| record.id < before))
+            .filter(|record| state.is_none() || record.state == state)
+            .filter(|record| is_in_list(record.id));
+        let records: Vec<Record> = found.by_ref().take(limit).cloned().collect();
+        let next = records.last().map(|record| record.id).filter(|_| found.next().is_some());
+        Ok(Listed { records, next })
+    }
+
+    async fn lease_jobs(&self, kinds: &[String], max: usize, lease: Duration) -> Result<Reading<Leased>, StoreError> {
+        let now = self.clock.now();
+        let jobs = &mut self.lock().books.jobs;
+        let mut waiting: Vec<&mut Job> = jobs.values_mut().filter(|job| kinds.contains(&job.kind)).collect();
+        waiting.sort_by_key(|job| (job.wakes_at(), job.id));
+        let mut leased = vec![];
+        for job in waiting.iter_mut().take(max) {
+            let job::Decision::Keep(next) = job::decide(job, &job::Command::Lease { lease }, now) else { break };
+            **job = next.clone();
+            leased.push(next);
+        }
+        let next_at = waiting.iter().map(|job| job.wakes_at()).min();
+        Ok(Reading { value: Leased { jobs: leased, next_at }, now })
+    }
 }
 
 #[async_trait]

@@ -1,12 +1,15 @@
 //! The seam.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use futures::future::join_all;
+use oncegate_core::job::Job;
 use oncegate_core::{Answer, Claim, ClaimKey, Command, GuardName, State, Time, Token, WorkspaceName};
 
-use crate::{Keyring, Waiters};
+use crate::{Change, Keyring, Listed, Listing, Place, Record, Waiters};
 
 /// One command on one claim.
 #[derive(Clone, Debug)]
@@ -15,16 +18,17 @@ pub struct Op {
     pub command: Command,
 }
 
-/// What is written together: all of it, if every command is accepted, else none.
-/// The keys of its operations are distinct.
-#[derive(Clone, Debug)]
+/// What is written together: all of it, if every command is accepted and every change finds what it expects, else none.
+/// The keys of its operations are distinct, and so are the things that it changes.
+#[derive(Clone, Debug, Default)]
 pub struct Commit {
     pub ops: Vec<Op>,
+    pub changes: Vec<Change>,
 }
 
 impl From<Op> for Commit {
     fn from(op: Op) -> Self {
-        Commit { ops: vec![op] }
+        Commit { ops: vec![op], changes: vec![] }
     }
 }
 
@@ -34,13 +38,20 @@ pub struct Committed {
     /// One for each operation, in order. Where one is not accepted nothing was written, and the
     /// accepted ones say only what would have been.
     pub answers: Vec<Answer>,
+    /// The change that found something else than it expected. Then nothing was written: look again, and decide anew.
+    pub conflict: Option<usize>,
     /// The store's time, at which it was decided.
     pub now: Time,
 }
 
 impl Committed {
+    /// Of a commit that changes claims alone.
+    pub fn of_claims(answers: Vec<Answer>, now: Time) -> Committed {
+        Committed { answers, conflict: None, now }
+    }
+
     pub fn is_written(&self) -> bool {
-        self.answers.iter().all(Answer::is_accepted)
+        self.conflict.is_none() && self.answers.iter().all(Answer::is_accepted)
     }
 
     /// The answer to a commit of one operation.
@@ -129,14 +140,23 @@ pub enum StoreError {
     Refused(String),
 }
 
-/// Where claims are kept.
+/// Jobs that a worker has leased.
+#[derive(Clone, Debug)]
+pub struct Leased {
+    pub jobs: Vec<Job>,
+    /// When somebody has to look again: when the next one is due (it may be so already, if there were more than were
+    /// wanted), or when the lease of one ends.
+    pub next_at: Option<Time>,
+}
+
+/// Where claims are kept. Enough to be a guard's store; one that keeps the whole system is a [`MainStore`].
 ///
 /// Implementations promise: [`commit`](Store::commit) answers only after its writes are durable;
 /// a record is written only onto the version that it was decided from, which decides every race; the time that a
 /// decision is made from is the store's own, read where the record is read.
 #[async_trait]
-pub trait Store: Keyring + Send + Sync + 'static {
-    /// Decides and writes.
+pub trait Store: Send + Sync + 'static {
+    /// Decides and writes. A store of claims alone refuses a commit with changes.
     async fn commit(&self, commit: Commit) -> Result<Committed, StoreError>;
 
     /// Decides and writes many, each by itself: what becomes of one has nothing to do with the others.
@@ -172,16 +192,25 @@ pub trait Store: Keyring + Send + Sync + 'static {
     async fn close(&self);
 }
 
+/// Where everything is kept: claims, keys, records and the queue.
+#[async_trait]
+pub trait MainStore: Store + Keyring {
+    /// The records at these places, one for each, in one snapshot.
+    async fn find(&self, places: &[Place]) -> Result<Reading<Vec<Option<Record>>>, StoreError>;
+
+    async fn list(&self, listing: Listing) -> Result<Listed, StoreError>;
+
+    /// Leases up to `max` jobs of these kinds that are due, or whose worker is gone: the longest overdue first. No two
+    /// workers get the same one.
+    async fn lease_jobs(&self, kinds: &[String], max: usize, lease: Duration) -> Result<Reading<Leased>, StoreError>;
+}
+
 impl Commit {
-    /// What it takes of a bounded queue: one for each operation, and one for every 4 KiB of outcome.
+    /// What it takes of a bounded queue: one for each operation and change, and one for every 4 KiB that it brings.
     pub fn weight(&self) -> usize {
-        let outcome = |command: &Command| match command {
-            Command::Settle { outcome, .. } | Command::Resolve { outcome, .. } => {
-                outcome.as_ref().map_or(0, |o| o.len())
-            }
-            _ => 0,
-        };
-        self.ops.iter().map(|op| 1 + outcome(&op.command) / 4096).sum()
+        let ops = self.ops.iter().map(|op| 1 + outcome(&op.command).map_or(0, Bytes::len) / 4096);
+        let changes = self.changes.iter().map(|change| 1 + change.bytes() / 4096);
+        ops.sum::<usize>() + changes.sum::<usize>()
     }
 
     /// Refuses what no store keeps, before it reaches one: it would fail for all that share its commit.
@@ -191,8 +220,7 @@ impl Commit {
             return Err(StoreError::Refused("two operations of one commit have the same key".into()));
         }
         for op in &self.ops {
-            if let Command::Settle { outcome: Some(outcome), .. } | Command::Resolve { outcome: Some(outcome), .. } =
-                &op.command
+            if let Some(outcome) = outcome(&op.command)
                 && outcome.len() > OUTCOME_BYTES_MAX
             {
                 return Err(StoreError::Refused(format!(
@@ -202,5 +230,14 @@ impl Commit {
             }
         }
         Ok(())
+    }
+}
+
+/// What a command writes as the outcome.
+fn outcome(command: &Command) -> Option<&Bytes> {
+    match command {
+        Command::Claim(terms) => terms.outcome.as_ref(),
+        Command::Settle { outcome, .. } | Command::Resolve { outcome, .. } => outcome.as_ref(),
+        Command::Renew { .. } | Command::Release { .. } | Command::Retract { .. } | Command::Forget => None,
     }
 }

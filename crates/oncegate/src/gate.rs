@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use oncegate_core::{GuardName, InvalidName, Policy, WorkspaceName};
-use oncegate_store::{MemoryStore, Migration, Store, StoreError};
+use oncegate_store::{MainStore, MemoryStore, Migration, Store, StoreError};
 
 use crate::guard::{Guard, GuardError};
 use crate::ledger::{Ledger, Observer};
@@ -62,7 +62,7 @@ impl FromStr for StoreUrl {
 
 impl StoreUrl {
     /// Opens the store and brings its schema up to date.
-    pub async fn open(&self) -> Result<Arc<dyn Store>, OpenError> {
+    pub async fn open(&self) -> Result<Arc<dyn MainStore>, OpenError> {
         match self {
             StoreUrl::Memory => Ok(Arc::new(MemoryStore::default())),
             #[cfg(feature = "sqlite")]

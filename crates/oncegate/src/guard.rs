@@ -111,6 +111,7 @@ impl Guard {
             fingerprint: self.fingerprint.clone(),
             attributes: None,
             parts: None,
+            outcome: None,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The transitions of a claim.
 
+use std::cmp::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -28,6 +29,7 @@ pub fn decide(key: &ClaimKey, existing: Option<&Claim>, command: &Command, momen
         }
         Command::Settle { token, verdict, outcome } => settle(live, *token, *verdict, outcome, now),
         Command::Release { token } => owned(live, *token, now).map(|claim| Change::Write(ended(claim))),
+        Command::Retract { token } => made_by(live, *token).map(|claim| Change::Write(ended(claim))),
         Command::Forget => live.ok_or(Refusal::Missing).map(|claim| Change::Write(ended(claim))),
         Command::Resolve { done, outcome } => resolve(live, *done, outcome, now),
     };
@@ -71,7 +73,7 @@ fn first_owner(key: &ClaimKey, expired: Option<&Claim>, terms: &Terms, moment: M
     let expires_at = now + terms.window;
     Claim {
         key: key.clone(),
-        state: State::InFlight,
+        state: if terms.outcome.is_some() { State::Done } else { State::InFlight },
         token: next_token(expired, moment),
         version: expired.map_or(1, |claim| claim.version + 1),
         attempt: 1,
@@ -80,9 +82,9 @@ fn first_owner(key: &ClaimKey, expired: Option<&Claim>, terms: &Terms, moment: M
         lease_until: lease_until(now, terms.lease, expires_at),
         expires_at,
         created_at: now,
-        settled_at: None,
+        settled_at: terms.outcome.is_some().then_some(now),
         fingerprint: terms.fingerprint.clone(),
-        outcome: None,
+        outcome: terms.outcome.clone(),
         duplicates: 0,
         last_duplicate_at: None,
         attributes: terms.attributes.clone(),
@@ -113,15 +115,19 @@ fn lease_until(now: Time, lease: Duration, expires_at: Time) -> Time {
     (now + lease).min(expires_at)
 }
 
+/// The claim, if `token` is that of whoever made it.
+fn made_by(live: Option<&Claim>, token: Token) -> Result<&Claim, Refusal> {
+    let claim = live.ok_or(Refusal::Missing)?;
+    match token.cmp(&claim.token) {
+        Ordering::Less => Err(Refusal::TokenOutdated { current: claim.token }),
+        Ordering::Greater => Err(Refusal::TokenUnknown { current: claim.token }),
+        Ordering::Equal => Ok(claim),
+    }
+}
+
 /// The claim, if whoever brings `token` is its owner and alive.
 fn owned(live: Option<&Claim>, token: Token, now: Time) -> Result<&Claim, Refusal> {
-    let claim = live.ok_or(Refusal::Missing)?;
-    if token < claim.token {
-        return Err(Refusal::TokenOutdated { current: claim.token });
-    }
-    if token > claim.token {
-        return Err(Refusal::TokenUnknown { current: claim.token });
-    }
+    let claim = made_by(live, token)?;
     if claim.state != State::InFlight {
         return Err(Refusal::Settled { state: claim.state });
     }

@@ -127,6 +127,8 @@ pub struct Terms {
     pub fingerprint: Option<String>,
     pub attributes: Option<String>,
     pub parts: Option<String>,
+    /// The effect is written in the same commit: the claim is settled as it is made, with this.
+    pub outcome: Option<Bytes>,
 }
 
 /// How an owner settles.
@@ -164,6 +166,10 @@ pub enum Command {
     },
     /// The owner gives the key back: nothing happened.
     Release {
+        token: Token,
+    },
+    /// Whoever made the claim takes it back, though it is settled: what it was settled with did not happen after all.
+    Retract {
         token: Token,
     },
     /// A person deletes the lock.

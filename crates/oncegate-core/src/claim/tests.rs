@@ -15,7 +15,15 @@ fn key() -> ClaimKey {
 }
 
 fn terms() -> Terms {
-    Terms { window: WINDOW, lease: LEASE, lost: Lost::TakeOver, fingerprint: None, attributes: None, parts: None }
+    Terms {
+        window: WINDOW,
+        lease: LEASE,
+        lost: Lost::TakeOver,
+        fingerprint: None,
+        attributes: None,
+        parts: None,
+        outcome: None,
+    }
 }
 
 fn at(micros: i64) -> Moment {
@@ -290,4 +298,32 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn a_claim_whose_effect_is_in_the_same_commit_is_settled_as_it_is_made_and_can_be_taken_back() {
+    let mut record = Record(None);
+    let token = record.win(Terms { outcome: Some(Bytes::from_static(b"id 1")), ..terms() }, T0);
+    match record.apply(Command::Claim(terms()), T0 + 60 * SECOND) {
+        Answer::Duplicate(claim) => {
+            assert_eq!(
+                (claim.state, claim.settled_at, claim.outcome.as_deref()),
+                (State::Done, Some(Time::from_micros(T0)), Some(&b"id 1"[..]))
+            );
+        }
+        other => panic!("{other:?}"),
+    }
+    let stale = Command::Retract { token: Token(token.0 - 1) };
+    assert!(matches!(record.apply(stale, T0), Answer::Refused(Refusal::TokenOutdated { .. })));
+    assert!(matches!(record.apply(Command::Retract { token }, T0 + 60 * SECOND), Answer::Applied(_)));
+    assert!(matches!(record.apply(Command::Retract { token }, T0 + 60 * SECOND), Answer::Refused(Refusal::Missing)));
+    let next = record.win(terms(), T0 + 60 * SECOND);
+    assert!(next > token);
+    assert!(
+        matches!(
+            record.apply(Command::Retract { token }, T0 + 60 * SECOND),
+            Answer::Refused(Refusal::TokenOutdated { .. })
+        ),
+        "another's claim is not taken back"
+    );
 }

@@ -2,94 +2,70 @@
 
 use std::time::Duration;
 
-use super::{Command, Decision, Delivery, Job, Reached, Refusal, State};
+use super::{Command, Decision, Delivery, Failure, Job, Reached, Refusal, State};
 use crate::claim::Token;
+use crate::job::End;
 use crate::time::Time;
 
 /// Decides what `command` does to `job`, at the store's `now`.
 pub fn decide(job: &Job, command: &Command, now: Time) -> Decision {
     let next = match command {
-        Command::Lease { lease } => leased(job, *lease, now),
-        Command::Renew { token, lease } => {
-            owned(job, *token, now).map(|job| Job { lease_until: job.lease_until.max(now + *lease), ..job.clone() })
+        Command::Lease { lease } => leased(job, *lease, now).map(Next::Keep),
+        Command::Renew { token, lease } => owned(job, *token, now)
+            .map(|job| Next::Keep(Job { lease_until: job.lease_until.max(now + *lease), ..job.clone() })),
+        Command::Complete { token } => owned(job, *token, now).map(|_| Next::End(End::Completed)),
+        Command::Fail { token, failure } => owned(job, *token, now).map(|job| failed(job, failure, now)),
+        Command::GiveUp { token } => {
+            owned(job, *token, now).and_then(|job| job.fate().map(Next::End).ok_or(Refusal::NotGivenUp))
         }
-        Command::Complete { token } => match job.state {
-            State::Completed if job.token == *token => return Decision::Already,
-            _ => owned(job, *token, now).map(|job| ended(job, State::Completed, None, now)),
-        },
-        Command::Fail { token, error, reached, retry_in } => {
-            owned(job, *token, now).map(|job| failed(job, error, *reached, *retry_in, now))
-        }
-        Command::GiveBack { token } => owned(job, *token, now).map(|job| Job {
-            state: State::Pending,
-            due_at: now,
-            tried: job.tried - 1,
-            ..job.clone()
-        }),
-        Command::Cancel => match job.state {
-            State::Cancelled => return Decision::Already,
-            _ => in_state(job, &[State::Pending], now).map(|job| ended(job, State::Cancelled, None, now)),
-        },
-        Command::Retry => in_state(job, &[State::Dead, State::Unknown, State::Cancelled], now).map(|job| Job {
-            state: State::Pending,
-            due_at: now,
-            tried: 0,
-            ended_at: None,
-            ..job.clone()
-        }),
-        Command::RunNow => {
-            in_state(job, &[State::Pending], now).map(|job| Job { due_at: job.due_at.min(now), ..job.clone() })
-        }
+        Command::GiveBack { token } => owned(job, *token, now)
+            .map(|job| Next::Keep(Job { state: State::Pending, due_at: now, tried: job.tried - 1, ..job.clone() })),
+        Command::Cancel => waiting(job).map(|_| Next::End(End::Cancelled)),
+        Command::RunNow => waiting(job).map(|job| Next::Keep(Job { due_at: job.due_at.min(now), ..job.clone() })),
     };
     match next {
-        Ok(next) => Decision::Write(Job { version: job.version + 1, ..next }),
+        Ok(Next::Keep(next)) => Decision::Keep(Job { version: job.version + 1, ..next }),
+        Ok(Next::End(end)) => Decision::End(end),
         Err(refusal) => Decision::Refuse(refusal),
     }
 }
 
-/// What a job becomes when its worker is gone: nobody knows how far it came.
-pub fn after_loss(job: &Job) -> State {
-    match job.delivery {
-        Delivery::AtMostOnce => State::Unknown,
-        Delivery::AtLeastOnce if job.tried < job.tries.max => State::Pending,
-        Delivery::AtLeastOnce => State::Dead,
-    }
+enum Next {
+    Keep(Job),
+    End(End),
 }
 
-/// Leases what is due. What its last worker has left for good is written down as such instead.
+/// Leases what is due. Of what its last worker has left nobody knows how far it came.
 fn leased(job: &Job, lease: Duration, now: Time) -> Result<Job, Refusal> {
-    let lost = job.state == State::Running;
-    if job.is_leased(now) {
-        return Err(Refusal::Leased { until: job.lease_until });
+    match job.state {
+        State::Pending if now < job.due_at => return Err(Refusal::NotDue { at: job.due_at }),
+        State::Running if job.is_leased(now) => return Err(Refusal::Leased { until: job.lease_until }),
+        _ => {}
     }
-    match job.state_at(now) {
-        State::Pending if now < job.due_at => Err(Refusal::NotDue { at: job.due_at }),
-        State::Pending => Ok(Job {
-            state: State::Running,
-            token: Token(job.token.0 + 1),
-            lease_until: now + lease,
-            tried: job.tried + 1,
-            ..job.clone()
-        }),
-        state if lost => Ok(ended(job, state, Some("its worker was lost".into()), now)),
-        state => Err(Refusal::WrongState { state }),
-    }
+    let is_lost = job.state == State::Running;
+    Ok(Job {
+        state: State::Running,
+        token: Token(job.token.0 + 1),
+        lease_until: now + lease,
+        // One more than there may be, at most: that is how it is given up.
+        tried: (job.tried + 1).min(job.tries.max.saturating_add(1)),
+        reached: if is_lost { Reached::Maybe } else { job.reached },
+        error: if is_lost { Some("its worker was lost".into()) } else { job.error.clone() },
+        ..job.clone()
+    })
 }
 
-fn failed(job: &Job, error: &str, reached: Reached, retry_in: Option<Duration>, now: Time) -> Job {
-    let error = Some(error.to_owned());
+fn failed(job: &Job, failure: &Failure, now: Time) -> Next {
+    let reached = job.reached.max(failure.reached);
+    let job = Job { reached, error: Some(failure.error.clone()), ..job.clone() };
     if reached == Reached::Maybe && job.delivery == Delivery::AtMostOnce {
-        return ended(job, State::Unknown, error, now);
+        return Next::End(End::Unknown);
     }
-    if job.tried >= job.tries.max {
-        return ended(job, State::Dead, error, now);
+    if failure.is_final || job.tried >= job.tries.max {
+        return Next::End(job.given_up());
     }
-    let due_at = now + pause(job).max(retry_in.unwrap_or_default());
-    Job { state: State::Pending, due_at, error, ..job.clone() }
-}
-
-fn ended(job: &Job, state: State, error: Option<String>, now: Time) -> Job {
-    Job { state, ended_at: Some(now), error: error.or_else(|| job.error.clone()), ..job.clone() }
+    let due_at = now + pause(&job).max(failure.retry_in.unwrap_or_default());
+    Next::Keep(Job { state: State::Pending, due_at, ..job })
 }
 
 /// Doubles with every try, less up to a half: jobs that failed together do not come back together. By how much
@@ -105,13 +81,16 @@ fn pause(job: &Job) -> Duration {
 fn owned(job: &Job, token: Token, now: Time) -> Result<&Job, Refusal> {
     match job.state {
         _ if job.token != token => Err(Refusal::TokenOutdated),
+        State::Pending => Err(Refusal::NotLeased),
         State::Running if now < job.lease_until => Ok(job),
         State::Running => Err(Refusal::LeaseEnded { at: job.lease_until }),
-        state => Err(Refusal::WrongState { state }),
     }
 }
 
-fn in_state<'j>(job: &'j Job, allowed: &[State], now: Time) -> Result<&'j Job, Refusal> {
-    let state = job.state_at(now);
-    if allowed.contains(&state) { Ok(job) } else { Err(Refusal::WrongState { state }) }
+/// The job, if no worker has had it since it was last put into the queue.
+fn waiting(job: &Job) -> Result<&Job, Refusal> {
+    match job.state {
+        State::Pending => Ok(job),
+        State::Running => Err(Refusal::Leased { until: job.lease_until }),
+    }
 }

@@ -3,6 +3,9 @@
 //! A message to send, a scheduled action, a command of a saga, a reminder: all of them are rows of one queue, under one
 //! set of rules. A worker leases a job under a token that grows with every lease, and finishes it under that token;
 //! one that was paused past its lease is refused. [`decide`] is the only place where it is said what a command does.
+//!
+//! The queue holds live work only. What has ended leaves it, in the commit that writes down how it ended on the record that
+//! the job is for: the record is what people look at.
 
 mod decide;
 #[cfg(test)]
@@ -23,34 +26,19 @@ pub use decide::decide;
 pub enum State {
     /// Waits until it is due and somebody leases it.
     Pending,
-    /// A worker has it.
+    /// A worker has it, or had it when it was lost.
     Running,
-    Completed,
-    /// All tries have failed. A person can have it tried again.
-    Dead,
-    /// It may have happened, and must not happen twice. A person looks.
-    Unknown,
-    Cancelled,
 }
 
-impl State {
-    pub const ALL: [State; 6] =
-        [State::Pending, State::Running, State::Completed, State::Dead, State::Unknown, State::Cancelled];
-
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            State::Pending => "pending",
-            State::Running => "running",
-            State::Completed => "completed",
-            State::Dead => "dead",
-            State::Unknown => "unknown",
-            State::Cancelled => "cancelled",
-        }
-    }
-
-    pub fn parse(name: &str) -> Option<State> {
-        Self::ALL.into_iter().find(|state| state.as_str() == name)
-    }
+/// How a job leaves the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum End {
+    Completed,
+    /// It surely did not happen, and there are no more tries.
+    Dead,
+    /// It may have happened, and must not happen twice; or nobody could tell until the last try.
+    Unknown,
+    Cancelled,
 }
 
 /// What becomes of a try of which nobody can say whether it reached anybody.
@@ -72,16 +60,23 @@ pub struct Tries {
     pub pause_max: Duration,
 }
 
+/// Whether a try reached anybody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Reached {
+    /// Surely not.
+    No,
+    Maybe,
+}
+
 /// The record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
     pub workspace: WorkspaceName,
-    /// Also the key under which every try reaches the receiver.
+    /// Also the key under which every try reaches the receiver, and the id of the record that the job is for.
     pub id: Uuid,
     /// What to do: which handler it is for.
     pub kind: String,
     pub payload: Bytes,
-    /// As written. What others see is [`Job::state_at`].
     pub state: State,
     pub due_at: Time,
     /// Of the last lease.
@@ -93,8 +88,9 @@ pub struct Job {
     pub tried: i32,
     pub tries: Tries,
     pub delivery: Delivery,
+    /// Whether any try may have reached the receiver.
+    pub reached: Reached,
     pub created_at: Time,
-    pub ended_at: Option<Time>,
     /// Why the last try failed.
     pub error: Option<String>,
 }
@@ -104,22 +100,38 @@ impl Job {
         self.state == State::Running && now < self.lease_until
     }
 
-    /// How the job stands. A worker that is gone has left it to the next one, if there is to be a next one; that holds
-    /// from the moment its lease ends, without anybody having to write it down.
-    pub fn state_at(&self, now: Time) -> State {
+    /// When somebody has to look at it next: to run it, or to see to it that its worker is gone.
+    pub fn wakes_at(&self) -> Time {
         match self.state {
-            State::Running if !self.is_leased(now) => decide::after_loss(self),
-            state => state,
+            State::Pending => self.due_at,
+            State::Running => self.lease_until,
         }
     }
-}
 
-/// Whether a try that failed reached anybody.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Reached {
-    /// Surely not.
-    No,
-    Maybe,
+    /// To whoever has leased it: how it ends without another try, or `None` if it is to be tried.
+    pub fn fate(&self) -> Option<End> {
+        match self.delivery {
+            Delivery::AtMostOnce if self.reached == Reached::Maybe => Some(End::Unknown),
+            _ if self.tried > self.tries.max => Some(self.given_up()),
+            _ => None,
+        }
+    }
+
+    /// There are no more tries.
+    fn given_up(&self) -> End {
+        match self.reached {
+            Reached::No => End::Dead,
+            Reached::Maybe => End::Unknown,
+        }
+    }
+
+    /// Up to when a decision of its worker stands: past its lease it is no longer the worker's.
+    pub fn stands_until(&self) -> Time {
+        match self.state {
+            State::Pending => Time::NEVER,
+            State::Running => self.lease_until,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,12 +148,13 @@ pub enum Command {
     Complete {
         token: Token,
     },
-    /// A try has failed. The receiver may have said when to come back.
     Fail {
         token: Token,
-        error: String,
-        reached: Reached,
-        retry_in: Option<Duration>,
+        failure: Failure,
+    },
+    /// The worker writes down what [`Job::fate`] says.
+    GiveUp {
+        token: Token,
     },
     /// The worker stops without having begun: as if it had not leased it.
     GiveBack {
@@ -149,16 +162,27 @@ pub enum Command {
     },
     /// A person's verbs.
     Cancel,
-    Retry,
     RunNow,
+}
+
+/// A try that has failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    pub error: String,
+    pub reached: Reached,
+    /// The same again would fail again.
+    pub is_final: bool,
+    /// The receiver may have said when to come back.
+    pub retry_in: Option<Duration>,
 }
 
 /// What became of a command, and what to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    Write(Job),
-    /// It is so already: an answer was lost, and the command came again.
-    Already,
+    /// It stays in the queue, like this.
+    Keep(Job),
+    /// It leaves the queue.
+    End(End),
     Refuse(Refusal),
 }
 
@@ -172,6 +196,8 @@ pub enum Refusal {
     TokenOutdated,
     #[error("the lease ended at {at}")]
     LeaseEnded { at: Time },
-    #[error("it is {}", state.as_str())]
-    WrongState { state: State },
+    #[error("nobody has leased it")]
+    NotLeased,
+    #[error("it has more tries")]
+    NotGivenUp,
 }

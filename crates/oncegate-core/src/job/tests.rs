@@ -19,8 +19,8 @@ fn job(delivery: Delivery) -> Job {
         tried: 0,
         tries: Tries { max: 3, pause: Duration::from_secs(1), pause_max: Duration::from_secs(300) },
         delivery,
+        reached: Reached::No,
         created_at: NOW,
-        ended_at: None,
         error: None,
     }
 }
@@ -29,9 +29,9 @@ fn at(seconds: u64) -> Time {
     NOW + Duration::from_secs(seconds)
 }
 
-fn written(job: &Job, command: Command, now: Time) -> Job {
+fn kept(job: &Job, command: Command, now: Time) -> Job {
     match decide(job, &command, now) {
-        Decision::Write(next) => {
+        Decision::Keep(next) => {
             assert_eq!(next.version, job.version + 1);
             next
         }
@@ -47,27 +47,24 @@ fn refused(job: &Job, command: Command, now: Time) -> Refusal {
 }
 
 fn lease(job: &Job, now: Time) -> Job {
-    written(job, Command::Lease { lease: LEASE }, now)
+    kept(job, Command::Lease { lease: LEASE }, now)
 }
 
-fn fail(token: Token, reached: Reached) -> Command {
-    Command::Fail { token, error: "refused".into(), reached, retry_in: None }
+fn fail(job: &Job, reached: Reached) -> Command {
+    let failure = Failure { error: "refused".into(), reached, is_final: false, retry_in: None };
+    Command::Fail { token: job.token, failure }
 }
 
 #[test]
 fn a_job_is_leased_when_it_is_due_and_by_one_worker() {
     let later = Job { due_at: at(5), ..job(Delivery::AtLeastOnce) };
     assert_eq!(refused(&later, Command::Lease { lease: LEASE }, at(4)), Refusal::NotDue { at: at(5) });
+    assert_eq!(later.wakes_at(), at(5));
     let first = lease(&later, at(5));
     assert_eq!((first.state, first.token, first.tried, first.lease_until), (State::Running, Token(1), 1, at(35)));
+    assert_eq!((first.fate(), first.wakes_at(), first.stands_until()), (None, at(35), at(35)));
     assert_eq!(refused(&first, Command::Lease { lease: LEASE }, at(34)), Refusal::Leased { until: at(35) });
-    let done = written(&first, Command::Complete { token: Token(1) }, at(34));
-    assert_eq!((done.state, done.ended_at), (State::Completed, Some(at(34))));
-    assert_eq!(decide(&done, &Command::Complete { token: Token(1) }, at(40)), Decision::Already);
-    assert_eq!(
-        refused(&done, Command::Lease { lease: LEASE }, at(40)),
-        Refusal::WrongState { state: State::Completed }
-    );
+    assert_eq!(decide(&first, &Command::Complete { token: Token(1) }, at(34)), Decision::End(End::Completed));
 }
 
 #[test]
@@ -76,14 +73,15 @@ fn a_worker_that_was_paused_past_its_lease_is_refused_whether_or_not_another_has
     let late = [
         Command::Renew { token: Token(1), lease: LEASE },
         Command::Complete { token: Token(1) },
-        fail(Token(1), Reached::No),
+        fail(&first, Reached::No),
         Command::GiveBack { token: Token(1) },
+        Command::GiveUp { token: Token(1) },
     ];
     for command in &late {
         assert_eq!(refused(&first, command.clone(), at(30)), Refusal::LeaseEnded { at: at(30) });
     }
     let second = lease(&first, at(30));
-    assert_eq!((second.token, second.tried), (Token(2), 2));
+    assert_eq!((second.token, second.tried, second.reached), (Token(2), 2, Reached::Maybe));
     for command in late {
         assert_eq!(refused(&second, command, at(31)), Refusal::TokenOutdated);
     }
@@ -93,27 +91,34 @@ fn a_worker_that_was_paused_past_its_lease_is_refused_whether_or_not_another_has
 fn a_renewal_lengthens_a_lease_and_never_shortens_it() {
     let leased = lease(&job(Delivery::AtLeastOnce), NOW);
     let renew = |seconds| Command::Renew { token: Token(1), lease: Duration::from_secs(seconds) };
-    assert_eq!(written(&leased, renew(30), at(10)).lease_until, at(40));
-    assert_eq!(written(&leased, renew(1), at(10)).lease_until, at(30));
+    assert_eq!(kept(&leased, renew(30), at(10)).lease_until, at(40));
+    assert_eq!(kept(&leased, renew(1), at(10)).lease_until, at(30));
 }
 
 #[test]
 fn a_failed_try_comes_back_later_each_time_until_there_are_no_more() {
-    let mut job = job(Delivery::AtLeastOnce);
-    let mut now = NOW;
-    for (reached, longest) in [(Reached::No, 1), (Reached::Maybe, 2)] {
+    for (last_word, reached) in [(End::Dead, Reached::No), (End::Unknown, Reached::Maybe)] {
+        let mut job = job(Delivery::AtLeastOnce);
+        let mut now = NOW;
+        for (reached, longest) in [(Reached::No, 1), (reached, 2)] {
+            job = lease(&job, now);
+            job = kept(&job, fail(&job, reached), now);
+            let pause = job.due_at.since(now);
+            assert!(pause > Duration::from_millis(longest * 500) && pause <= Duration::from_secs(longest), "{pause:?}");
+            assert_eq!((job.state, job.error.as_deref()), (State::Pending, Some("refused")));
+            now = job.due_at;
+        }
         job = lease(&job, now);
-        job = written(&job, fail(job.token, reached), now);
-        let pause = job.due_at.since(now);
-        assert!(pause > Duration::from_millis(longest * 500) && pause <= Duration::from_secs(longest), "{pause:?}");
-        assert_eq!((job.state, job.error.as_deref()), (State::Pending, Some("refused")));
-        now = job.due_at;
+        // What may have been reached once may have been reached, whatever came after.
+        assert_eq!(decide(&job, &fail(&job, Reached::No), now), Decision::End(last_word));
     }
-    job = lease(&job, now);
-    job = written(&job, fail(job.token, Reached::No), now);
-    assert_eq!((job.state, job.tried, job.ended_at), (State::Dead, 3, Some(now)));
-    let again = written(&job, Command::Retry, now);
-    assert_eq!((again.state, again.tried, again.due_at, again.ended_at), (State::Pending, 0, now, None));
+}
+
+#[test]
+fn what_would_fail_again_is_not_tried_again() {
+    let leased = lease(&job(Delivery::AtLeastOnce), NOW);
+    let refused = Failure { error: "400".into(), reached: Reached::No, is_final: true, retry_in: None };
+    assert_eq!(decide(&leased, &Command::Fail { token: Token(1), failure: refused }, NOW), Decision::End(End::Dead));
 }
 
 #[test]
@@ -121,25 +126,28 @@ fn a_receiver_that_says_when_to_come_back_is_listened_to() {
     let leased = lease(&job(Delivery::AtLeastOnce), NOW);
     let busy = |seconds| Command::Fail {
         token: Token(1),
-        error: "429".into(),
-        reached: Reached::No,
-        retry_in: Some(Duration::from_secs(seconds)),
+        failure: Failure {
+            error: "429".into(),
+            reached: Reached::No,
+            is_final: false,
+            retry_in: Some(Duration::from_secs(seconds)),
+        },
     };
-    assert_eq!(written(&leased, busy(20), NOW).due_at, at(20));
-    assert!(written(&leased, busy(0), NOW).due_at > NOW, "but not to come back at once");
+    assert_eq!(kept(&leased, busy(20), NOW).due_at, at(20));
+    assert!(kept(&leased, busy(0), NOW).due_at > NOW, "but not to come back at once");
 }
 
 #[test]
 fn at_most_once_is_not_repeated_when_it_may_have_happened() {
     let leased = lease(&job(Delivery::AtMostOnce), NOW);
-    assert_eq!(written(&leased, fail(Token(1), Reached::Maybe), at(1)).state, State::Unknown);
-    assert_eq!(written(&leased, fail(Token(1), Reached::No), at(1)).state, State::Pending);
-    assert_eq!((leased.state_at(at(29)), leased.state_at(at(30))), (State::Running, State::Unknown));
-    let found = lease(&leased, at(30));
-    assert_eq!(
-        (found.state, found.token, found.error.as_deref()),
-        (State::Unknown, Token(1), Some("its worker was lost"))
-    );
+    assert_eq!(decide(&leased, &fail(&leased, Reached::Maybe), at(1)), Decision::End(End::Unknown));
+    assert_eq!(kept(&leased, fail(&leased, Reached::No), at(1)).state, State::Pending);
+    assert_eq!(refused(&leased, Command::GiveUp { token: Token(1) }, at(1)), Refusal::NotGivenUp);
+    let mut found = lease(&leased, at(30));
+    assert_eq!((found.fate(), found.error.as_deref()), (Some(End::Unknown), Some("its worker was lost")));
+    // Whoever found it may be lost too.
+    found = lease(&found, at(60));
+    assert_eq!(decide(&found, &Command::GiveUp { token: found.token }, at(61)), Decision::End(End::Unknown));
 }
 
 #[test]
@@ -147,35 +155,28 @@ fn a_lost_worker_is_a_try_like_any_other() {
     let mut job = job(Delivery::AtLeastOnce);
     for turn in 0..3 {
         job = lease(&job, at(30 * turn));
-        assert_eq!(job.state, State::Running);
+        assert_eq!(job.fate(), None);
     }
-    assert_eq!(job.state_at(at(90)), State::Dead);
-    assert_eq!(lease(&job, at(90)).state, State::Dead);
+    job = lease(&job, at(90));
+    assert_eq!((job.fate(), job.tried), (Some(End::Unknown), 4));
 }
 
 #[test]
 fn what_was_not_begun_is_given_back_as_if_it_had_not_been_leased() {
     let leased = lease(&job(Delivery::AtMostOnce), NOW);
-    let back = written(&leased, Command::GiveBack { token: Token(1) }, at(1));
+    let back = kept(&leased, Command::GiveBack { token: Token(1) }, at(1));
     assert_eq!((back.state, back.tried, back.due_at, back.token), (State::Pending, 0, at(1), Token(1)));
-    assert_eq!(
-        refused(&back, Command::Complete { token: Token(1) }, at(2)),
-        Refusal::WrongState { state: State::Pending }
-    );
+    assert_eq!(refused(&back, Command::Complete { token: Token(1) }, at(2)), Refusal::NotLeased);
 }
 
 #[test]
-fn people_cancel_what_waits_and_bring_back_what_has_ended() {
+fn people_cancel_and_hasten_what_waits_and_nothing_else() {
     let waits = Job { due_at: at(60), ..job(Delivery::AtLeastOnce) };
-    assert_eq!(written(&waits, Command::RunNow, at(1)).due_at, at(1));
-    let cancelled = written(&waits, Command::Cancel, at(1));
-    assert_eq!(cancelled.state, State::Cancelled);
-    assert_eq!(decide(&cancelled, &Command::Cancel, at(2)), Decision::Already);
-    assert_eq!(refused(&cancelled, Command::RunNow, at(2)), Refusal::WrongState { state: State::Cancelled });
-    assert_eq!(written(&cancelled, Command::Retry, at(2)).state, State::Pending);
+    assert_eq!(kept(&waits, Command::RunNow, at(1)).due_at, at(1));
+    assert_eq!(decide(&waits, &Command::Cancel, at(1)), Decision::End(End::Cancelled));
     let running = lease(&job(Delivery::AtLeastOnce), NOW);
-    for command in [Command::Cancel, Command::Retry, Command::RunNow] {
-        assert_eq!(refused(&running, command, at(1)), Refusal::WrongState { state: State::Running });
+    for command in [Command::Cancel, Command::RunNow] {
+        assert_eq!(refused(&running, command, at(1)), Refusal::Leased { until: at(30) });
     }
 }
 
@@ -194,9 +195,13 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         4 => span.clone().prop_map(|lease| Command::Lease { lease }),
         1 => (token.clone(), span.clone()).prop_map(|(token, lease)| Command::Renew { token, lease }),
         2 => token.clone().prop_map(|token| Command::Complete { token }),
-        3 => (token.clone(), reached, proptest::option::of(span)).prop_map(|(token, reached, retry_in)| {
-            Command::Fail { token, error: "e".into(), reached, retry_in }
-        }),
+        3 => (token.clone(), reached, any::<bool>(), proptest::option::of(span)).prop_map(
+            |(token, reached, is_final, retry_in)| Command::Fail {
+                token,
+                failure: Failure { error: "e".into(), reached, is_final, retry_in },
+            }
+        ),
+        1 => token.clone().prop_map(|token| Command::GiveUp { token }),
         1 => token.prop_map(|token| Command::GiveBack { token }),
         1 => Just(Command::Cancel),
         1 => Just(Command::RunNow),
@@ -212,25 +217,33 @@ proptest! {
     ) {
         let delivery = if at_most_once { Delivery::AtMostOnce } else { Delivery::AtLeastOnce };
         let (mut job, mut now) = (job(delivery), NOW);
-        // A try has begun and was not said to have reached nobody.
-        let mut may_have_happened = false;
+        // Tries that ended in doubt, or whose worker was lost; and the one that is under way.
+        let (mut in_doubt, mut under_way) = (false, false);
         for Step { command, millis } in steps {
             now = now + Duration::from_millis(millis);
-            let Decision::Write(next) = decide(&job, &command, now) else { continue };
-            prop_assert!(next.token >= job.token && next.version == job.version + 1);
-            prop_assert!(next.tried <= next.tries.max);
-            prop_assert!(job.ended_at.is_none(), "without a person nothing that has ended changes");
-            let begins = next.state == State::Running && next.token > job.token;
-            if begins {
-                prop_assert!(!job.is_leased(now), "one owner at a time");
-                prop_assert!(!(at_most_once && may_have_happened), "at most once");
-            }
-            may_have_happened = match &command {
-                Command::Fail { reached: Reached::No, .. } | Command::GiveBack { .. } => false,
-                _ => may_have_happened || begins,
+            let next = match decide(&job, &command, now) {
+                Decision::Keep(next) => next,
+                Decision::End(end) => {
+                    prop_assert!(end != End::Dead || !in_doubt, "what may have happened has not failed");
+                    break;
+                }
+                Decision::Refuse(_) => continue,
             };
-            if matches!(command, Command::Lease { .. }) && !begins {
-                prop_assert!(next.ended_at.is_some(), "given up");
+            prop_assert!(next.token >= job.token && next.version == job.version + 1);
+            prop_assert!(next.tried <= next.tries.max + 1);
+            if next.token > job.token {
+                prop_assert!(!job.is_leased(now), "one owner at a time");
+                in_doubt |= under_way;
+                under_way = next.fate().is_none();
+                prop_assert!(!(under_way && at_most_once && in_doubt), "at most once");
+            }
+            match &command {
+                Command::Fail { failure, .. } => {
+                    in_doubt |= failure.reached == Reached::Maybe;
+                    under_way = false;
+                }
+                Command::GiveBack { .. } => under_way = false,
+                _ => {}
             }
             job = next;
         }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use oncegate_postgres::{Options, PostgresStore};
-use oncegate_store::ManualClock;
+use oncegate_store::{Clock, ManualClock};
 use tokio::sync::mpsc;
 use tokio_postgres::{AsyncMessage, Client, NoTls};
 
@@ -85,6 +85,7 @@ impl Schema {
     }
 
     pub fn options(&self, clock: Option<Arc<ManualClock>>) -> Options {
+        let clock = clock.map(|clock| clock as Arc<dyn Clock>);
         Options { clock, schema: Some(self.name.clone()), ..Options::default() }
     }
 

@@ -16,6 +16,7 @@ use axum::response::Response;
 use axum::routing::{get, post};
 use metrics_exporter_prometheus::PrometheusHandle;
 use oncegate::Ledger;
+use oncegate::store::MainStore;
 
 pub use claims::{ClaimView, PageView, parse_cursor};
 pub use extract::Bodies;
@@ -29,6 +30,7 @@ use crate::rate::Rates;
 pub struct App {
     pub config: Config,
     pub keys: Keys,
+    pub store: Arc<dyn MainStore>,
     pub ledger: Ledger,
     pub metrics: PrometheusHandle,
     pub rates: Rates,

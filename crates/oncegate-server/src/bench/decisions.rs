@@ -25,6 +25,7 @@ pub fn terms() -> Terms {
         fingerprint: None,
         attributes: None,
         parts: None,
+        outcome: None,
     }
 }
 

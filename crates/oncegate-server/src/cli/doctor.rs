@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
-use oncegate::store::Store;
+use oncegate::store::MainStore;
 use serde_json::json;
 
 use super::output::{Format, table};
@@ -78,7 +78,7 @@ fn configuration(loaded: &Loaded) -> Finding {
     Finding { verdict: Verdict::Good, what: "configuration", detail }
 }
 
-async fn examine(store: &dyn Store, loaded: &Loaded) -> Vec<Finding> {
+async fn examine(store: &dyn MainStore, loaded: &Loaded) -> Vec<Finding> {
     let mut findings = vec![];
     match store.report().await {
         Ok(report) => {

@@ -1,7 +1,7 @@
 //! `oncegate workspace` and `oncegate key`.
 
 use clap::Subcommand;
-use oncegate::store::{ApiKey, Role, Store};
+use oncegate::store::{ApiKey, Keyring, Role};
 use oncegate::{Time, WorkspaceName};
 use serde_json::json;
 
@@ -66,14 +66,14 @@ pub async fn run_workspace(command: WorkspaceCommand, config: &Config) -> Result
     }
 }
 
-async fn create_workspace(store: &dyn Store, name: &WorkspaceName, format: Format) -> Result<(), Failure> {
+async fn create_workspace(store: &dyn Keyring, name: &WorkspaceName, format: Format) -> Result<(), Failure> {
     let created = store.create_workspace(name).await?;
     let line = format!("workspace {name} {}", if created { "created" } else { "is there already" });
     format.report(&json!({"name": name.as_str(), "created": created}), line);
     Ok(())
 }
 
-async fn list_workspaces(store: &dyn Store, format: Format) -> Result<(), Failure> {
+async fn list_workspaces(store: &dyn Keyring, format: Format) -> Result<(), Failure> {
     let workspaces = store.workspaces().await?;
     let view: Vec<_> = workspaces
         .iter()
@@ -101,7 +101,7 @@ pub async fn run_key(command: KeyCommand, config: &Config) -> Result<(), Failure
     }
 }
 
-async fn create_key(store: &dyn Store, workspace: WorkspaceName, role: Role, format: Format) -> Result<(), Failure> {
+async fn create_key(store: &dyn Keyring, workspace: WorkspaceName, role: Role, format: Format) -> Result<(), Failure> {
     let NewKey { id, secret, hash } = NewKey::generate();
     // The store says when.
     let created_at = Time::LONG_AGO;
@@ -116,7 +116,7 @@ async fn create_key(store: &dyn Store, workspace: WorkspaceName, role: Role, for
     Ok(())
 }
 
-async fn list_keys(store: &dyn Store, format: Format) -> Result<(), Failure> {
+async fn list_keys(store: &dyn Keyring, format: Format) -> Result<(), Failure> {
     let keys = store.keys().await?;
     let view: Vec<_> = keys.iter().map(view).collect();
     format.print(&view, |_| {
@@ -130,7 +130,7 @@ async fn list_keys(store: &dyn Store, format: Format) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn revoke_key(store: &dyn Store, id: &str, format: Format) -> Result<(), Failure> {
+async fn revoke_key(store: &dyn Keyring, id: &str, format: Format) -> Result<(), Failure> {
     if !store.revoke_key(id).await? {
         return Err(Failure::not_found(format!("there is no live key {id}")).hint("oncegate key list"));
     }

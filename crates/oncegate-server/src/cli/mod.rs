@@ -17,7 +17,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
-use oncegate::store::{Store, StoreError};
+use oncegate::store::{MainStore, StoreError};
 use oncegate::{OpenError, StoreUrl};
 
 use self::output::say;
@@ -197,12 +197,12 @@ fn load(settings: Settings, listen: Option<String>) -> Result<Loaded, Failure> {
 }
 
 /// The store that the configuration names.
-pub async fn open_store(config: &Config) -> Result<Arc<dyn Store>, Failure> {
+pub async fn open_store(config: &Config) -> Result<Arc<dyn MainStore>, Failure> {
     Ok(config.store.expose().parse::<StoreUrl>()?.open().await?)
 }
 
 /// The same, for commands that have nothing to do on a store that is not there: a mistyped name makes no file.
-pub async fn open_existing(config: &Config) -> Result<Arc<dyn Store>, Failure> {
+pub async fn open_existing(config: &Config) -> Result<Arc<dyn MainStore>, Failure> {
     // Where it cannot be found out whether the file is there, opening it says why.
     if let StoreUrl::Sqlite(file) = config.store.expose().parse()?
         && file.try_exists().is_ok_and(|exists| !exists)
@@ -214,7 +214,10 @@ pub async fn open_existing(config: &Config) -> Result<Arc<dyn Store>, Failure> {
 }
 
 /// Does something with a store and closes it, however that went.
-async fn with(store: Arc<dyn Store>, work: impl AsyncFnOnce(&dyn Store) -> Result<(), Failure>) -> Result<(), Failure> {
+async fn with(
+    store: Arc<dyn MainStore>,
+    work: impl AsyncFnOnce(&dyn MainStore) -> Result<(), Failure>,
+) -> Result<(), Failure> {
     let result = work(&*store).await;
     store.close().await;
     result

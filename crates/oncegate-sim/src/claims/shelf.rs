@@ -30,7 +30,7 @@ static KEY: LazyLock<ClaimKey> = LazyLock::new(|| {
 });
 
 pub fn terms(lost: Lost) -> Terms {
-    Terms { window: WINDOW, lease: LEASE, lost, fingerprint: None, attributes: None, parts: None }
+    Terms { window: WINDOW, lease: LEASE, lost, fingerprint: None, attributes: None, parts: None, outcome: None }
 }
 
 /// A store that is built wrongly, in one way.
@@ -104,7 +104,9 @@ fn unfenced(claim: &Claim, command: &Command) -> (Claim, Command) {
     let mut command = command.clone();
     match &mut command {
         Command::Renew { token, .. } | Command::Settle { token, .. } | Command::Release { token } => *token = current,
-        Command::Claim(_) | Command::Forget | Command::Resolve { .. } => return (claim.clone(), command),
+        Command::Claim(_) | Command::Retract { .. } | Command::Forget | Command::Resolve { .. } => {
+            return (claim.clone(), command);
+        }
     }
     (Claim { lease_until: Time::NEVER, ..claim.clone() }, command)
 }

@@ -3,6 +3,7 @@
 //! A store's test file names a set-up closure and calls [`suite!`]; each rule becomes a test of its own.
 //! Rules take a [`World`]: an empty store on a clock that the rule moves.
 
+pub mod books;
 pub mod histories;
 pub mod keyring;
 pub mod races;
@@ -15,7 +16,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use oncegate_core::{Answer, Claim, ClaimKey, Command, GuardName, Lost, Terms, Time, Token, Verdict, WorkspaceName};
 
-use crate::{Commit, Committed, ManualClock, Op, Store};
+use crate::{Commit, Committed, MainStore, ManualClock, Op};
 
 /// Where the clock of every rule begins.
 pub const START: Time = Time::from_micros(1_800_000_000_000_000);
@@ -24,7 +25,7 @@ pub const LEASE: Duration = Duration::from_secs(30);
 
 /// An empty store and its clock.
 pub struct World {
-    pub store: Arc<dyn Store>,
+    pub store: Arc<dyn MainStore>,
     pub clock: Arc<ManualClock>,
     /// What must live as long as the store: a temporary folder, a schema.
     pub keep: Box<dyn Any + Send + Sync>,
@@ -32,7 +33,7 @@ pub struct World {
 
 impl World {
     pub async fn commit(&self, ops: Vec<Op>) -> Committed {
-        self.store.commit(Commit { ops }).await.expect("the store is there")
+        self.store.commit(Commit { ops, changes: vec![] }).await.expect("the store is there")
     }
 
     pub async fn apply(&self, key: &ClaimKey, command: Command) -> Answer {
@@ -72,7 +73,15 @@ pub fn key_in(in_workspace: &str, part: &str) -> ClaimKey {
 }
 
 pub fn terms() -> Terms {
-    Terms { window: WINDOW, lease: LEASE, lost: Lost::TakeOver, fingerprint: None, attributes: None, parts: None }
+    Terms {
+        window: WINDOW,
+        lease: LEASE,
+        lost: Lost::TakeOver,
+        fingerprint: None,
+        attributes: None,
+        parts: None,
+        outcome: None,
+    }
 }
 
 pub fn settle(token: Token, outcome: impl Into<Bytes>) -> Command {
@@ -107,6 +116,16 @@ macro_rules! suite {
             rules::duplicates_are_counted_on_the_owner_that_was_met,
             rules::a_waiter_registered_before_the_settle_is_woken,
             keyring::workspaces_and_keys_are_kept_and_revoked,
+            books::a_record_is_created_once_and_changed_only_from_its_last_version,
+            books::a_name_is_one_records_alone,
+            books::claims_and_changes_stand_or_fall_together,
+            books::a_claim_settled_as_it_is_made_can_be_taken_back_by_its_maker_alone,
+            books::lists_of_records_are_newest_first_filtered_and_paged,
+            books::a_job_keeps_every_field_and_is_leased_when_due_to_the_millisecond,
+            books::the_longest_overdue_are_leased_first_and_no_more_than_asked_for,
+            books::a_worker_paused_past_its_lease_changes_nothing,
+            books::of_many_who_create_the_same_thing_at_once_one_does,
+            books::no_two_workers_lease_the_same_job,
             histories::concurrent_clients_see_one_owner_and_one_outcome,
         );
 

@@ -23,6 +23,7 @@ pub async fn a_claim_keeps_every_field(world: World) {
         fingerprint: Some("sha256:ab".into()),
         attributes: Some(r#"{"from":"curl"}"#.into()),
         parts: Some(r#"["k",null]"#.into()),
+        outcome: None,
     };
     let token = world.win_with(&key, brought.clone()).await;
     let claim = world.read(&key).await.expect("just made");
@@ -230,7 +231,8 @@ pub async fn a_commit_is_all_or_nothing(world: World) {
 pub async fn a_commit_that_names_a_key_twice_is_refused(world: World) {
     let token = world.win(&key("k")).await;
     let op = |command| Op { key: key("k"), command };
-    let twice = Commit { ops: vec![op(Command::Renew { token, lease: None }), op(settle(token, "1"))] };
+    let twice =
+        Commit { ops: vec![op(Command::Renew { token, lease: None }), op(settle(token, "1"))], changes: vec![] };
     assert!(matches!(world.store.commit(twice).await, Err(StoreError::Refused(_))));
     assert!(matches!(world.apply(&key("k"), settle(token, "1")).await, Answer::Applied(_)), "the store goes on");
 }

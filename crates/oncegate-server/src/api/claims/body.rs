@@ -78,6 +78,7 @@ impl ClaimBody {
                 fingerprint: self.fingerprint,
                 attributes: self.attributes.map(attributes).transpose()?,
                 parts,
+                outcome: None,
             },
             wait: wait.unwrap_or_default(),
             on_store_error: policy.on_store_error,

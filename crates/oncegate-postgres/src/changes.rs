@@ -1,0 +1,222 @@
+//! What a transaction changes beside claims: records, their names and lists, and the queue.
+//!
+//! One statement for each kind of change, with one array for each column. Each says which of its rows it wrote; a
+//! change that is not among them found something else than it expects.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use futures::future::try_join_all;
+use oncegate_core::Time;
+use oncegate_core::job::{self, Delivery, Reached, State};
+use oncegate_store::{Change, Record};
+use tokio_postgres::types::ToSql;
+use uuid::Uuid;
+
+use crate::fault::Fault;
+use crate::link::Link;
+use crate::row::micros;
+
+const CREATE_RECORDS: &str = include_str!("../sql/create_records.sql");
+const REPLACE_RECORDS: &str = include_str!("../sql/replace_records.sql");
+const NAME_RECORDS: &str = include_str!("../sql/name_records.sql");
+const ENLIST_RECORDS: &str = include_str!("../sql/enlist_records.sql");
+const ENQUEUE_JOBS: &str = include_str!("../sql/enqueue_jobs.sql");
+const REQUEUE_JOBS: &str = include_str!("../sql/requeue_jobs.sql");
+const DEQUEUE_JOBS: &str = include_str!("../sql/dequeue_jobs.sql");
+
+type Column<'a> = Box<dyn ToSql + Sync + Send + 'a>;
+
+/// A statement, and a column for each of its parameters.
+struct Step<'a> {
+    sql: &'static str,
+    statement: tokio_postgres::Statement,
+    columns: Vec<Column<'a>>,
+}
+
+impl Step<'_> {
+    /// The rows that it wrote, by their records' and jobs' ids.
+    async fn run(&self, link: &Link) -> Result<(&'static str, Vec<Uuid>), tokio_postgres::Error> {
+        let columns: Vec<&(dyn ToSql + Sync)> = self.columns.iter().map(|column| &**column as _).collect();
+        let rows = link.client.query(&self.statement, &columns).await?;
+        Ok((self.sql, rows.iter().map(|row| row.get(0)).collect()))
+    }
+}
+
+/// The statements that make some changes, prepared.
+pub(crate) struct Changes<'a> {
+    changes: Vec<&'a Change>,
+    steps: Vec<Step<'a>>,
+}
+
+impl<'a> Changes<'a> {
+    pub async fn prepare(link: &Link, changes: Vec<&'a Change>) -> Result<Changes<'a>, Fault> {
+        let mut steps = vec![];
+        // Always in this order: replicas lock one kind of thing after the other.
+        for (sql, columns) in columns_of(&changes, link.server.injected_time()) {
+            steps.push(Step { sql, statement: link.prepared(sql).await?, columns });
+        }
+        Ok(Changes { changes, steps })
+    }
+
+    /// Makes them, one statement behind the other, and says which change found something else than it expects.
+    pub async fn write(&self, link: &Link) -> Result<Option<usize>, tokio_postgres::Error> {
+        let written = try_join_all(self.steps.iter().map(|step| step.run(link))).await?;
+        let mut landed: HashSet<(&str, Uuid)> = HashSet::new();
+        let mut named: Vec<Uuid> = vec![];
+        for (sql, ids) in written {
+            match sql {
+                NAME_RECORDS => named.extend(ids),
+                sql => landed.extend(ids.into_iter().map(|id| (sql, id))),
+            }
+        }
+        let has_names =
+            |record: &Record, names: &[String]| named.iter().filter(|id| **id == record.id).count() == names.len();
+        let has_landed = |change: &&Change| match change {
+            Change::Create { record, names, .. } => {
+                landed.contains(&(CREATE_RECORDS, record.id)) && has_names(record, names)
+            }
+            Change::Replace { record, names } => {
+                landed.contains(&(REPLACE_RECORDS, record.id)) && has_names(record, names)
+            }
+            Change::Enqueue(job) => landed.contains(&(ENQUEUE_JOBS, job.id)),
+            Change::Requeue { job, .. } => landed.contains(&(REQUEUE_JOBS, job.id)),
+            Change::Dequeue(job) => landed.contains(&(DEQUEUE_JOBS, job.id)),
+        };
+        Ok(self.changes.iter().position(|change| !has_landed(change)))
+    }
+}
+
+/// The statements that are needed, and what each is given.
+fn columns_of<'a>(changes: &[&'a Change], now: Option<i64>) -> Vec<(&'static str, Vec<Column<'a>>)> {
+    let (mut created, mut replaced, mut names, mut lists) = (vec![], vec![], vec![], vec![]);
+    let (mut enqueued, mut requeued, mut stands_until, mut dequeued) = (vec![], vec![], vec![], vec![]);
+    for change in changes {
+        match change {
+            Change::Create { record, names: own, lists: own_lists } => {
+                created.push(record);
+                names.extend(own.iter().map(|name| (record, name.as_str())));
+                lists.extend(own_lists.iter().map(|list| (record, list.as_str())));
+            }
+            Change::Replace { record, names: own } => {
+                replaced.push(record);
+                names.extend(own.iter().map(|name| (record, name.as_str())));
+            }
+            Change::Enqueue(job) => enqueued.push(job),
+            Change::Requeue { job, stands_until: until } => {
+                requeued.push(job);
+                stands_until.push(until.micros());
+            }
+            Change::Dequeue(job) => dequeued.push(job),
+        }
+    }
+    let mut steps = vec![];
+    let mut step = |sql, is_needed: bool, columns: Vec<Column<'a>>| {
+        if is_needed {
+            steps.push((sql, columns));
+        }
+    };
+    step(CREATE_RECORDS, !created.is_empty(), records(&created));
+    step(NAME_RECORDS, !names.is_empty(), labels(&names));
+    step(ENLIST_RECORDS, !lists.is_empty(), labels(&lists));
+    step(REPLACE_RECORDS, !replaced.is_empty(), records(&replaced));
+    step(ENQUEUE_JOBS, !enqueued.is_empty(), jobs(&enqueued));
+    let mut requeue = jobs(&requeued);
+    requeue.push(Box::new(now));
+    requeue.push(Box::new(stands_until));
+    step(REQUEUE_JOBS, !requeued.is_empty(), requeue);
+    let dequeue: Vec<Column<'a>> = vec![
+        Box::new(now),
+        column(&dequeued, |job| job.workspace.as_str()),
+        column(&dequeued, |job| job.id),
+        column(&dequeued, |job| job.version),
+        column(&dequeued, |job| job.stands_until().micros()),
+    ];
+    step(DEQUEUE_JOBS, !dequeued.is_empty(), dequeue);
+    steps
+}
+
+fn column<'a, R, T>(rows: &[&'a R], field: impl Fn(&'a R) -> T) -> Column<'a>
+where
+    Vec<T>: ToSql + Sync + Send + 'a,
+{
+    Box::new(rows.iter().map(|row| field(row)).collect::<Vec<T>>())
+}
+
+fn records<'a>(records: &[&'a Record]) -> Vec<Column<'a>> {
+    vec![
+        column(records, |record| record.workspace.as_str()),
+        column(records, |record| record.kind),
+        column(records, |record| record.id),
+        column(records, |record| record.version),
+        column(records, |record| record.state.as_deref()),
+        column(records, |record| &record.body[..]),
+    ]
+}
+
+/// Names, or lists.
+fn labels<'a>(labels: &[(&'a Record, &'a str)]) -> Vec<Column<'a>> {
+    let (records, labels): (Vec<&Record>, Vec<&str>) = labels.iter().copied().unzip();
+    vec![
+        column(&records, |record| record.workspace.as_str()),
+        column(&records, |record| record.kind),
+        Box::new(labels),
+        column(&records, |record| record.id),
+    ]
+}
+
+pub(crate) fn jobs<'a>(jobs: &[&'a job::Job]) -> Vec<Column<'a>> {
+    vec![
+        column(jobs, |job| job.workspace.as_str()),
+        column(jobs, |job| job.id),
+        column(jobs, |job| job.kind.as_str()),
+        column(jobs, |job| &job.payload[..]),
+        column(jobs, |job| i16::from(job.state == State::Running)),
+        column(jobs, |job| job.wakes_at().micros()),
+        column(jobs, |job| job.due_at.micros()),
+        column(jobs, |job| job.token.0),
+        column(jobs, |job| job.lease_until.micros()),
+        column(jobs, |job| job.version),
+        column(jobs, |job| job.tried),
+        column(jobs, |job| job.tries.max),
+        column(jobs, |job| micros(job.tries.pause)),
+        column(jobs, |job| micros(job.tries.pause_max)),
+        column(jobs, |job| i16::from(job.delivery == Delivery::AtMostOnce)),
+        column(jobs, |job| i16::from(job.reached == Reached::Maybe)),
+        column(jobs, |job| job.created_at.micros()),
+        column(jobs, |job| job.error.as_deref()),
+    ]
+}
+
+/// Leases are written like this too, by whoever holds the rows' locks.
+pub(crate) async fn requeue(link: &Link, leased: &[&job::Job]) -> Result<(), Fault> {
+    let mut columns = jobs(leased);
+    columns.push(Box::new(link.server.injected_time()));
+    columns.push(Box::new(vec![Time::NEVER.micros(); leased.len()]));
+    let columns: Vec<&(dyn ToSql + Sync)> = columns.iter().map(|column| &**column as _).collect();
+    link.query(REQUEUE_JOBS, &columns).await.map(drop)
+}
+
+/// A job in a row, by the names of its columns.
+pub(crate) fn job(row: &tokio_postgres::Row) -> Option<job::Job> {
+    let time = |name| Time::from_micros(row.get(name));
+    let span = |name| Duration::from_micros(row.get::<_, i64>(name).unsigned_abs());
+    let is_set = |name| row.get::<_, i16>(name) == 1;
+    Some(job::Job {
+        workspace: oncegate_core::WorkspaceName::new(row.get("workspace")).ok()?,
+        id: row.get("id"),
+        kind: row.get("kind"),
+        payload: bytes::Bytes::copy_from_slice(row.get("payload")),
+        state: if is_set("state") { State::Running } else { State::Pending },
+        due_at: time("due_at"),
+        token: oncegate_core::Token(row.get("token")),
+        lease_until: time("lease_until"),
+        version: row.get("version"),
+        tried: row.get("tried"),
+        tries: job::Tries { max: row.get("tries_max"), pause: span("pause_us"), pause_max: span("pause_max_us") },
+        delivery: if is_set("delivery") { Delivery::AtMostOnce } else { Delivery::AtLeastOnce },
+        reached: if is_set("reached") { Reached::Maybe } else { Reached::No },
+        created_at: time("created_at"),
+        error: row.get("error"),
+    })
+}

@@ -1,0 +1,297 @@
+//! What is written beside claims: records, their names and lists, and the queue.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::join_all;
+use oncegate_core::job::{self, Delivery, Job, Reached, Tries};
+use oncegate_core::{Answer, Command, State, Terms, Time, Token};
+use uuid::Uuid;
+
+use super::{LEASE, START, World, key, terms, workspace};
+use crate::{At, Change, Commit, Committed, Listing, Op, Place, Record};
+
+const MILLI: Duration = Duration::from_millis(1);
+
+fn record(number: u128, body: &str) -> Record {
+    Record {
+        workspace: workspace("default"),
+        kind: "thing",
+        id: Uuid::from_u128(number),
+        version: 1,
+        state: None,
+        body: Bytes::from(body.to_owned()),
+    }
+}
+
+fn named(record: Record, names: &[&str]) -> Change {
+    Change::Create { record, names: names.iter().map(|name| (*name).to_owned()).collect(), lists: vec![] }
+}
+
+fn at_name(name: &str) -> Place {
+    Place { workspace: workspace("default"), kind: "thing", at: At::Name(name.into()) }
+}
+
+fn job(number: u128, due_at: Time) -> Job {
+    Job {
+        workspace: workspace("default"),
+        id: Uuid::from_u128(number),
+        kind: "send".into(),
+        payload: Bytes::from_static(b"{}"),
+        state: job::State::Pending,
+        due_at,
+        token: Token(0),
+        lease_until: Time::LONG_AGO,
+        version: 1,
+        tried: 0,
+        tries: Tries { max: 3, pause: MILLI, pause_max: Duration::from_secs(5) },
+        delivery: Delivery::AtMostOnce,
+        reached: Reached::No,
+        created_at: START,
+        error: None,
+    }
+}
+
+impl World {
+    async fn change(&self, changes: Vec<Change>) -> Committed {
+        self.store.commit(Commit { ops: vec![], changes }).await.expect("the store is there")
+    }
+
+    async fn find(&self, place: Place) -> Option<Record> {
+        self.store.find(&[place]).await.expect("the store is there").value.remove(0)
+    }
+
+    async fn lease(&self, max: usize) -> (Vec<Job>, Option<Time>) {
+        let leased = self.store.lease_jobs(&["send".into()], max, LEASE).await.expect("the store is there").value;
+        (leased.jobs, leased.next_at)
+    }
+}
+
+pub async fn a_record_is_created_once_and_changed_only_from_its_last_version(world: World) {
+    let first = record(1, "{}");
+    assert!(world.change(vec![Change::create(first.clone())]).await.is_written());
+    assert_eq!(world.find(first.place()).await, Some(first.clone()));
+    assert_eq!(world.change(vec![Change::create(first.clone())]).await.conflict, Some(0), "its id is taken");
+    let second = Record { version: 2, state: Some("sent".into()), ..record(1, r#"{"a":1}"#) };
+    assert!(world.change(vec![Change::replace(second.clone())]).await.is_written());
+    assert_eq!(world.change(vec![Change::replace(second.clone())]).await.conflict, Some(0), "that is its version now");
+    let absent = Record { version: 2, ..record(2, "{}") };
+    assert_eq!(world.change(vec![Change::replace(absent)]).await.conflict, Some(0), "there is none");
+    assert_eq!(world.find(first.place()).await, Some(second));
+    let elsewhere = Place { workspace: workspace("other"), ..first.place() };
+    assert_eq!(world.find(elsewhere).await, None);
+    assert_eq!(world.find(Place { kind: "other", ..first.place() }).await, None);
+}
+
+pub async fn a_name_is_one_records_alone(world: World) {
+    assert!(world.change(vec![named(record(1, "1"), &["phone:1"])]).await.is_written());
+    assert_eq!(world.change(vec![named(record(2, "2"), &["email:2", "phone:1"])]).await.conflict, Some(0));
+    assert_eq!(world.find(at_name("email:2")).await, None, "nothing of a commit that did not stand");
+    assert!(world.change(vec![named(record(3, "3"), &["email:3"])]).await.is_written());
+    let more =
+        |name: &str| Change::Replace { record: Record { version: 2, ..record(1, "1+") }, names: vec![name.into()] };
+    assert_eq!(world.change(vec![more("email:3")]).await.conflict, Some(0), "another's");
+    assert!(world.change(vec![more("email:1")]).await.is_written());
+    for name in ["phone:1", "email:1"] {
+        assert_eq!(world.find(at_name(name)).await.map(|found| found.body), Some(Bytes::from_static(b"1+")));
+    }
+}
+
+pub async fn claims_and_changes_stand_or_fall_together(world: World) {
+    let claim = |part: &str, message: &str| Op {
+        key: key(part),
+        command: Command::Claim(Terms { outcome: Some(Bytes::from(message.to_owned())), ..terms() }),
+    };
+    let commit = |ops: Vec<Op>, changes: Vec<Change>| world.store.commit(Commit { ops, changes });
+    let changes = |number: u128| {
+        vec![
+            Change::create(record(number, "{}")),
+            named(record(number + 100, "{}"), &["one"]),
+            Change::Enqueue(job(number, START)),
+        ]
+    };
+    let first = commit(vec![claim("a", "1"), claim("b", "1")], changes(1)).await.expect("answers");
+    assert!(first.is_written());
+    // A change that does not find what it expects takes the claims with it.
+    let second = commit(vec![claim("c", "2")], changes(2)).await.expect("answers");
+    assert!(matches!(second.answers[..], [Answer::Won(_)]) && second.conflict == Some(1) && !second.is_written());
+    assert_eq!(world.read(&key("c")).await, None);
+    assert_eq!(world.find(record(2, "").place()).await, None);
+    // A claim that is another's takes the changes with it.
+    let changes = vec![Change::create(record(3, "{}")), Change::Enqueue(job(3, START))];
+    let third = commit(vec![claim("d", "3"), claim("a", "3")], changes).await.expect("answers");
+    assert!(!third.is_written() && third.conflict.is_none());
+    match &third.answers[1] {
+        Answer::Duplicate(claim) => assert_eq!((claim.state, claim.outcome.as_deref()), (State::Done, Some(&b"1"[..]))),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!((world.read(&key("d")).await, world.find(record(3, "").place()).await), (None, None));
+    assert_eq!(world.lease(10).await.0.len(), 1, "one job, of the one commit that stands");
+}
+
+pub async fn a_claim_settled_as_it_is_made_can_be_taken_back_by_its_maker_alone(world: World) {
+    let token = world.win_with(&key("a"), Terms { outcome: Some(Bytes::from_static(b"1")), ..terms() }).await;
+    let claim = world.read(&key("a")).await.expect("is there");
+    assert_eq!(
+        (claim.state, claim.settled_at, claim.outcome),
+        (State::Done, Some(START), Some(Bytes::from_static(b"1")))
+    );
+    let stale = Command::Retract { token: Token(token.0 - 1) };
+    assert!(matches!(world.apply(&key("a"), stale).await, Answer::Refused(_)));
+    assert!(matches!(world.apply(&key("a"), Command::Retract { token }).await, Answer::Applied(_)));
+    assert_eq!(world.read(&key("a")).await, None);
+    // Onto the record that it left, too.
+    world.win_with(&key("a"), Terms { outcome: Some(Bytes::from_static(b"2")), ..terms() }).await;
+    assert_eq!(world.read(&key("a")).await.and_then(|claim| claim.outcome), Some(Bytes::from_static(b"2")));
+}
+
+pub async fn lists_of_records_are_newest_first_filtered_and_paged(world: World) {
+    for number in 1..=9 {
+        let state = Some(if number % 2 == 0 { "sent" } else { "failed" }.to_owned());
+        let lists = if number % 3 == 0 { vec!["lead:3".to_owned()] } else { vec![] };
+        let record = Record { state, ..record(number, "{}") };
+        assert!(world.change(vec![Change::Create { record, names: vec![], lists }]).await.is_written());
+    }
+    let other = Record { workspace: workspace("other"), ..record(20, "{}") };
+    assert!(world.change(vec![Change::create(other)]).await.is_written());
+    let list = async |list: Option<&str>, state: Option<&str>, limit: usize, before: Option<u128>| {
+        let listing = Listing {
+            workspace: workspace("default"),
+            kind: "thing",
+            list: list.map(str::to_owned),
+            state: state.map(str::to_owned),
+            limit,
+            before: before.map(Uuid::from_u128),
+        };
+        let listed = world.store.list(listing).await.expect("the store is there");
+        let ids: Vec<u128> = listed.records.iter().map(|record| record.id.as_u128()).collect();
+        (ids, listed.next.map(|next| next.as_u128()))
+    };
+    assert_eq!(list(None, None, 4, None).await, (vec![9, 8, 7, 6], Some(6)));
+    assert_eq!(list(None, None, 5, Some(6)).await, (vec![5, 4, 3, 2, 1], None));
+    assert_eq!(list(None, Some("sent"), 9, None).await, (vec![8, 6, 4, 2], None));
+    assert_eq!(list(Some("lead:3"), None, 2, None).await, (vec![9, 6], Some(6)));
+    assert_eq!(list(Some("lead:3"), Some("failed"), 9, None).await, (vec![9, 3], None));
+    assert!(
+        world
+            .change(vec![Change::replace(Record { version: 2, state: Some("sent".into()), ..record(9, "{}") })])
+            .await
+            .is_written()
+    );
+    assert_eq!(list(Some("lead:3"), Some("sent"), 9, None).await, (vec![9, 6], None));
+    assert_eq!(list(None, Some("failed"), 1, None).await, (vec![7], Some(7)));
+}
+
+pub async fn a_job_keeps_every_field_and_is_leased_when_due_to_the_millisecond(world: World) {
+    let later = Job {
+        due_at: START + LEASE,
+        tried: 1,
+        token: Token(4),
+        delivery: Delivery::AtLeastOnce,
+        reached: Reached::Maybe,
+        error: Some("refused".into()),
+        payload: Bytes::from_static(b"\x00 any bytes"),
+        ..job(1, START)
+    };
+    assert!(world.change(vec![Change::Enqueue(later.clone())]).await.is_written());
+    assert_eq!(world.change(vec![Change::Enqueue(later.clone())]).await.conflict, Some(0), "it is there");
+    world.clock.set(START + LEASE.saturating_sub(MILLI));
+    assert_eq!(world.lease(10).await, (vec![], Some(START + LEASE)));
+    world.clock.set(START + LEASE);
+    let expected = Job {
+        state: job::State::Running,
+        token: Token(5),
+        tried: 2,
+        version: 2,
+        lease_until: START + LEASE + LEASE,
+        ..later
+    };
+    assert_eq!(world.lease(10).await, (vec![expected.clone()], Some(START + LEASE + LEASE)));
+    assert_eq!(world.lease(10).await, (vec![], Some(START + LEASE + LEASE)), "it has a worker");
+    let others = world.store.lease_jobs(&["other".into()], 10, LEASE).await.expect("answers").value;
+    assert!(others.jobs.is_empty() && others.next_at.is_none(), "jobs of another kind are for others");
+    world.clock.set(START + LEASE + LEASE);
+    let (again, _) = world.lease(10).await;
+    assert_eq!(
+        (again[0].token, again[0].version, again[0].error.as_deref()),
+        (Token(6), 3, Some("its worker was lost"))
+    );
+}
+
+pub async fn the_longest_overdue_are_leased_first_and_no_more_than_asked_for(world: World) {
+    for (number, seconds) in [(1, 30), (2, 10), (3, 20), (4, 40)] {
+        let due_at = START + Duration::from_secs(seconds);
+        assert!(world.change(vec![Change::Enqueue(job(number, due_at))]).await.is_written());
+    }
+    world.clock.set(START + Duration::from_secs(35));
+    let (jobs, next_at) = world.lease(2).await;
+    assert_eq!(jobs.iter().map(|job| job.id.as_u128()).collect::<Vec<_>>(), [2, 3]);
+    assert_eq!(next_at, Some(START + Duration::from_secs(30)), "the next is due already");
+    let (jobs, next_at) = world.lease(2).await;
+    assert_eq!((jobs.len(), next_at), (1, Some(START + Duration::from_secs(40))), "before any lease ends");
+}
+
+pub async fn a_worker_paused_past_its_lease_changes_nothing(world: World) {
+    let leased = async |number: u128| {
+        assert!(world.change(vec![Change::Enqueue(job(number, START))]).await.is_written());
+        world.lease(1).await.0.remove(0)
+    };
+    let requeue = |job: &Job| Change::Requeue {
+        job: Job { state: job::State::Pending, version: job.version + 1, due_at: START + LEASE * 9, ..job.clone() },
+        stands_until: job.stands_until(),
+    };
+    let (first, second, third) = (leased(1).await, leased(2).await, leased(3).await);
+    world.clock.set(START + LEASE.saturating_sub(MILLI));
+    let stale = Job { version: 1, ..second.clone() };
+    assert_eq!(world.change(vec![Change::Dequeue(stale)]).await.conflict, Some(0), "not the version that it is");
+    assert!(world.change(vec![requeue(&first), Change::Dequeue(second)]).await.is_written());
+    world.clock.set(START + LEASE);
+    let late = record(9, "{}");
+    for change in [requeue(&third), Change::Dequeue(third.clone())] {
+        let committed = world.change(vec![Change::create(late.clone()), change]).await;
+        assert_eq!(committed.conflict, Some(1), "its lease is over");
+    }
+    assert_eq!(world.find(late.place()).await, None);
+    let (again, next_at) = world.lease(10).await;
+    assert_eq!((again.len(), again[0].id, next_at), (1, third.id, Some(START + LEASE * 2)));
+    assert_eq!(world.change(vec![Change::Dequeue(third)]).await.conflict, Some(0), "another has it");
+}
+
+pub async fn of_many_who_create_the_same_thing_at_once_one_does(world: World) {
+    for round in 0..20_u128 {
+        let create = async |caller: u128| {
+            let number = round * 100 + caller;
+            let op = Op { key: key(&format!("{round}-{caller}")), command: Command::Claim(terms()) };
+            let changes =
+                vec![named(record(number, "{}"), &[&format!("round {round}")]), Change::Enqueue(job(number, START))];
+            world.store.commit(Commit { ops: vec![op], changes }).await.expect("answers").is_written()
+        };
+        let written = join_all((0..16).map(create)).await;
+        assert_eq!(written.into_iter().filter(|written| *written).count(), 1);
+    }
+    assert_eq!(world.lease(100).await.0.len(), 20);
+}
+
+pub async fn no_two_workers_lease_the_same_job(world: World) {
+    for number in 0..300 {
+        assert!(world.change(vec![Change::Enqueue(job(number, START))]).await.is_written());
+    }
+    let work = |store: std::sync::Arc<dyn crate::MainStore>| async move {
+        let mut mine = vec![];
+        loop {
+            let leased = store.lease_jobs(&["send".into()], 7, LEASE).await.expect("answers").value;
+            // Others may hold what there is at this moment; it is over when all have a worker.
+            if leased.jobs.is_empty() && leased.next_at.is_none_or(|next| next > START) {
+                return mine;
+            }
+            mine.extend(leased.jobs.iter().map(|job| job.id));
+        }
+    };
+    let workers: Vec<_> = (0..8).map(|_| tokio::spawn(work(world.store.clone()))).collect();
+    let mut all: Vec<Uuid> =
+        join_all(workers).await.into_iter().flat_map(|mine| mine.expect("does not panic")).collect();
+    assert_eq!(all.len(), 300);
+    all.sort();
+    all.dedup();
+    assert_eq!(all.len(), 300, "each once");
+}

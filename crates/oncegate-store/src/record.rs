@@ -1,0 +1,98 @@
+//! Records: documents that are kept beside claims, and changed together with them.
+//!
+//! A lead, a message, later an action or a saga's instance. What a record means is for whoever writes it; a store knows
+//! its place, its version, what it is called, and which lists it is in.
+
+use bytes::Bytes;
+use oncegate_core::WorkspaceName;
+use oncegate_core::job::Job;
+use uuid::Uuid;
+
+/// A document under an id. Ids grow with time (UUIDv7): lists are in the order of their making.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    pub workspace: WorkspaceName,
+    /// What it is: `lead`, `message`.
+    pub kind: &'static str,
+    pub id: Uuid,
+    /// 1, and one more with each change.
+    pub version: i64,
+    /// One word by which it can be listed.
+    pub state: Option<String>,
+    /// JSON.
+    pub body: Bytes,
+}
+
+impl Record {
+    pub fn place(&self) -> Place {
+        Place { workspace: self.workspace.clone(), kind: self.kind, at: At::Id(self.id) }
+    }
+}
+
+/// Where a record is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub workspace: WorkspaceName,
+    pub kind: &'static str,
+    pub at: At,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum At {
+    Id(Uuid),
+    /// One of its names, each of which is one record's alone.
+    Name(String),
+}
+
+/// A conditional write. The condition decides the race: where it does not hold, nothing of the commit is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Unless its id, or one of these names, is taken. It is in these lists for good.
+    Create { record: Record, names: Vec<String>, lists: Vec<String> },
+    /// Onto the version before it. These names, which nobody else has, are added to those that it has.
+    Replace { record: Record, names: Vec<String> },
+    /// Into the queue, unless there is a job with its id.
+    Enqueue(Job),
+    /// Onto the version before it, within the lease that it was decided under.
+    Requeue { job: Job, stands_until: oncegate_core::Time },
+    /// Out of the queue: this version of it, within its lease.
+    Dequeue(Job),
+}
+
+impl Change {
+    pub fn create(record: Record) -> Change {
+        Change::Create { record, names: vec![], lists: vec![] }
+    }
+
+    pub fn replace(record: Record) -> Change {
+        Change::Replace { record, names: vec![] }
+    }
+
+    /// How much it brings.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Change::Create { record, .. } | Change::Replace { record, .. } => record.body.len(),
+            Change::Enqueue(job) | Change::Requeue { job, .. } => job.payload.len(),
+            Change::Dequeue(_) => 0,
+        }
+    }
+}
+
+/// Which records to list, newest first.
+#[derive(Clone, Debug)]
+pub struct Listing {
+    pub workspace: WorkspaceName,
+    pub kind: &'static str,
+    pub list: Option<String>,
+    pub state: Option<String>,
+    pub limit: usize,
+    /// Those older than this one.
+    pub before: Option<Uuid>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Listed {
+    pub records: Vec<Record>,
+    /// There are more, older than this one.
+    pub next: Option<Uuid>,
+}
