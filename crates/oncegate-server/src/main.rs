@@ -3,14 +3,19 @@
 mod api;
 mod auth;
 mod bench;
+mod channels;
 mod cli;
 mod config;
+mod crash;
 mod log;
+mod messages;
 mod observe;
+mod outgoing;
 mod patience;
 mod problem;
 mod rate;
 mod serve;
+mod worker;
 
 use std::process::ExitCode;
 

@@ -30,6 +30,7 @@ pub fn install_metrics() -> PrometheusHandle {
         "oncegate_duplicate_guard_errors_total",
         "Effects let through unguarded, the store being away."
     );
+    metrics::describe_counter!(crate::messages::EVENTS, "What became of messages, by event.");
     metrics::describe_counter!("oncegate_log_lines_dropped_total", "Log lines that nobody read in time.");
     metrics::describe_counter!("oncegate_store_errors_total", "Operations that the store did not answer.");
     metrics::describe_counter!("oncegate_swept_claims_total", "Expired claims removed.");
@@ -57,6 +58,10 @@ impl Observer for Telemetry {
             }
             None => tracing::info!(event, workspace, guard, claimId = &*hex),
         }
+    }
+
+    fn counted(&self, decided: &Decided<'_>) {
+        self.count(&decided.key.guard, decided.answer);
     }
 
     fn store_failed(&self, key: &ClaimKey, error: &StoreError) {

@@ -58,6 +58,9 @@ kinds! {
     Fenced "fenced" 409 "No longer the owner",
         "Stop; claim again if the effect is still wanted.",
         "The token is outdated or was never given, the lease has ended, or the claim was settled otherwise. Whoever was paused past its lease is no longer the owner: what it writes is refused and changed nothing.";
+    IdempotencyKeyInFlight "idempotency-key-in-flight" 409 "The first request with this key is under way",
+        "Ask again after `Retry-After`: the answer of the first will be yours.",
+        "A request with this Idempotency-Key is being worked on, and was not finished within `[messages] wait`. Nothing was done by this one. If the server that worked on it has died, its answer is told from the message once its lease is over; it is never sent a second time.";
     NotUnknown "not-unknown" 409 "Only an unknown claim can be resolved",
         "Read the claim first: it may have settled meanwhile. To free a key, delete its claim.",
         "Resolving is for claims of which nobody can say whether their effect happened. This one is in another state.";
@@ -70,6 +73,9 @@ kinds! {
     FingerprintMismatch "fingerprint-mismatch" 422 "The key was used for something else",
         "Use a new key for a new request.",
         "A live claim under this key was made from a different fingerprint: the same key, but not the same request. Nothing was changed.";
+    IdempotencyKeyReused "idempotency-key-reused" 422 "The key was used with another body",
+        "Use a new Idempotency-Key for a new request; repeat a request byte for byte.",
+        "An Idempotency-Key stands for one request, in one workspace, on one path, for 24 hours from its first use. This body is not the one that it was first used with. Nothing was done.";
     RateLimited "rate-limited" 429 "Too many requests from this workspace",
         "Slow down; `Retry-After` says for how long. The rate is `[limits] rate`.",
         "The workspace is over its configured rate. Nothing was claimed.";

@@ -27,12 +27,15 @@ use tower::ServiceExt;
 
 use crate::api::{self, App, Bodies};
 use crate::auth::Keys;
+use crate::channels::Channels;
 use crate::cli::Failure;
 use crate::config::Config;
+use crate::messages::{self, Messages};
 use crate::observe::{self, REQUEST_SECONDS, Telemetry};
 use crate::patience::Patient;
 use crate::problem::Kind;
 use crate::rate::Rates;
+use crate::worker::Worker;
 
 /// How long a client may take to send its headers.
 const HEADERS_TIMEOUT: Duration = Duration::from_secs(10);
@@ -40,6 +43,8 @@ const HEADERS_TIMEOUT: Duration = Duration::from_secs(10);
 const CONNECTION_BUFFER_BYTES: usize = 64 * 1024;
 /// How long requests under way may take to finish once the server is told to stop.
 const STOP_GRACE: Duration = Duration::from_secs(8);
+/// And how long what they have begun may take that nobody waits for any more.
+const WORK_GRACE: Duration = Duration::from_millis(300);
 /// How long the store may take to be let go after that: all was answered, and counts are not worth more.
 const CLOSE_GRACE: Duration = Duration::from_millis(1500);
 /// How soon a key made or revoked elsewhere is noticed.
@@ -52,7 +57,11 @@ pub async fn serve(config: Config) -> Result<(), Failure> {
     allow_many_files(config.limits.connections);
     let store = crate::cli::open_store(&config).await?;
     warn_of_weaknesses(&*store).await;
-    let app = start(config, store, metrics).await?;
+    let guards = crate::cli::open_guards(&config).await?;
+    if let Some(guards) = &guards {
+        warn_of_weaknesses(&**guards).await;
+    }
+    let app = start(config, store, guards, metrics).await?;
     let listener = TcpListener::bind(app.config.listen).await.map_err(|error| {
         Failure::new(format!("cannot listen on {}: {error}", app.config.listen))
             .hint("oncegate serve --listen 127.0.0.1:0 takes a free port")
@@ -65,7 +74,14 @@ pub async fn serve(config: Config) -> Result<(), Failure> {
     let refresher = tokio::spawn(refresh(app.clone()));
     accept_until_stopped(listener, app.clone(), signals).await;
     refresher.abort();
-    if tokio::time::timeout(CLOSE_GRACE, app.ledger.close()).await.is_err() {
+    app.messages.worker.stop(WORK_GRACE).await;
+    let close = async {
+        app.messages.main.close().await;
+        if let Some(apart) = &app.messages.apart {
+            apart.close().await;
+        }
+    };
+    if tokio::time::timeout(CLOSE_GRACE, close).await.is_err() {
         tracing::warn!(event = "server.store_not_closed", after = ?CLOSE_GRACE);
     }
     tracing::info!(event = "server.stopped");
@@ -75,6 +91,7 @@ pub async fn serve(config: Config) -> Result<(), Failure> {
 async fn start(
     config: Config,
     store: Arc<dyn MainStore>,
+    guards: Option<Arc<dyn MainStore>>,
     metrics: metrics_exporter_prometheus::PrometheusHandle,
 ) -> Result<Arc<App>, Failure> {
     let keys = Keys::load(&*store, config.listen).await?;
@@ -86,12 +103,29 @@ async fn start(
         .hint("oncegate key create --workspace default"));
     }
     let rates = Rates::new(config.limits.rate.map_or(0, u64::from));
-    let ledger = Ledger::start(store.clone(), Arc::new(Telemetry::default()));
+    let telemetry = Arc::new(Telemetry::default());
+    let main = Arc::new(Ledger::start(store.clone(), telemetry.clone()));
+    let apart = guards.map(|guards| Arc::new(Ledger::start(guards, telemetry)));
+    let ledger = apart.clone().unwrap_or_else(|| main.clone());
+    let worker = Worker::new(store.clone(), config.messages.lease, config.messages.workers);
+    let messages = Arc::new(Messages {
+        config: config.messages.clone(),
+        store_parts: config.privacy.store_parts,
+        store_outcome_body: config.privacy.store_outcome_body,
+        store: store.clone(),
+        main,
+        apart,
+        channels: Channels::open(&config).map_err(Failure::new)?,
+        worker: worker.clone(),
+        over: Default::default(),
+    });
+    tokio::spawn(worker.keep_leasing(messages::JOB, messages.clone()));
     Ok(Arc::new(App {
         config,
         keys,
         store,
         ledger,
+        messages,
         metrics,
         rates,
         bodies: Bodies::default(),
@@ -116,8 +150,8 @@ fn announce(config: &Config, address: SocketAddr) {
     eprintln!("oncegate {} listens on http://{address}", env!("CARGO_PKG_VERSION"));
     eprintln!("  store  {}", config.store);
     eprintln!(
-        "  try    curl -s http://{address}/api/claims -H 'content-type: application/json' \
-         -d '{{\"guard\":\"demo\",\"key\":[\"order 17\"]}}'"
+        "  try    curl -s http://{address}/api/messages -H 'content-type: application/json' \
+         -d '{{\"recipientPhone\":\"+15550100\",\"message\":\"Your table is ready.\"}}'"
     );
 }
 
@@ -172,6 +206,7 @@ async fn accept_until_stopped(listener: TcpListener, app: Arc<App>, mut signals:
     tracing::info!(event = "server.stopping");
     drop(listener);
     app.stopping.store(true, Ordering::SeqCst);
+    app.messages.main.stop_waiting();
     app.ledger.stop_waiting();
     if tokio::time::timeout(STOP_GRACE, connections.graceful.shutdown()).await.is_err() {
         tracing::warn!(event = "server.connections_cut", after = ?STOP_GRACE);

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use oncegate_core::{GuardName, InvalidName, Policy, WorkspaceName};
-use oncegate_store::{MainStore, MemoryStore, Migration, Store, StoreError};
+use oncegate_store::{Clock, MainStore, MemoryStore, Migration, Store, StoreError, SystemClock};
 
 use crate::guard::{Guard, GuardError};
 use crate::ledger::{Ledger, Observer};
@@ -63,13 +63,23 @@ impl FromStr for StoreUrl {
 impl StoreUrl {
     /// Opens the store and brings its schema up to date.
     pub async fn open(&self) -> Result<Arc<dyn MainStore>, OpenError> {
+        self.open_with(None).await
+    }
+
+    /// The same, on a clock that a test has brought.
+    pub async fn open_with(&self, clock: Option<Arc<dyn Clock>>) -> Result<Arc<dyn MainStore>, OpenError> {
+        let or_system = |clock: Option<Arc<dyn Clock>>| clock.unwrap_or_else(|| Arc::new(SystemClock));
         match self {
-            StoreUrl::Memory => Ok(Arc::new(MemoryStore::default())),
+            StoreUrl::Memory => Ok(Arc::new(MemoryStore::with_clock(or_system(clock)))),
             #[cfg(feature = "sqlite")]
-            StoreUrl::Sqlite(file) => Ok(Arc::new(oncegate_sqlite::SqliteStore::open(file, Default::default())?)),
+            StoreUrl::Sqlite(file) => {
+                let options = oncegate_sqlite::Options { clock: or_system(clock), ..Default::default() };
+                Ok(Arc::new(oncegate_sqlite::SqliteStore::open(file, options)?))
+            }
             #[cfg(feature = "postgres")]
             StoreUrl::Postgres(url) => {
-                Ok(Arc::new(oncegate_postgres::PostgresStore::open(url, Default::default()).await?))
+                let options = oncegate_postgres::Options { clock, ..Default::default() };
+                Ok(Arc::new(oncegate_postgres::PostgresStore::open(url, options).await?))
             }
             #[cfg(not(feature = "sqlite"))]
             StoreUrl::Sqlite(_) => Err(OpenError::NotBuilt("sqlite")),

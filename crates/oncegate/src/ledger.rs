@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use oncegate_core::limits::WAIT_MAX;
 use oncegate_core::{Answer, Claim, ClaimKey, Command, Terms, Time};
-use oncegate_store::{Commit, Op, Reading, Store, StoreError, Waiters};
+use oncegate_store::{Commit, Committed, Op, Reading, Store, StoreError, Waiter, Waiters};
 use tokio::time::Instant;
 
 use crate::duplicates::Duplicates;
@@ -18,6 +18,8 @@ use crate::sweeper::Sweeper;
 /// Hears of what the ledger does. Called on the caller's task: be quick.
 pub trait Observer: Send + Sync + 'static {
     fn decided(&self, _decided: &Decided<'_>) {}
+    /// One of several in a commit: whoever made the commit says what it was about.
+    fn counted(&self, _decided: &Decided<'_>) {}
     fn store_failed(&self, _key: &ClaimKey, _error: &StoreError) {}
     fn swept(&self, _claims: usize) {}
 }
@@ -95,6 +97,49 @@ impl Ledger {
         answered.collect()
     }
 
+    /// Writes claims and what goes with them, all or nothing.
+    pub async fn commit(&self, commit: Commit) -> Result<Committed, StoreError> {
+        let ops = commit.ops.clone();
+        let committed = self.store.commit(commit).await.inspect_err(|error| {
+            ops.iter().for_each(|op| self.observer.store_failed(&op.key, error));
+        })?;
+        for (op, answer) in ops.iter().zip(&committed.answers) {
+            let (key, command, now) = (&op.key, &op.command, committed.now);
+            if let Some(met) = answer.met() {
+                self.count_duplicate(met, now);
+            }
+            if committed.is_written() || answer.met().is_some() {
+                self.observer.counted(&Decided { key, command, answer, now, waited: false });
+            }
+        }
+        Ok(committed)
+    }
+
+    /// Somebody met a claim.
+    pub fn count_duplicate(&self, met: &Claim, now: Time) {
+        self.duplicates.count(met, now);
+    }
+
+    /// The claim under a key, when nobody is at work on it any more, or as it stands after `wait`.
+    pub async fn await_settled(&self, key: &ClaimKey, wait: Duration) -> Result<Reading<Option<Claim>>, StoreError> {
+        let at_work = |reading: &Reading<Option<Claim>>| {
+            reading.value.as_ref().is_some_and(|claim| claim.owner_is_alive(reading.now))
+        };
+        let reading = self.read(key).await?;
+        if wait.is_zero() || !at_work(&reading) {
+            return Ok(reading);
+        }
+        let mut waiting = self.wait_for(key, wait);
+        loop {
+            self.expect_wake(key).await?;
+            let reading = self.read(key).await?;
+            match reading.value.as_ref().filter(|_| at_work(&reading)) {
+                Some(claim) if waiting.sleep(claim.lease_until.since(reading.now)).await => {}
+                _ => return Ok(reading),
+            }
+        }
+    }
+
     /// An owner's or a person's verb.
     pub async fn apply(&self, key: &ClaimKey, command: Command) -> Result<Reading<Answer>, StoreError> {
         let reading = self.ask(key, &command).await?;
@@ -128,20 +173,24 @@ impl Ledger {
         command: &Command,
         wait: Duration,
     ) -> Result<Reading<Answer>, StoreError> {
-        let deadline = Instant::now() + wait.min(WAIT_MAX);
-        let mut waiter = self.waiters.register(&key.workspace, key.id);
+        let mut waiting = self.wait_for(key, wait);
         loop {
-            self.store.expect_wake(key).await.inspect_err(|error| self.observer.store_failed(key, error))?;
+            self.expect_wake(key).await?;
             let reading = self.ask(key, command).await?;
-            let Answer::InFlight(claim) = &reading.value else { return Ok(reading) };
-            if Instant::now() >= deadline || self.leaving.load(Ordering::SeqCst) {
-                return Ok(reading);
+            match &reading.value {
+                Answer::InFlight(claim) if waiting.sleep(claim.lease_until.since(reading.now)).await => {}
+                _ => return Ok(reading),
             }
-            let lease_left = claim.lease_until.since(reading.now);
-            let until = deadline.min(Instant::now() + lease_left);
-            // Whichever it is, the next look decides.
-            let _ = tokio::time::timeout_at(until, waiter.woken()).await;
         }
+    }
+
+    fn wait_for(&self, key: &ClaimKey, wait: Duration) -> Waiting<'_> {
+        let waiter = self.waiters.register(&key.workspace, key.id);
+        Waiting { waiter, deadline: Instant::now() + wait.min(WAIT_MAX), leaving: &self.leaving }
+    }
+
+    async fn expect_wake(&self, key: &ClaimKey) -> Result<(), StoreError> {
+        self.store.expect_wake(key).await.inspect_err(|error| self.observer.store_failed(key, error))
     }
 
     async fn ask(&self, key: &ClaimKey, command: &Command) -> Result<Reading<Answer>, StoreError> {
@@ -165,5 +214,25 @@ impl Ledger {
 
     fn tell(&self, key: &ClaimKey, command: &Command, reading: &Reading<Answer>, waited: bool) {
         self.observer.decided(&Decided { key, command, answer: &reading.value, now: reading.now, waited });
+    }
+}
+
+/// Somebody who waits for a claim to settle.
+struct Waiting<'a> {
+    waiter: Waiter,
+    deadline: Instant,
+    leaving: &'a AtomicBool,
+}
+
+impl Waiting<'_> {
+    /// Sleeps until there is reason to look again. False: the wait is over.
+    async fn sleep(&mut self, lease_left: Duration) -> bool {
+        if Instant::now() >= self.deadline || self.leaving.load(Ordering::SeqCst) {
+            return false;
+        }
+        let until = self.deadline.min(Instant::now() + lease_left);
+        // Whichever it is, the next look decides.
+        let _ = tokio::time::timeout_at(until, self.waiter.woken()).await;
+        true
     }
 }

@@ -28,6 +28,7 @@
 mod duplicates;
 mod gate;
 mod guard;
+mod idempotency;
 mod key;
 #[cfg(feature = "tower")]
 pub mod layer;
@@ -37,6 +38,7 @@ mod sweeper;
 
 pub use gate::{Gate, OpenError, StoreUrl};
 pub use guard::{Claimed, Guard, GuardError, Owner, OwnerError};
+pub use idempotency::{WRONG_KEY, idempotency_key};
 pub use key::{Part, parts};
 pub use ledger::{Decided, Ledger, Observer};
 pub use oncegate_core::{

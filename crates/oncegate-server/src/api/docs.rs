@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use utoipa::OpenApi;
 
 use super::extract::Named;
-use super::{Nearby, claims, health};
+use super::{Nearby, claims, health, leads, messages};
 use crate::problem::{Kind, Problem};
 
 #[derive(OpenApi)]
@@ -19,9 +19,10 @@ use crate::problem::{Kind, Problem};
     paths(
         claims::create, claims::batch::batch, claims::find, claims::list, claims::show, claims::forget, claims::renew,
         claims::settle, claims::fail, claims::release, claims::resolve,
+        messages::create, messages::list, messages::show, leads::create, leads::list, leads::show, leads::show_thread,
         health::healthz, health::readyz, health::metrics
     ),
-    tags((name = "claims"), (name = "health"))
+    tags((name = "messages"), (name = "leads"), (name = "claims"), (name = "health"))
 )]
 struct Api;
 

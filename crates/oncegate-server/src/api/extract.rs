@@ -72,7 +72,22 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for WithOutcome<T> {
     }
 }
 
+/// A body that is declared as JSON, as it came.
+pub struct RawJson(pub Bytes);
+
+impl FromRequest<Arc<App>> for RawJson {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Problem> {
+        json_bytes(request, app, app.config.limits.body_bytes).await.map(RawJson)
+    }
+}
+
 async fn json<T: DeserializeOwned>(request: Request, app: &App, limit: usize) -> Result<T, Problem> {
+    parse(&json_bytes(request, app, limit).await?)
+}
+
+async fn json_bytes(request: Request, app: &App, limit: usize) -> Result<Bytes, Problem> {
     let declared = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     if !declared.is_some_and(is_json) {
         return Err(Kind::UnsupportedMediaType.because(match declared {
@@ -80,7 +95,7 @@ async fn json<T: DeserializeOwned>(request: Request, app: &App, limit: usize) ->
             None => "the request has no content type; it should be application/json".into(),
         }));
     }
-    parse(&body(request, &app.bodies, limit).await?)
+    body(request, &app.bodies, limit).await
 }
 
 fn is_json(content_type: &str) -> bool {
@@ -113,7 +128,7 @@ async fn body(request: Request, bodies: &Bodies, limit: usize) -> Result<Bytes, 
     }
 }
 
-fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
+pub fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
     if depth_exceeds(body, JSON_DEPTH_MAX) {
         return Err(Kind::InvalidRequest.because(format!("the JSON is nested over {JSON_DEPTH_MAX} deep")));
     }

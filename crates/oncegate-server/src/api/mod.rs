@@ -4,6 +4,9 @@ mod claims;
 mod docs;
 mod extract;
 mod health;
+mod leads;
+mod messages;
+mod page;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -19,10 +22,11 @@ use oncegate::Ledger;
 use oncegate::store::MainStore;
 
 pub use claims::{ClaimView, PageView, parse_cursor};
-pub use extract::Bodies;
+pub use extract::{Bodies, parse as read_json};
 
 use crate::auth::{Caller, Keys};
 use crate::config::Config;
+use crate::messages::Messages;
 use crate::problem::{Kind, Problem};
 use crate::rate::Rates;
 
@@ -31,7 +35,9 @@ pub struct App {
     pub config: Config,
     pub keys: Keys,
     pub store: Arc<dyn MainStore>,
-    pub ledger: Ledger,
+    /// Over the store that claims are kept in.
+    pub ledger: Arc<Ledger>,
+    pub messages: Arc<Messages>,
     pub metrics: PrometheusHandle,
     pub rates: Rates,
     pub bodies: Bodies,
@@ -50,6 +56,11 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/api/claims/{id}/fail", post(claims::fail))
         .route("/api/claims/{id}/release", post(claims::release))
         .route("/api/claims/{id}/resolve", post(claims::resolve))
+        .route("/api/leads", get(leads::list).post(leads::create))
+        .route("/api/leads/{id}", get(leads::show))
+        .route("/api/messages", get(messages::list).post(messages::create))
+        .route("/api/messages/{id}", get(messages::show))
+        .route("/api/threads/{id}", get(leads::show_thread))
         .route("/", get(docs::home))
         .route("/docs", get(docs::reference))
         .route("/healthz", get(health::healthz))

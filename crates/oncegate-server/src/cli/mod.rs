@@ -198,7 +198,15 @@ fn load(settings: Settings, listen: Option<String>) -> Result<Loaded, Failure> {
 
 /// The store that the configuration names.
 pub async fn open_store(config: &Config) -> Result<Arc<dyn MainStore>, Failure> {
-    Ok(config.store.expose().parse::<StoreUrl>()?.open().await?)
+    Ok(config.store.expose().parse::<StoreUrl>()?.open_with(crate::crash::clock()).await?)
+}
+
+/// The store that claims are kept in, if it is another one.
+pub async fn open_guards(config: &Config) -> Result<Option<Arc<dyn MainStore>>, Failure> {
+    match &config.guard_store {
+        Some(url) => Ok(Some(url.expose().parse::<StoreUrl>()?.open_with(crate::crash::clock()).await?)),
+        None => Ok(None),
+    }
 }
 
 /// The same, for commands that have nothing to do on a store that is not there: a mistyped name makes no file.

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use oncegate_core::{GuardName, Lost, OnFailure, OnStoreError, Policy};
 
 use super::error::ConfigError;
 use super::layers::{Entry, Layers, Origin};
 use super::path::KeyPath;
 use super::secret_url::SecretUrl;
-use super::typed::{Claims, Config, Limits, Log, LogFormat, LogLevel, Privacy};
+use super::typed::{Claims, Config, Limits, Log, LogFormat, LogLevel, Messages, Mode, Outgoing, Privacy};
 use super::units::show_duration;
 use super::value::Value;
 
@@ -19,10 +20,13 @@ pub fn build(layers: &Layers) -> Config {
     let top = Table { layers, own: KeyPath::default(), general: KeyPath::default() };
     let limits = Table { own: KeyPath::of(&["limits"]), ..top.clone() };
     let privacy = Table { own: KeyPath::of(&["privacy"]), ..top.clone() };
+    let outgoing = Table { own: KeyPath::of(&["outgoing"]), ..top.clone() };
     let log = Table { own: KeyPath::of(&["log"]), ..top.clone() };
     Config {
         listen: top.address("listen"),
         store: SecretUrl(top.text("store").to_owned()),
+        guard_store: top.maybe_text("guard_store").map(|url| SecretUrl(url.to_owned())),
+        data_dir: top.text("data_dir").into(),
         limits: Limits {
             body_bytes: limits.count("body"),
             connections: limits.count("connections"),
@@ -32,7 +36,12 @@ pub fn build(layers: &Layers) -> Config {
             policy: claims_table(layers).policy(),
             guards: guard_tables(layers).map(|(guard, table)| (guard, table.policy())).collect::<BTreeMap<_, _>>(),
         },
-        privacy: Privacy { store_outcome_body: privacy.flag("store_outcome_body") },
+        outgoing: Outgoing { allow: outgoing.networks("allow"), timeout: outgoing.span("timeout") },
+        messages: messages_table(layers).messages(),
+        privacy: Privacy {
+            store_parts: privacy.flag("store_parts"),
+            store_outcome_body: privacy.flag("store_outcome_body"),
+        },
         log: Log { format: log.log_format(), level: log.log_level() },
     }
 }
@@ -41,6 +50,23 @@ pub fn build(layers: &Layers) -> Config {
 pub fn check_relations(layers: &Layers, errors: &mut Vec<ConfigError>) {
     errors.extend(claims_table(layers).lease_fits().err());
     errors.extend(guard_tables(layers).filter_map(|(_, table)| table.lease_fits().err()));
+    errors.extend(messages_table(layers).lease_fits().err());
+    for (_, table) in channel_tables(layers) {
+        errors.extend(table.channel().err());
+    }
+}
+
+fn messages_table(layers: &Layers) -> Table<'_> {
+    let messages = KeyPath::of(&["messages"]);
+    Table { layers, own: messages.clone(), general: messages }
+}
+
+/// What a channel does not say of outgoing calls is taken from `outgoing`.
+pub(super) fn channel_tables(layers: &Layers) -> impl Iterator<Item = (String, Table<'_>)> {
+    let channels = KeyPath::of(&["messages", "channel"]);
+    layers.names_in(&channels).into_iter().map(move |name| {
+        (name.to_owned(), Table { layers, own: channels.child(name), general: KeyPath::of(&["outgoing"]) })
+    })
 }
 
 fn claims_table(layers: &Layers) -> Table<'_> {
@@ -58,13 +84,66 @@ fn guard_tables(layers: &Layers) -> impl Iterator<Item = (GuardName, Table<'_>)>
 
 /// A table of the configuration; what it leaves out is taken from a more general one.
 #[derive(Clone)]
-struct Table<'a> {
-    layers: &'a Layers,
-    own: KeyPath,
-    general: KeyPath,
+pub(super) struct Table<'a> {
+    pub layers: &'a Layers,
+    pub own: KeyPath,
+    pub general: KeyPath,
 }
 
 impl<'a> Table<'a> {
+    fn messages(&self) -> Messages {
+        let channel = |(name, table): (String, Table<'a>)| {
+            (name, table.channel().expect("what goes together was checked before"))
+        };
+        Messages {
+            mode: match self.text("mode") {
+                "observe" => Mode::Observe,
+                "off" => Mode::Off,
+                _ => Mode::Enforce,
+            },
+            window: self.span("window"),
+            wait: self.span("wait"),
+            send_wait: self.span("send_wait"),
+            idempotency_window: self.span("idempotency_window"),
+            failed: match self.text("failed") {
+                "hold" => OnFailure::Keep,
+                _ => OnFailure::Release,
+            },
+            store_error: self.store_error(),
+            lease: self.span("lease"),
+            workers: self.count("workers"),
+            channels: channel_tables(self.layers).map(channel).collect(),
+        }
+    }
+
+    fn store_error(&self) -> OnStoreError {
+        match self.text("store_error") {
+            "open" => OnStoreError::Open,
+            _ => OnStoreError::Closed,
+        }
+    }
+
+    pub fn maybe_text(&self, name: &str) -> Option<&'a str> {
+        match &self.layers.get(&self.own.child(name))?.value {
+            Value::Text(text) => Some(text),
+            _ => unreachable!("{name} is text by the table of settings"),
+        }
+    }
+
+    pub fn maybe_flag(&self, name: &str) -> Option<bool> {
+        match self.layers.get(&self.own.child(name))?.value {
+            Value::Bool(flag) => Some(flag),
+            _ => unreachable!("{name} is true or false by the table of settings"),
+        }
+    }
+
+    pub fn networks(&self, name: &str) -> Vec<IpNet> {
+        match &self.entry(name).value {
+            Value::Networks(networks) => networks.clone(),
+            _ => unreachable!("{name} is a list of networks by the table of settings"),
+        }
+    }
+
     fn policy(&self) -> Policy {
         Policy {
             window: self.span("window"),
@@ -74,10 +153,7 @@ impl<'a> Table<'a> {
                 _ => Lost::TakeOver,
             },
             on_failure: OnFailure::default(),
-            on_store_error: match self.text("store_error") {
-                "open" => OnStoreError::Open,
-                _ => OnStoreError::Closed,
-            },
+            on_store_error: self.store_error(),
             // The general switch is with the others of its kind.
             store_parts: Table { general: KeyPath::of(&["privacy"]), ..self.clone() }.flag("store_parts"),
         }
@@ -131,7 +207,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    fn span(&self, name: &str) -> Duration {
+    pub fn span(&self, name: &str) -> Duration {
         match self.entry(name).value {
             Value::Duration(span) => span,
             _ => unreachable!("{name} is a duration by the table of settings"),

@@ -137,7 +137,7 @@ pub fn unknown_key(at: impl ToString, path: &KeyPath) -> ConfigError {
     ConfigError::new(at, format!("there is no setting `{path}`"), settings::suggest(path))
 }
 
-/// A name that the user chose has to be a guard's, as yet.
+/// A name that the user chose, of a guard or a channel.
 pub fn check_name(at: impl ToString, name: &str) -> Result<(), ConfigError> {
     match GuardName::new(name) {
         Ok(_) => Ok(()),

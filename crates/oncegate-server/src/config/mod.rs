@@ -6,6 +6,7 @@
 //! what is shown.
 
 mod build;
+mod channel;
 mod env;
 mod error;
 mod file;
@@ -24,7 +25,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 pub use error::ConfigError;
-pub use typed::{Config, Log, LogFormat, LogLevel};
+pub use typed::{Channel, ChannelKind, Config, Log, LogFormat, LogLevel, Messages, Mode};
 
 use layers::Layers;
 

@@ -3,7 +3,9 @@
 //! A new setting is a line here and a field of [`Config`](super::Config). A segment `*`
 //! stands for a name that the user chooses.
 
-use oncegate_core::limits::{LEASE_MAX, SPAN_MIN, WINDOW_MAX};
+use std::time::Duration;
+
+use oncegate_core::limits::{LEASE_MAX, SPAN_MIN, WAIT_MAX, WINDOW_MAX};
 
 use super::error::nearest;
 use super::path::KeyPath;
@@ -34,6 +36,12 @@ const WINDOW: Kind = Kind::Duration { min: SPAN_MIN, max: WINDOW_MAX };
 const LEASE: Kind = Kind::Duration { min: SPAN_MIN, max: LEASE_MAX };
 const LOST: Kind = Kind::Choice(&["take_over", "hold"]);
 const STORE_ERROR: Kind = Kind::Choice(&["closed", "open"]);
+const WAIT: Kind = Kind::Duration { min: Duration::ZERO, max: WAIT_MAX };
+const TIMEOUT: Kind = Kind::Duration { min: Duration::from_millis(100), max: Duration::from_secs(600) };
+const WORKERS: Kind = Kind::Integer { min: 1, max: 100_000 };
+const MODE: Kind = Kind::Choice(&["enforce", "observe", "off"]);
+const FAILED: Kind = Kind::Choice(&["release", "hold"]);
+const CHANNEL: Kind = Kind::Choice(&["http", "smtp", "log"]);
 const LOG_FORMAT: Kind = Kind::Choice(&["json", "pretty"]);
 const LOG_LEVEL: Kind = Kind::Choice(&["error", "warn", "info", "debug", "trace"]);
 
@@ -52,11 +60,16 @@ pub static SETTINGS: &[Setting] = &[
         secret: true,
         ..setting("store", Kind::StoreUrl, "sqlite:oncegate-data/oncegate.db", "where everything is kept")
     },
+    Setting {
+        secret: true,
+        default: None,
+        ..setting("guard_store", Kind::StoreUrl, "", "where claims are kept, if not in `store`")
+    },
     setting(
         "data_dir",
         Kind::Text,
         "oncegate-data",
-        "the folder of the embedded store, where `store` does not say otherwise",
+        "the folder of the embedded store, where `store` does not say otherwise, and of `sends.jsonl`",
     ),
     setting("limits.body", BODY, "1MiB", "the largest request body"),
     setting("limits.connections", CONNECTIONS, "10000", "connections at once"),
@@ -70,6 +83,33 @@ pub static SETTINGS: &[Setting] = &[
     override_of("claims.guard.*.lost", LOST, "the same, for one guard"),
     override_of("claims.guard.*.store_error", STORE_ERROR, "the same, for one guard"),
     override_of("claims.guard.*.store_parts", Kind::Bool, "privacy.store_parts, for one guard"),
+    setting("outgoing.allow", Kind::Networks, "", "addresses to call although they are private, loopback or the like"),
+    setting("outgoing.timeout", TIMEOUT, "10s", "how long a call may take"),
+    setting("messages.mode", MODE, "enforce", "whether duplicates are stopped, only reported, or not looked for"),
+    setting("messages.window", WINDOW, "15m", "how long the same message is a duplicate"),
+    setting("messages.wait", WAIT, "3s", "how long a duplicate waits for a request that is still under way"),
+    setting("messages.send_wait", WAIT, "10s", "how long a request waits for its send"),
+    setting("messages.idempotency_window", WINDOW, "24h", "how long an Idempotency-Key stands"),
+    setting("messages.failed", FAILED, "release", "what a send that surely failed leaves to the next identical one"),
+    setting("messages.store_error", STORE_ERROR, "open", "what to do when the guard store is away"),
+    setting("messages.lease", LEASE, "30s", "how long a sender may be silent before it counts as dead"),
+    setting("messages.workers", WORKERS, "256", "sends at once"),
+    override_of("messages.channel.*.kind", CHANNEL, "how the channel sends; log, if it is left out"),
+    override_of("messages.channel.*.url", Kind::Text, "of the provider (http, https), or the server (smtp, smtps)"),
+    override_of("messages.channel.*.honours_key", Kind::Bool, "the provider takes one Idempotency-Key once"),
+    override_of("messages.channel.*.timeout", TIMEOUT, "outgoing.timeout, for one channel"),
+    override_of("messages.channel.*.authorization_file", Kind::Text, "http: a file with the Authorization header"),
+    override_of("messages.channel.*.from", Kind::Text, "smtp: the sender"),
+    override_of("messages.channel.*.subject", Kind::Text, "smtp: the subject; the first line, if it is left out"),
+    override_of("messages.channel.*.username", Kind::Text, "smtp: who signs in"),
+    override_of("messages.channel.*.password_file", Kind::Text, "smtp: a file with the password"),
+    override_of("messages.channel.*.fields.id", Kind::Text, "http: what the provider calls it"),
+    override_of("messages.channel.*.fields.channel", Kind::Text, "http: what the provider calls it"),
+    override_of("messages.channel.*.fields.recipientPhone", Kind::Text, "http: what the provider calls it"),
+    override_of("messages.channel.*.fields.recipientEmail", Kind::Text, "http: what the provider calls it"),
+    override_of("messages.channel.*.fields.message", Kind::Text, "http: what the provider calls it"),
+    override_of("messages.channel.*.fields.attachments", Kind::Text, "http: what the provider calls it"),
+    override_of("messages.channel.*.fields.metadata", Kind::Text, "http: what the provider calls it"),
     setting("privacy.store_parts", Kind::Bool, "false", "whether the parts of a key are kept with its claim"),
     setting("privacy.store_outcome_body", Kind::Bool, "true", "whether the body of an outcome is kept"),
     setting("log.format", LOG_FORMAT, "json", "how log lines are written"),

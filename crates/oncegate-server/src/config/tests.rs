@@ -66,7 +66,7 @@ fn without_anything_the_defaults_hold() {
     assert_eq!(config.store.expose(), "sqlite:oncegate-data/oncegate.db");
     assert_eq!(config.limits, Limits { body_bytes: 1 << 20, connections: 10_000, rate: None });
     assert_eq!(*config.policy(&guard("any")), Policy::default());
-    assert_eq!(config.privacy, Privacy { store_outcome_body: true });
+    assert_eq!(config.privacy, Privacy { store_parts: false, store_outcome_body: true });
     assert_eq!(config.log, Log { format: LogFormat::Json, level: LogLevel::Info });
 }
 

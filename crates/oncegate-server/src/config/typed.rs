@@ -2,8 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
 
-use oncegate_core::{GuardName, Policy};
+use ipnet::IpNet;
+use oncegate_core::{GuardName, OnFailure, OnStoreError, Policy};
+use url::Url;
 
 use super::secret_url::SecretUrl;
 
@@ -11,8 +15,13 @@ use super::secret_url::SecretUrl;
 pub struct Config {
     pub listen: SocketAddr,
     pub store: SecretUrl,
+    /// Where claims are kept, if not in `store`.
+    pub guard_store: Option<SecretUrl>,
+    pub data_dir: PathBuf,
     pub limits: Limits,
     pub claims: Claims,
+    pub outgoing: Outgoing,
+    pub messages: Messages,
     pub privacy: Privacy,
     pub log: Log,
 }
@@ -33,7 +42,65 @@ pub struct Claims {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outgoing {
+    pub allow: Vec<IpNet>,
+    pub timeout: Duration,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Messages {
+    pub mode: Mode,
+    pub window: Duration,
+    pub wait: Duration,
+    pub send_wait: Duration,
+    pub idempotency_window: Duration,
+    pub failed: OnFailure,
+    pub store_error: OnStoreError,
+    pub lease: Duration,
+    pub workers: usize,
+    /// A channel that is not here writes to the log of sends.
+    pub channels: BTreeMap<String, Channel>,
+}
+
+/// What becomes of duplicates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    Enforce,
+    /// They are let through, and reported.
+    Observe,
+    Off,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Channel {
+    pub kind: ChannelKind,
+    /// The provider takes one Idempotency-Key once, so what may have arrived may be sent again.
+    pub honours_key: bool,
+    pub timeout: Duration,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ChannelKind {
+    Log,
+    Http {
+        url: Url,
+        authorization_file: Option<PathBuf>,
+        /// What the provider calls a field, where it does not call it as we do.
+        fields: BTreeMap<String, String>,
+    },
+    Smtp {
+        url: Url,
+        from: String,
+        subject: Option<String>,
+        username: Option<String>,
+        password_file: Option<PathBuf>,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Privacy {
+    /// Whether the parts of keys are kept, of guards that do not say otherwise.
+    pub store_parts: bool,
     pub store_outcome_body: bool,
 }
 

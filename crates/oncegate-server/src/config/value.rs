@@ -1,8 +1,9 @@
 //! Values: what kinds there are, and how each is read from TOML and from text.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use ipnet::IpNet;
 use toml_edit::Item;
 
 use super::error::{Fault, nearest};
@@ -14,9 +15,20 @@ pub enum Kind {
     Address,
     Bool,
     Choice(&'static [&'static str]),
-    Duration { min: Duration, max: Duration },
-    Integer { min: u64, max: u64 },
-    Size { min: u64, max: u64 },
+    Duration {
+        min: Duration,
+        max: Duration,
+    },
+    Integer {
+        min: u64,
+        max: u64,
+    },
+    Size {
+        min: u64,
+        max: u64,
+    },
+    /// A list of them.
+    Networks,
     StoreUrl,
     Text,
 }
@@ -27,6 +39,7 @@ pub enum Value {
     Bool(bool),
     Duration(Duration),
     Integer(u64),
+    Networks(Vec<IpNet>),
     Size(u64),
     /// Also a choice, by its name, and a store's URL.
     Text(String),
@@ -43,6 +56,11 @@ impl Kind {
                 Some(number) => self.read_text(&number.to_string()),
                 None => Err(wrong_type()),
             },
+            (Kind::Networks, _) => {
+                let networks = item.as_array().ok_or_else(wrong_type)?.iter();
+                let texts = networks.map(|network| network.as_str().ok_or_else(wrong_type));
+                self.read_text(&texts.collect::<Result<Vec<_>, _>>()?.join(","))
+            }
             (Kind::Size { .. }, _) if item.is_integer() => {
                 self.read_text(&item.as_integer().map(|bytes| bytes.to_string()).unwrap_or_default())
             }
@@ -75,6 +93,7 @@ impl Kind {
                 within(bytes, min, max, show_size)?;
                 Value::Size(bytes)
             }
+            Kind::Networks => Value::Networks(networks(text).ok_or_else(not_one)?),
             Kind::StoreUrl => Value::Text(store_url(text)?),
             Kind::Text if text.is_empty() => return Err(Fault::new("is empty", "leave it out to get its default")),
             Kind::Text => Value::Text(text.to_owned()),
@@ -90,6 +109,7 @@ impl Kind {
             Kind::Duration { .. } => "a duration",
             Kind::Integer { .. } => "a whole number",
             Kind::Size { .. } => "a size",
+            Kind::Networks => "a list of networks",
             Kind::StoreUrl => "a store's URL",
             Kind::Text => "text in quotes",
         }
@@ -103,6 +123,7 @@ impl Kind {
             Kind::Duration { .. } => DURATION_HINT.into(),
             Kind::Integer { min, max } => format!("write a whole number from {min} to {max}, without quotes"),
             Kind::Size { .. } => SIZE_HINT.into(),
+            Kind::Networks => r#"write ["127.0.0.0/8", "10.1.2.3"]; in a variable 127.0.0.0/8,10.1.2.3"#.into(),
             Kind::StoreUrl => STORE_HINT.into(),
             Kind::Text => "put it in quotes".into(),
         }
@@ -117,6 +138,12 @@ fn store_url(text: &str) -> Result<String, Fault> {
         Ok(_) => Ok(text.to_owned()),
         Err(_) => Err(Fault::new("is not a store's URL", STORE_HINT)),
     }
+}
+
+/// Each a network, or one address; between them commas.
+fn networks(text: &str) -> Option<Vec<IpNet>> {
+    let one = |text: &str| text.parse().ok().or_else(|| Some(IpNet::from(text.parse::<IpAddr>().ok()?)));
+    text.split(',').map(str::trim).filter(|text| !text.is_empty()).map(one).collect()
 }
 
 fn not_chosen(text: &str, names: &[&str]) -> Fault {
@@ -155,6 +182,7 @@ impl Value {
             Value::Bool(value) => (*value).into(),
             Value::Duration(span) => show_duration(*span).into(),
             Value::Integer(number) => i64::try_from(*number).unwrap_or(i64::MAX).into(),
+            Value::Networks(networks) => networks.iter().map(IpNet::to_string).collect::<toml_edit::Value>(),
             Value::Size(bytes) => show_size(*bytes).into(),
             Value::Text(text) => text.as_str().into(),
         }
@@ -166,6 +194,7 @@ impl Value {
             Value::Bool(value) => (*value).into(),
             Value::Duration(span) => show_duration(*span).into(),
             Value::Integer(number) => (*number).into(),
+            Value::Networks(networks) => networks.iter().map(IpNet::to_string).collect::<Vec<_>>().into(),
             Value::Size(bytes) => show_size(*bytes).into(),
             Value::Text(text) => text.as_str().into(),
         }

@@ -53,6 +53,13 @@ impl Home {
         Server::start(self.command(["serve", "--listen", "127.0.0.1:0"]))
     }
 
+    /// The same, with these variables.
+    pub fn serve_with(&self, variables: &[(&str, &str)]) -> Server {
+        let mut command = self.command(["serve", "--listen", "127.0.0.1:0"]);
+        command.envs(variables.iter().copied());
+        Server::start(command)
+    }
+
     /// The server, listening, with nobody to read its log from then on.
     pub fn serve_with_unread_log(&self) -> Server {
         Server::start_reading(self.command(["serve", "--listen", "127.0.0.1:0"]), 1)

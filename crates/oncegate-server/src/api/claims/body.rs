@@ -53,7 +53,7 @@ impl ClaimBody {
     }
 
     pub fn check(self, workspace: &WorkspaceName, config: &Config) -> Result<ToClaim, Problem> {
-        let guard = guard(&self.guard)?;
+        let guard = own_guard(&self.guard)?;
         check_key(&self.key)?;
         let policy = config.policy(&guard);
         let window =
@@ -171,6 +171,15 @@ pub fn check_note(note: Option<&str>) -> Result<(), BadClaim> {
 
 pub fn guard(name: &str) -> Result<GuardName, BadClaim> {
     GuardName::new(name).map_err(|error| bad(format!("guard: {error}")))
+}
+
+/// One that callers may make claims under: not those of the server itself.
+pub fn own_guard(name: &str) -> Result<GuardName, BadClaim> {
+    let guard = guard(name)?;
+    match [&*crate::messages::GUARD, &*crate::messages::IDEMPOTENCY].contains(&&guard) {
+        true => Err(bad(format!("guard: {name:?} is the server's own; choose another name"))),
+        false => Ok(guard),
+    }
 }
 
 pub fn state(name: &str) -> Result<State, BadClaim> {

@@ -1,0 +1,125 @@
+//! `/api/leads` and `/api/threads`: whom messages go to.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::IntoResponse;
+use oncegate::store::{Commit, Role};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
+
+use super::extract::{Json, Named, Params};
+use super::page::{self, Wanted, missing};
+use super::{Answered, App};
+use crate::auth::Caller;
+use crate::messages::document::{CrmIds, Kept, Lead, Thread, time};
+use crate::messages::post::LeadBody;
+use crate::problem::Kind;
+
+/// How often a lead is looked for again because others changed it.
+const ROUNDS_MAX: usize = 32;
+
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LeadView {
+    #[serde(rename = "_id")]
+    id: Uuid,
+    workspace_id: String,
+    phone: Option<String>,
+    email: Option<String>,
+    name: Option<String>,
+    #[serde(flatten)]
+    crm: CrmIds,
+    created_at: String,
+}
+
+impl From<&Kept<Lead>> for LeadView {
+    fn from(kept: &Kept<Lead>) -> Self {
+        let Lead { phone, email, name, crm, created_us } = kept.document.clone();
+        let workspace_id = kept.workspace.to_string();
+        LeadView { id: kept.id, workspace_id, phone, email, name, crm, created_at: time(created_us) }
+    }
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ThreadView {
+    #[serde(rename = "_id")]
+    id: Uuid,
+    workspace_id: String,
+    lead_id: Uuid,
+    recipient_phone: Option<String>,
+    recipient_email: Option<String>,
+    created_at: String,
+}
+
+impl From<&Kept<Thread>> for ThreadView {
+    fn from(kept: &Kept<Thread>) -> Self {
+        let Thread { lead, phone, email, created_us } = kept.document.clone();
+        ThreadView {
+            id: kept.id,
+            workspace_id: kept.workspace.to_string(),
+            lead_id: lead,
+            recipient_phone: phone,
+            recipient_email: email,
+            created_at: time(created_us),
+        }
+    }
+}
+
+/// Make a lead, or get the one that there is
+#[utoipa::path(post, path = "/api/leads", tag = "leads", request_body = LeadBody, responses(
+    (status = 201, description = "A new lead.", body = LeadView),
+    (status = 200, description = "The lead with this phone, or else with this email; with what is new of it.", body = LeadView)))]
+pub async fn create(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<LeadBody>) -> Answered {
+    let contact = body.check()?;
+    for _ in 0..ROUNDS_MAX {
+        let found = app.messages.look(&caller.workspace, &contact).await?;
+        let chosen = found.lead(&caller.workspace, &contact);
+        let changes: Vec<_> = chosen.change.into_iter().collect();
+        if changes.is_empty() || app.store.commit(Commit { ops: vec![], changes }).await?.is_written() {
+            let status = if chosen.is_new { StatusCode::CREATED } else { StatusCode::OK };
+            return Ok((status, axum::Json(LeadView::from(&chosen.lead))).into_response());
+        }
+    }
+    Err(Kind::StoreUnavailable.because("others were faster, every time").retry_after(1))
+}
+
+/// Show a lead
+#[utoipa::path(get, path = "/api/leads/{id}", tag = "leads", params(("id" = String, Path)), responses(
+    (status = 200, description = "The lead.", body = LeadView), (status = 404, description = "None.")))]
+pub async fn show(State(app): State<Arc<App>>, caller: Caller, Named(id): Named) -> Answered {
+    let found = app.messages.find::<Lead>(&caller.workspace, page::id(&id, "lead")?).await?;
+    let lead = found.ok_or_else(|| missing("lead"))?;
+    Ok(axum::Json(LeadView::from(&lead)).into_response())
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct ListParams {
+    /// 1 to 500; 50 unless given.
+    limit: Option<usize>,
+    /// `nextCursor` of the page before.
+    cursor: Option<String>,
+}
+
+/// List leads, newest first
+#[utoipa::path(get, path = "/api/leads", tag = "leads", params(ListParams),
+    responses((status = 200, description = "A page: `items` and `nextCursor`.")))]
+pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): Params<ListParams>) -> Answered {
+    caller.require(Role::Operate)?;
+    let wanted = Wanted { list: None, state: None, limit: params.limit, cursor: params.cursor };
+    page::page::<Lead, _>(&app, caller.workspace, wanted, |lead| Ok(LeadView::from(lead))).await
+}
+
+/// Show a thread
+#[utoipa::path(get, path = "/api/threads/{id}", tag = "leads", params(("id" = String, Path)), responses(
+    (status = 200, description = "The thread.", body = ThreadView), (status = 404, description = "None.")))]
+pub async fn show_thread(State(app): State<Arc<App>>, caller: Caller, Named(id): Named) -> Answered {
+    let found = app.messages.find::<Thread>(&caller.workspace, page::id(&id, "thread")?).await?;
+    let thread = found.ok_or_else(|| missing("thread"))?;
+    Ok(axum::Json(ThreadView::from(&thread)).into_response())
+}

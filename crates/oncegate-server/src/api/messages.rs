@@ -1,0 +1,115 @@
+//! `/api/messages`: a text to a person, sent once.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::IntoResponse;
+use oncegate::store::Role;
+use oncegate::{WRONG_KEY, idempotency_key};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use tokio::sync::oneshot;
+use utoipa::IntoParams;
+use uuid::Uuid;
+
+use super::extract::{Named, Params, RawJson, parse};
+use super::page::{self, Wanted, missing};
+use super::{Answered, App};
+use crate::auth::Caller;
+use crate::messages::Asked;
+use crate::messages::document::{Message, Status};
+use crate::messages::post::PostBody;
+use crate::messages::reply::{MessageView, PostView};
+use crate::problem::{Kind, Problem};
+
+const PATH: &str = "/api/messages";
+
+/// Send a message
+///
+/// The same message to the same person within the window is sent once; whoever posts it again gets the first one back. With an
+/// `Idempotency-Key`, the same request is answered the same for 24 hours.
+#[utoipa::path(post, path = "/api/messages", tag = "messages", request_body = PostBody,
+    params(("Idempotency-Key" = Option<String>, Header, description = "1 to 255 visible characters, quoted or bare.")), responses(
+    (status = 200, description = "Sent to a lead that was known; or a duplicate, with `duplicateOnly`.", body = PostView),
+    (status = 201, description = "Sent, to a new lead.", body = PostView),
+    (status = 202, description = "Accepted; the send is not over yet.", body = PostView),
+    (status = 404, description = "There is no such lead."),
+    (status = 409, description = "`idempotency-key-in-flight` (with Retry-After)."),
+    (status = 422, description = "`idempotency-key-reused`."),
+    (status = 502, description = "The send failed, or nobody can say whether it did: `status` tells.", body = PostView)))]
+pub async fn create(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    headers: HeaderMap,
+    RawJson(body): RawJson,
+) -> Answered {
+    let asked = match key(&headers)? {
+        Some(key) => {
+            // What is not JSON is that, whatever its key was used for.
+            parse::<IgnoredAny>(&body)?;
+            Some(Asked::new(&caller.workspace, "POST", PATH, key, &body))
+        }
+        None => None,
+    };
+    // On a task of its own: a client that hangs up does not stop its request.
+    let (answer, answered) = oneshot::channel();
+    tokio::spawn(app.messages.clone().post(caller.workspace, asked, body, answer));
+    answered.await.unwrap_or_else(|_| Err(Kind::Internal.because("the request ended in a panic")))
+}
+
+fn key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
+    let wrong = |why: &'static str| Kind::InvalidRequest.because(why);
+    let mut values = headers.get_all("idempotency-key").iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    if values.next().is_some() {
+        return Err(wrong(WRONG_KEY));
+    }
+    let value = value.to_str().map_err(|_| wrong(WRONG_KEY))?;
+    idempotency_key(value).map(Some).map_err(wrong)
+}
+
+/// Show a message
+#[utoipa::path(get, path = "/api/messages/{id}", tag = "messages", params(("id" = String, Path)), responses(
+    (status = 200, description = "The message.", body = MessageView), (status = 404, description = "None.")))]
+pub async fn show(State(app): State<Arc<App>>, caller: Caller, Named(id): Named) -> Answered {
+    let found = app.messages.find::<Message>(&caller.workspace, page::id(&id, "message")?).await?;
+    let message = found.ok_or_else(|| missing("message"))?;
+    Ok(axum::Json(MessageView::from(&message)).into_response())
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[into_params(parameter_in = Query, rename_all = "camelCase")]
+pub struct ListParams {
+    lead_id: Option<String>,
+    /// `queued`, `sending`, `sent`, `failed` or `unknown`.
+    status: Option<String>,
+    /// 1 to 500; 50 unless given.
+    limit: Option<usize>,
+    /// `nextCursor` of the page before.
+    cursor: Option<String>,
+}
+
+/// List messages, newest first
+#[utoipa::path(get, path = "/api/messages", tag = "messages", params(ListParams),
+    responses((status = 200, description = "A page: `items` and `nextCursor`.")))]
+pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): Params<ListParams>) -> Answered {
+    caller.require(Role::Operate)?;
+    let status = |name: String| match Status::parse(&name) {
+        Some(_) => Ok(name),
+        None => {
+            Err(Kind::InvalidRequest.because(format!("status: queued, sending, sent, failed or unknown, not {name:?}")))
+        }
+    };
+    // A lead that is none has no messages.
+    let lead = params.lead_id.map(|id| id.parse().unwrap_or(Uuid::nil()));
+    let wanted = Wanted {
+        list: lead.map(Message::list_of),
+        state: params.status.map(status).transpose()?,
+        limit: params.limit,
+        cursor: params.cursor,
+    };
+    let view = |message: &_| serde_json::value::to_raw_value(&MessageView::from(message));
+    page::page::<Message, _>(&app, caller.workspace, wanted, view).await
+}

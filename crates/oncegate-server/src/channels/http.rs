@@ -1,0 +1,187 @@
+//! `http`: a POST to a provider's URL.
+//!
+//! Each send has a connection of its own. One that is kept alive may be closed by the provider just as the next request goes
+//! out, and then nobody can say whether that one arrived; a new one that cannot be made has surely sent nothing.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::client::conn::http1;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER, USER_AGENT};
+use hyper::{HeaderMap, Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use ipnet::IpNet;
+use serde_json::{Map, Value, json};
+use tokio::time::{Instant, timeout_at};
+use url::{Position, Url};
+
+use super::{Outgoing, Receipt, Sent, busy, refused, unknown};
+use crate::outgoing;
+
+/// What is read of an answer.
+const ANSWER_BYTES_MAX: usize = 64 * 1024;
+/// What is kept of an answer that is an error.
+const ERROR_CHARS_MAX: usize = 300;
+
+pub struct Provider {
+    url: Url,
+    authorization: Option<HeaderValue>,
+    fields: BTreeMap<String, String>,
+    allow: Arc<[IpNet]>,
+}
+
+impl Provider {
+    pub fn new(
+        url: Url,
+        authorization: Option<String>,
+        fields: BTreeMap<String, String>,
+        allow: Arc<[IpNet]>,
+    ) -> Result<Provider, String> {
+        let authorization = authorization
+            .map(|value| HeaderValue::from_str(&value).map_err(|_| "authorization_file: not a header's value"))
+            .transpose()?;
+        Ok(Provider { url, authorization, fields, allow })
+    }
+
+    pub async fn send(&self, message: &Outgoing<'_>, within: Duration) -> Sent {
+        let deadline = Instant::now() + within;
+        let too_slow = || format!("no answer within {within:?}");
+        let stream = match timeout_at(deadline, outgoing::connect(&self.url, &self.allow)).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => return Err(refused(error.to_string())),
+            Err(_) => return Err(refused(format!("no connection within {within:?}"))),
+        };
+        let (mut sender, connection) = match http1::handshake(TokioIo::new(stream)).await {
+            Ok(ready) => ready,
+            Err(error) => return Err(refused(error.to_string())),
+        };
+        let connection = tokio::spawn(connection);
+        // From here on it may have arrived, whatever goes wrong.
+        let exchanged = timeout_at(deadline, async {
+            let response = sender.send_request(self.request(message)).await?;
+            let (head, body) = response.into_parts();
+            // An answer is an answer, also where its body breaks off.
+            let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await.map(|body| body.to_bytes());
+            Ok::<_, hyper::Error>((head.status, head.headers, body.unwrap_or_default()))
+        })
+        .await;
+        connection.abort();
+        match exchanged {
+            Ok(Ok((status, headers, body))) => read(status, &headers, &body),
+            Ok(Err(error)) => Err(unknown(format!("the connection broke: {error}"))),
+            Err(_) => Err(unknown(too_slow())),
+        }
+    }
+
+    fn request(&self, message: &Outgoing<'_>) -> Request<Full<Bytes>> {
+        let mut request = Request::new(Full::new(self.body(message).into()));
+        *request.method_mut() = Method::POST;
+        let path = self.url[Position::BeforePath..Position::AfterQuery].parse();
+        *request.uri_mut() = path.expect("a URL's path is a path");
+        let host = &self.url[Position::BeforeHost..Position::AfterPort];
+        let headers = request.headers_mut();
+        headers.insert(HOST, HeaderValue::from_str(host).expect("a URL's host is a header's value"));
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(USER_AGENT, HeaderValue::from_static(concat!("oncegate/", env!("CARGO_PKG_VERSION"))));
+        let key = HeaderValue::from_str(&message.id.to_string()).expect("an id is a header's value");
+        headers.insert("idempotency-key", key);
+        if let Some(authorization) = &self.authorization {
+            headers.insert(AUTHORIZATION, authorization.clone());
+        }
+        request
+    }
+
+    fn body(&self, message: &Outgoing<'_>) -> Vec<u8> {
+        let fields = [
+            ("id", json!(message.id)),
+            ("channel", json!(message.channel)),
+            ("recipientPhone", json!(message.phone)),
+            ("recipientEmail", json!(message.email)),
+            ("message", json!(message.text)),
+            ("attachments", json!(message.attachments)),
+            ("metadata", json!(message.metadata)),
+        ];
+        let renamed =
+            |(name, value): (&str, Value)| (self.fields.get(name).map_or(name, |name| name).to_owned(), value);
+        serde_json::to_vec(&fields.into_iter().map(renamed).collect::<Map<_, _>>()).expect("fields are JSON")
+    }
+}
+
+/// How an answer is read.
+fn read(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Sent {
+    let said = String::from_utf8_lossy(body);
+    let said: String = said.trim().chars().take(ERROR_CHARS_MAX).collect();
+    let error = match said.is_empty() {
+        true => format!("the provider answered {status}"),
+        false => format!("the provider answered {status}: {said}"),
+    };
+    let retry_after = headers.get(RETRY_AFTER);
+    let retry_in = retry_after.and_then(|value| Some(Duration::from_secs(value.to_str().ok()?.trim().parse().ok()?)));
+    match status.as_u16() {
+        200..=299 => Ok(Receipt { provider_message_id: provider_id(body) }),
+        // To a key that is ours alone: it has it already.
+        409 => Ok(Receipt { provider_message_id: provider_id(body) }),
+        425 | 429 => Err(busy(error, retry_in)),
+        503 if retry_after.is_some() => Err(busy(error, retry_in)),
+        408 | 500..=599 => Err(unknown(error)),
+        400..=499 => Err(refused(error)),
+        // A redirection is not followed, and may come after the deed.
+        _ => Err(unknown(error)),
+    }
+}
+
+fn provider_id(body: &[u8]) -> Option<String> {
+    match serde_json::from_slice::<Value>(body).ok()?.get("id")? {
+        Value::String(id) => Some(id.clone()),
+        Value::Number(id) => Some(id.to_string()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use oncegate_core::job::{Failure, Reached};
+
+    use super::*;
+
+    fn status(code: u16, retry_after: Option<&'static str>) -> Sent {
+        let mut headers = HeaderMap::new();
+        headers.extend(retry_after.map(|value| (RETRY_AFTER, HeaderValue::from_static(value))));
+        read(StatusCode::from_u16(code).unwrap(), &headers, b"")
+    }
+
+    #[test]
+    fn each_answer_is_read_as_sent_surely_unsent_or_unknown() {
+        for code in [200, 201, 202, 204, 409] {
+            assert!(status(code, None).is_ok(), "{code}");
+        }
+        let reading = |code, retry_after| {
+            let Failure { reached, is_final, retry_in, .. } = status(code, retry_after).unwrap_err();
+            (reached, is_final, retry_in)
+        };
+        for code in [400, 401, 403, 404, 410, 413, 422] {
+            assert_eq!(reading(code, None), (Reached::No, true, None), "{code}");
+        }
+        assert_eq!(reading(429, None), (Reached::No, false, None));
+        assert_eq!(reading(425, None), (Reached::No, false, None));
+        assert_eq!(reading(429, Some("2")), (Reached::No, false, Some(Duration::from_secs(2))));
+        assert_eq!(reading(503, Some("1")), (Reached::No, false, Some(Duration::from_secs(1))));
+        // A date is as good a sign that it was not taken.
+        assert_eq!(reading(503, Some("Sun, 06 Nov 1994 08:49:37 GMT")), (Reached::No, false, None));
+        for code in [408, 500, 502, 503, 504, 302] {
+            assert_eq!(reading(code, None), (Reached::Maybe, false, None), "{code}");
+        }
+    }
+
+    #[test]
+    fn the_providers_id_is_kept_if_there_is_one() {
+        let id = |body: &str| read(StatusCode::OK, &HeaderMap::new(), body.as_bytes()).unwrap().provider_message_id;
+        assert_eq!(id(r#"{"id":"SM1"}"#).as_deref(), Some("SM1"));
+        assert_eq!(id(r#"{"id":17}"#).as_deref(), Some("17"));
+        assert_eq!(id("thanks"), None);
+        assert_eq!(id(r#"{"id":null}"#), None);
+    }
+}

@@ -1,0 +1,159 @@
+//! Channels: how a message leaves us, and what is believed of it afterwards.
+//!
+//! Every send ends in one of three readings: it was sent; it surely was not; nobody can say. Which one it is follows
+//! from how far it came. Nothing here tries again: that is for the queue.
+
+mod http;
+mod log;
+mod smtp;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use oncegate_core::job::{Delivery, Failure, Reached};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use crate::config::{self, ChannelKind, Config};
+
+/// What goes out.
+#[derive(Clone, Copy)]
+pub struct Outgoing<'a> {
+    /// The same on every try: the key under which the provider may know it again.
+    pub id: Uuid,
+    pub channel: &'a str,
+    pub phone: Option<&'a str>,
+    pub email: Option<&'a str>,
+    pub text: &'a str,
+    pub attachments: &'a [Attachment],
+    pub metadata: Option<&'a RawValue>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Attachment {
+    /// http or https.
+    pub url: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub filename: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub content_type: Option<String>,
+}
+
+/// It was sent.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Receipt {
+    /// What the provider calls it.
+    pub provider_message_id: Option<String>,
+}
+
+pub type Sent = Result<Receipt, Failure>;
+
+/// Surely unsent, and the same again would not help.
+fn refused(error: impl Into<String>) -> Failure {
+    Failure { error: error.into(), reached: Reached::No, is_final: true, retry_in: None }
+}
+
+/// Surely unsent; later it may be taken.
+fn busy(error: impl Into<String>, retry_in: Option<Duration>) -> Failure {
+    Failure { error: error.into(), reached: Reached::No, is_final: false, retry_in }
+}
+
+/// It may have been sent.
+fn unknown(error: impl Into<String>) -> Failure {
+    Failure { error: error.into(), reached: Reached::Maybe, is_final: false, retry_in: None }
+}
+
+pub struct Channel {
+    how: How,
+    delivery: Delivery,
+    timeout: Duration,
+}
+
+enum How {
+    Log(Arc<log::SendLog>),
+    Http(http::Provider),
+    Smtp(smtp::MailServer),
+}
+
+impl Channel {
+    /// Sends within this channel's time, or `within`, whichever is shorter.
+    pub async fn send(&self, message: &Outgoing<'_>, within: Duration) -> Sent {
+        let within = within.min(self.timeout);
+        match &self.how {
+            How::Log(log) => log.send(message),
+            How::Http(provider) => provider.send(message, within).await,
+            How::Smtp(server) => server.send(message, within).await,
+        }
+    }
+
+    /// What may have arrived is sent again only where the receiver knows it again.
+    pub fn delivery(&self) -> Delivery {
+        self.delivery
+    }
+
+    /// Whether it can reach nobody without an email address.
+    pub fn needs_email(&self) -> bool {
+        matches!(self.how, How::Smtp(_))
+    }
+}
+
+/// All of them, by name. Whatever has no table in the config writes to `sends.jsonl`.
+pub struct Channels {
+    by_name: BTreeMap<String, Channel>,
+    log: Channel,
+}
+
+impl Channels {
+    pub fn open(config: &Config) -> Result<Channels, String> {
+        let log = Arc::new(log::SendLog::open(&config.data_dir)?);
+        let allow: Arc<[IpNet]> = config.outgoing.allow.clone().into();
+        let mut by_name = BTreeMap::new();
+        for (name, channel) in &config.messages.channels {
+            let opened = open(channel, &log, &allow).map_err(|error| format!("[messages.channel.{name}]: {error}"))?;
+            by_name.insert(name.clone(), opened);
+        }
+        let log = Channel { how: How::Log(log), delivery: Delivery::AtMostOnce, timeout: config.outgoing.timeout };
+        Ok(Channels { by_name, log })
+    }
+
+    pub fn get(&self, name: &str) -> &Channel {
+        self.by_name.get(name).unwrap_or(&self.log)
+    }
+}
+
+fn open(config: &config::Channel, log: &Arc<log::SendLog>, allow: &Arc<[IpNet]>) -> Result<Channel, String> {
+    let how = match &config.kind {
+        ChannelKind::Log => How::Log(log.clone()),
+        ChannelKind::Http { url, authorization_file, fields } => How::Http(http::Provider::new(
+            url.clone(),
+            secret(authorization_file.as_deref())?,
+            fields.clone(),
+            allow.clone(),
+        )?),
+        ChannelKind::Smtp { url, from, subject, username, password_file } => {
+            let credentials = match (username, secret(password_file.as_deref())?) {
+                (Some(username), Some(password)) => Some((username.clone(), password)),
+                (None, None) => None,
+                _ => return Err("`username` and `password_file` go together".into()),
+            };
+            How::Smtp(smtp::MailServer::new(url.clone(), from, subject.clone(), credentials, allow.clone())?)
+        }
+    };
+    let delivery = if config.honours_key { Delivery::AtLeastOnce } else { Delivery::AtMostOnce };
+    Ok(Channel { how, delivery, timeout: config.timeout })
+}
+
+fn secret(file: Option<&Path>) -> Result<Option<String>, String> {
+    let read = |file: &Path| {
+        let text = std::fs::read_to_string(file);
+        let text = text.map_err(|error| format!("{}: {error}", PathBuf::from(file).display()))?;
+        Ok(text.trim_end_matches(['\n', '\r']).to_owned())
+    };
+    file.map(read).transpose()
+}

@@ -1,0 +1,117 @@
+//! `[messages.channel.NAME]`: what belongs to which kind of channel.
+
+use std::collections::BTreeMap;
+
+use url::{Host, Url};
+
+use super::build::Table;
+use super::error::ConfigError;
+use super::path::KeyPath;
+use super::typed::{Channel, ChannelKind};
+use crate::outgoing::is_allowed;
+
+/// What of a channel's settings is for one kind alone.
+const OF_HTTP: &[&str] = &["url", "authorization_file"];
+const OF_SMTP: &[&str] = &["url", "from", "subject", "username", "password_file"];
+/// What a provider is sent, by our names.
+pub const FIELDS: [&str; 7] =
+    ["id", "channel", "recipientPhone", "recipientEmail", "message", "attachments", "metadata"];
+
+impl Table<'_> {
+    pub fn channel(&self) -> Result<Channel, ConfigError> {
+        let kind = match self.maybe_text("kind").unwrap_or("log") {
+            "http" => {
+                self.refuse(OF_SMTP, OF_HTTP, "http")?;
+                ChannelKind::Http {
+                    url: self.url(&["http", "https"], "http://127.0.0.1:9000/sms")?,
+                    authorization_file: self.maybe_text("authorization_file").map(Into::into),
+                    fields: self.fields(),
+                }
+            }
+            "smtp" => {
+                self.refuse(OF_HTTP, OF_SMTP, "smtp")?;
+                ChannelKind::Smtp {
+                    url: self.url(&["smtp", "smtps"], "smtp://127.0.0.1:2525")?,
+                    from: self.from()?,
+                    subject: self.maybe_text("subject").map(str::to_owned),
+                    username: self.maybe_text("username").map(str::to_owned),
+                    password_file: self.maybe_text("password_file").map(Into::into),
+                }
+            }
+            _ => {
+                self.refuse(OF_HTTP, &[], "log")?;
+                self.refuse(OF_SMTP, &[], "log")?;
+                ChannelKind::Log
+            }
+        };
+        let honours_key = self.maybe_flag("honours_key").unwrap_or(false);
+        Ok(Channel { kind, honours_key, timeout: self.span("timeout") })
+    }
+
+    fn refuse(&self, others: &[&str], own: &[&str], kind: &str) -> Result<(), ConfigError> {
+        let strange = others.iter().filter(|name| !own.contains(name)).find_map(|name| self.written(name));
+        match strange {
+            Some((name, at)) => {
+                let what = format!("`{}.{name}` means nothing to a channel of kind {kind:?}", self.own);
+                Err(ConfigError::new(at, what, "take it out, or say another `kind`"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// A setting that somebody wrote here, and where.
+    fn written<'n>(&self, name: &'n str) -> Option<(&'n str, String)> {
+        self.layers.get(&self.own.child(name)).map(|entry| (name, entry.origin.to_string()))
+    }
+
+    fn missing(&self, name: &str, example: &str) -> ConfigError {
+        let at = self.written("kind").map_or_else(|| self.own.to_string(), |(_, at)| at);
+        ConfigError::new(at, format!("[{}] has no `{name}`", self.own), format!("write {name} = {example:?}"))
+    }
+
+    fn url(&self, schemes: &[&str], example: &str) -> Result<Url, ConfigError> {
+        let text = self.maybe_text("url").ok_or_else(|| self.missing("url", example))?;
+        let at = self.written("url").map_or_else(String::new, |(_, at)| at);
+        let wrong = |what: &str, hint: String| ConfigError::new(&at, format!("{}.url {what}", self.own), hint);
+        let url = Url::parse(text).ok().filter(|url| schemes.contains(&url.scheme()) && url.has_host());
+        let url =
+            url.ok_or_else(|| wrong("is no URL that this kind of channel can use", format!("write {example:?}")))?;
+        // What is in the file is shown, logged, and kept in backups.
+        if url.password().is_some() || !url.username().is_empty() {
+            let hint = "write `username` and `password_file` (smtp), or `authorization_file` (http)";
+            return Err(wrong("has a user or a password in it", hint.into()));
+        }
+        let outgoing = Table { own: KeyPath::of(&["outgoing"]), ..self.clone() };
+        let literal = match url.host() {
+            Some(Host::Ipv4(address)) => Some(address.into()),
+            Some(Host::Ipv6(address)) => Some(address.into()),
+            _ => url.host_str().and_then(|host| host.parse().ok()),
+        };
+        match literal {
+            Some(address) if !is_allowed(address, &outgoing.networks("allow")) => Err(wrong(
+                "names an address that is not called unless it is allowed",
+                format!("write allow = [\"{address}\"] under [outgoing]"),
+            )),
+            _ => Ok(url),
+        }
+    }
+
+    fn from(&self) -> Result<String, ConfigError> {
+        let example = "Acme <hello@acme.test>";
+        let from = self.maybe_text("from").ok_or_else(|| self.missing("from", example))?;
+        match from.parse::<lettre::message::Mailbox>() {
+            Ok(_) => Ok(from.to_owned()),
+            Err(error) => {
+                let at = self.written("from").map_or_else(String::new, |(_, at)| at);
+                let what = format!("{}.from is no sender: {error}", self.own);
+                Err(ConfigError::new(at, what, format!("write from = {example:?}")))
+            }
+        }
+    }
+
+    fn fields(&self) -> BTreeMap<String, String> {
+        let table = Table { own: self.own.child("fields"), ..self.clone() };
+        let renamed = |name: &&str| Some(((*name).to_owned(), table.maybe_text(name)?.to_owned()));
+        FIELDS.iter().filter_map(renamed).collect()
+    }
+}

@@ -1,0 +1,188 @@
+//! A guard store that is not the main store.
+//!
+//! Then the claim and the message are two writes: the claim is in flight until the message is written, and settled with its id
+//! after. Whoever is paused in between past its lease, and is overtaken, is stopped by the fence: a record of the main store,
+//! written with every message, that knows the largest token that has written.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use oncegate::store::{Change, Reading};
+use oncegate::{Answer, Claim, ClaimKey, Command, Ledger, Lost, OnStoreError, StoreError, Terms, Time, Token, Verdict};
+use uuid::Uuid;
+
+use super::Messages;
+use super::document::{Fence, Kept, by_id};
+use super::events::{self, Event};
+use crate::config::Mode;
+use crate::problem::Problem;
+
+/// A claim that was won in the guard store.
+pub struct Won {
+    ledger: Arc<Ledger>,
+    key: ClaimKey,
+    token: Token,
+    /// Whoever had it before may have written a message.
+    is_taken_over: bool,
+}
+
+/// What the guard store says.
+pub enum Asked {
+    Won(Won),
+    /// Go on without it: it is away, or duplicates are only observed.
+    Unguarded,
+    /// Of this message.
+    Duplicate {
+        message: Uuid,
+        age: Duration,
+        waited: bool,
+    },
+    /// Whoever made the claim has not written its message yet.
+    Pending,
+}
+
+/// What the fence says.
+pub enum Passed {
+    /// Nobody has come after: to be written with the message.
+    Yes(Change),
+    /// Of this message.
+    Duplicate(Uuid),
+}
+
+impl Messages {
+    pub async fn claim_apart(
+        &self,
+        ledger: &Arc<Ledger>,
+        key: &ClaimKey,
+        parts: Option<String>,
+    ) -> Result<Asked, Problem> {
+        let mut waited = false;
+        loop {
+            let wait = if waited { self.config.wait } else { Duration::ZERO };
+            let Reading { value: answer, now } = match ledger.claim(key, self.apart_terms(parts.clone()), wait).await {
+                Ok(reading) => reading,
+                Err(error) => return self.guard_is_away(key, error),
+            };
+            match answer {
+                Answer::Won(claim) => {
+                    let (token, is_taken_over) = (claim.token, claim.attempt > 1);
+                    return Ok(Asked::Won(Won { ledger: ledger.clone(), key: key.clone(), token, is_taken_over }));
+                }
+                Answer::Duplicate(claim) => match self.met_apart(ledger, &claim, now, waited).await? {
+                    Some(asked) => return Ok(asked),
+                    None => continue,
+                },
+                // Somebody is at it: worth waiting for.
+                _ if !waited && !self.config.wait.is_zero() => waited = true,
+                _ if self.config.mode == Mode::Observe => return Ok(Asked::Unguarded),
+                _ => return Ok(Asked::Pending),
+            }
+        }
+    }
+
+    /// `None`: the claim is gone, and can be made anew.
+    async fn met_apart(
+        &self,
+        ledger: &Ledger,
+        claim: &Claim,
+        now: Time,
+        waited: bool,
+    ) -> Result<Option<Asked>, Problem> {
+        let age = now.since(claim.created_at);
+        let Some(id) = message_of(claim) else { return Ok(Some(Asked::Pending)) };
+        if self.config.mode == Mode::Observe {
+            let (workspace, key) = (&claim.key.workspace, Some(&claim.key));
+            Event::DuplicateBlocked("observed").tell(workspace, key, Some(id), age.as_secs_f64());
+            return Ok(Some(Asked::Unguarded));
+        }
+        // It failed for sure, and whoever saw it fail died before it could take the claim back.
+        if self.is_released(&claim.key.workspace, id).await? {
+            match ledger.apply(&claim.key, Command::Retract { token: claim.token }).await {
+                Ok(_) => return Ok(None),
+                Err(error) => return self.guard_is_away(&claim.key, error).map(Some),
+            }
+        }
+        Ok(Some(Asked::Duplicate { message: id, age, waited }))
+    }
+
+    fn apart_terms(&self, parts: Option<String>) -> Terms {
+        Terms {
+            window: self.config.window,
+            lease: self.config.lease,
+            lost: Lost::TakeOver,
+            fingerprint: None,
+            attributes: None,
+            parts,
+            outcome: None,
+        }
+    }
+
+    fn guard_is_away(&self, key: &ClaimKey, error: StoreError) -> Result<Asked, Problem> {
+        events::guard_error(key, &error);
+        match self.config.store_error {
+            OnStoreError::Open => Ok(Asked::Unguarded),
+            OnStoreError::Closed => Err(error.into()),
+        }
+    }
+
+    /// Looks whether somebody with a larger token has written, or somebody before us whose claim this was.
+    pub async fn pass_fence(&self, won: &Won, message: Uuid) -> Result<Passed, Problem> {
+        let id = Fence::id_of(&won.key);
+        let mut reading = self.store.find(&[by_id::<Fence>(&won.key.workspace, id)]).await?;
+        let standing = reading.value.remove(0).map(Kept::<Fence>::read).transpose()?;
+        let fence = Fence { token: won.token.0, message, at_us: reading.now.micros() };
+        let Some(standing) = standing else {
+            let fence = Kept { workspace: won.key.workspace.clone(), id, version: 1, document: fence };
+            return Ok(Passed::Yes(Change::create(fence.record())));
+        };
+        let Fence { token, message, at_us } = standing.document;
+        let is_of_this_window = reading.now < Time::from_micros(at_us) + self.config.window;
+        let is_overtaken = token >= won.token.0;
+        let was_written =
+            won.is_taken_over && is_of_this_window && !self.is_released(&won.key.workspace, message).await?;
+        match is_overtaken || was_written {
+            true => Ok(Passed::Duplicate(message)),
+            false => Ok(Passed::Yes(Change::replace(standing.with(fence).record()))),
+        }
+    }
+}
+
+/// The message that a claim was settled with.
+pub fn message_of(claim: &Claim) -> Option<Uuid> {
+    std::str::from_utf8(claim.outcome.as_ref()?).ok()?.parse().ok()
+}
+
+impl Won {
+    pub fn key(&self) -> &ClaimKey {
+        &self.key
+    }
+
+    pub fn token(&self) -> Token {
+        self.token
+    }
+
+    /// The message is written: those who wait may know. If the guard store does not hear of it, it is told again until the
+    /// lease ends; after that the fence knows.
+    pub async fn settle(&self, message: Uuid, lease: Duration) {
+        let outcome = Some(message.to_string().into());
+        let settle = Command::Settle { token: self.token, verdict: Verdict::Done, outcome };
+        if self.ledger.apply(&self.key, settle.clone()).await.is_ok() {
+            return;
+        }
+        let (ledger, key) = (self.ledger.clone(), self.key.clone());
+        tokio::spawn(async move {
+            let told = async {
+                while ledger.apply(&key, settle.clone()).await.is_err() {
+                    tokio::time::sleep(Duration::from_millis(500)).await;
+                }
+            };
+            let _ = tokio::time::timeout(lease, told).await;
+        });
+    }
+
+    /// Nothing was written.
+    pub async fn release(&self) {
+        // If it does not hear of it, its lease ends.
+        let _ = self.ledger.apply(&self.key, Command::Release { token: self.token }).await;
+    }
+}

@@ -1,0 +1,140 @@
+//! `Idempotency-Key`: one request, one answer, however often it is asked.
+//!
+//! The claim of a key is made in the commit that accepts the message, in flight, and settled with the answer in the commit that
+//! finishes it. It is never taken over: if whoever made it is gone, the answer is told from the message as it stands.
+
+use axum::response::Response;
+use oncegate::store::{Commit, Op, Reading};
+use oncegate::{Answer, Claim, ClaimKey, Command, Lost, State, Terms, WorkspaceName};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::document::Status;
+use super::events::Event;
+use super::reply::Reply;
+use super::{IDEMPOTENCY, Messages};
+use crate::problem::{Kind, Problem};
+
+/// A request that came with a key.
+pub struct Asked {
+    pub key: ClaimKey,
+    fingerprint: String,
+}
+
+/// What is kept with a key's claim while it is in flight.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Attributes {
+    message_id: Uuid,
+}
+
+impl Asked {
+    pub fn new(workspace: &WorkspaceName, method: &str, path: &str, key: &str, body: &[u8]) -> Asked {
+        let key = ClaimKey::of(workspace, &IDEMPOTENCY, &[Some(method), Some(path), Some(key)]);
+        Asked { key, fingerprint: Sha256::digest(body).iter().map(|byte| format!("{byte:02x}")).collect() }
+    }
+}
+
+impl Messages {
+    fn key_terms(&self, asked: &Asked) -> Terms {
+        Terms {
+            window: self.config.idempotency_window,
+            lease: self.config.lease,
+            lost: Lost::Hold,
+            fingerprint: Some(asked.fingerprint.clone()),
+            attributes: None,
+            parts: None,
+            outcome: None,
+        }
+    }
+
+    /// Claims a key for a message that is accepted in the same commit.
+    pub fn claim_key(&self, asked: &Asked, message_id: Uuid) -> Op {
+        let attributes = serde_json::to_string(&Attributes { message_id }).expect("an id is JSON");
+        let terms = Terms { attributes: Some(attributes), ..self.key_terms(asked) };
+        Op { key: asked.key.clone(), command: Command::Claim(terms) }
+    }
+
+    /// Keeps an answer that was given without accepting anything. False: somebody else has the key.
+    pub async fn keep_under_key(&self, asked: &Asked, reply: &Reply) -> Result<bool, Problem> {
+        let terms = Terms { outcome: Some(reply.keep(self.store_outcome_body)), ..self.key_terms(asked) };
+        let op = Op { key: asked.key.clone(), command: Command::Claim(terms) };
+        Ok(self.main.commit(Commit::from(op)).await?.is_written())
+    }
+
+    /// What the key has been answered with; `None` if it is new. Waits for a first request that is under way.
+    pub async fn answer_of_key(&self, asked: &Asked) -> Result<Option<Response>, Problem> {
+        loop {
+            let Reading { value, now } = self.main.await_settled(&asked.key, self.config.wait).await?;
+            let Some(claim) = value else { return Ok(None) };
+            self.main.count_duplicate(&claim, now);
+            if claim.fingerprint.as_ref() != Some(&asked.fingerprint) {
+                return Err(Kind::IdempotencyKeyReused.because("this key was used with another body"));
+            }
+            let reply = match claim.state_at(now) {
+                State::InFlight => {
+                    let detail = "the first request with this key is still under way";
+                    return Err(Kind::IdempotencyKeyInFlight.because(detail).retry_after(1));
+                }
+                State::Unknown => self.rebuild(asked, &claim).await?,
+                State::Done | State::Failed => Rebuilt::Reply(self.kept_reply(asked, &claim).await?),
+            };
+            match reply {
+                Rebuilt::Reply(reply) => {
+                    let age = now.since(claim.created_at).as_secs_f64();
+                    Event::Replayed.tell(&asked.key.workspace, Some(&asked.key), None, age);
+                    return Ok(Some(reply.replayed()));
+                }
+                Rebuilt::Free => return Ok(None),
+                Rebuilt::LookAgain => {}
+            }
+        }
+    }
+
+    async fn kept_reply(&self, asked: &Asked, claim: &Claim) -> Result<Reply, Problem> {
+        let unreadable = || Kind::Internal.because("what was answered to this key cannot be read");
+        let reply = claim.outcome.as_ref().and_then(Reply::read).ok_or_else(unreadable)?;
+        // Bodies are not kept: it is told from the message as it stands.
+        match reply.to_be_told_from() {
+            Some(id) => {
+                let (message, lead) = self.load(&asked.key.workspace, id).await?.ok_or_else(unreadable)?;
+                Ok(Reply::to_first(&message, &lead))
+            }
+            None => Ok(reply),
+        }
+    }
+
+    /// Whoever made the claim is gone, and its message is there: never a second one.
+    async fn rebuild(&self, asked: &Asked, claim: &Claim) -> Result<Rebuilt, Problem> {
+        let workspace = &asked.key.workspace;
+        let attributes = claim.attributes.as_deref().and_then(|json| serde_json::from_str::<Attributes>(json).ok());
+        let message_id = attributes.map(|attributes| attributes.message_id);
+        let Some(message_id) = message_id else { return Ok(Rebuilt::LookAgain) };
+        // The queue has it: let it end, if it does so in time.
+        let deadline = Instant::now() + self.config.send_wait;
+        let Some((message, lead)) = self.await_over(workspace, message_id, deadline).await? else {
+            return Err(Kind::Internal.because(format!("the message {message_id} is gone")));
+        };
+        let reply = Reply::to_first(&message, &lead);
+        let is_released = message.document.status == Status::Failed && self.releases();
+        let command = match is_released {
+            true => Command::Forget,
+            false => Command::Resolve { done: true, outcome: Some(reply.keep(self.store_outcome_body)) },
+        };
+        match self.main.apply(&asked.key, command).await?.value {
+            Answer::Applied(_) if is_released => Ok(Rebuilt::Free),
+            Answer::Applied(_) => Ok(Rebuilt::Reply(reply)),
+            // The worker, or another request, was faster.
+            _ => Ok(Rebuilt::LookAgain),
+        }
+    }
+}
+
+enum Rebuilt {
+    Reply(Reply),
+    /// Nothing happened under it: it is as good as new.
+    Free,
+    LookAgain,
+}

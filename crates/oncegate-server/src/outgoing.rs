@@ -1,0 +1,165 @@
+//! Calls to the outside, and where they may not go.
+//!
+//! A name is resolved once, every address that it has is checked, and the connection is made to one of those. Whoever
+//! writes a URL must not reach what only this machine, or this network, can reach, unless the config allows it.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, LazyLock};
+
+use ipnet::IpNet;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use url::{Host, Url};
+
+/// Not for the public: this machine, this network, nobody, everybody, and ways around that (addresses that stand for others).
+static REFUSED: LazyLock<Vec<IpNet>> = LazyLock::new(|| {
+    const NETWORKS: [&str; 28] = [
+        "0.0.0.0/8",
+        "10.0.0.0/8",
+        "100.64.0.0/10",
+        "127.0.0.0/8",
+        "169.254.0.0/16",
+        "172.16.0.0/12",
+        "192.0.0.0/24",
+        "192.0.2.0/24",
+        "192.88.99.0/24",
+        "192.168.0.0/16",
+        "198.18.0.0/15",
+        "198.51.100.0/24",
+        "203.0.113.0/24",
+        "224.0.0.0/4",
+        "240.0.0.0/4",
+        "::/128",
+        "::1/128",
+        "::ffff:0:0/96",
+        "64:ff9b::/96",
+        "64:ff9b:1::/48",
+        "100::/64",
+        "2001::/32",
+        "2001:db8::/32",
+        "2002::/16",
+        "fc00::/7",
+        "fe80::/10",
+        "fec0::/10",
+        "ff00::/8",
+    ];
+    NETWORKS.iter().map(|network| network.parse().expect("the table has networks")).collect()
+});
+
+pub fn is_allowed(address: IpAddr, allow: &[IpNet]) -> bool {
+    let is_in = |networks: &[IpNet]| networks.iter().any(|network| network.contains(&address));
+    !is_in(&REFUSED) || is_in(allow)
+}
+
+/// Why there is no connection. Nothing was sent.
+#[derive(Debug, thiserror::Error)]
+pub enum NoConnection {
+    #[error("the address of {0} is not one to call. hint: [outgoing] allow")]
+    Refused(String),
+    #[error("the name {0} cannot be resolved: {1}")]
+    Name(String, std::io::Error),
+    #[error("no connection to {0}: {1}")]
+    Connect(String, std::io::Error),
+    #[error("no encrypted connection to {0}: {1}")]
+    Encrypt(String, std::io::Error),
+}
+
+/// The addresses of a URL's host, all of them checked.
+pub async fn addresses(url: &Url, default_port: u16, allow: &[IpNet]) -> Result<Vec<SocketAddr>, NoConnection> {
+    let host = url.host_str().unwrap_or_default().to_owned();
+    let port = url.port().unwrap_or(default_port);
+    let addresses: Vec<SocketAddr> = match url.host() {
+        Some(Host::Ipv4(address)) => vec![(address, port).into()],
+        Some(Host::Ipv6(address)) => vec![(address, port).into()],
+        // Of a scheme that the parser does not know the host is text, also where it is an address.
+        _ => {
+            let looked_up = tokio::net::lookup_host((host.as_str(), port)).await;
+            looked_up.map_err(|error| NoConnection::Name(host.clone(), error))?.collect()
+        }
+    };
+    if addresses.iter().any(|address| !is_allowed(address.ip(), allow)) {
+        return Err(NoConnection::Refused(host));
+    }
+    Ok(addresses)
+}
+
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+/// A connection to the host of an `http` or `https` URL.
+pub async fn connect(url: &Url, allow: &[IpNet]) -> Result<Box<dyn Stream>, NoConnection> {
+    let host = url.host_str().unwrap_or_default().to_owned();
+    let is_encrypted = url.scheme() == "https";
+    let addresses = addresses(url, if is_encrypted { 443 } else { 80 }, allow).await?;
+    let stream = match TcpStream::connect(&addresses[..]).await {
+        Ok(stream) => stream,
+        Err(error) => return Err(NoConnection::Connect(host, error)),
+    };
+    let _ = stream.set_nodelay(true);
+    if !is_encrypted {
+        return Ok(Box::new(stream));
+    }
+    let wrong = |why| NoConnection::Encrypt(host.clone(), why);
+    let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned())
+        .map_err(|error| wrong(std::io::Error::other(error)))?;
+    Ok(Box::new(TLS.connect(name, stream).await.map_err(wrong)?))
+}
+
+/// Checked against the system's authorities, always.
+static TLS: LazyLock<TlsConnector> = LazyLock::new(|| {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("the provider has them")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    TlsConnector::from(Arc::new(config))
+});
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn private_loopback_link_local_metadata_and_mapped_addresses_are_refused_unless_allowed() {
+        let refused = [
+            "127.0.0.1",
+            "10.1.2.3",
+            "172.31.255.255",
+            "192.168.0.1",
+            "169.254.169.254",
+            "100.100.100.200",
+            "0.0.0.0",
+            "255.255.255.255",
+            "224.0.0.1",
+            "::1",
+            "::",
+            "fe80::1",
+            "fd00:ec2::254",
+            "::ffff:8.8.8.8",
+            "64:ff9b::7f00:1",
+            "2002:7f00:1::",
+            "ff02::1",
+        ];
+        for address in refused {
+            assert!(!is_allowed(address.parse().unwrap(), &[]), "{address}");
+        }
+        for address in ["8.8.8.8", "172.32.0.1", "2606:4700::1111"] {
+            assert!(is_allowed(address.parse().unwrap(), &[]), "{address}");
+        }
+        let allow = ["127.0.0.0/8".parse().unwrap()];
+        assert!(is_allowed("127.0.0.9".parse().unwrap(), &allow));
+        assert!(!is_allowed("10.0.0.1".parse().unwrap(), &allow));
+    }
+
+    #[tokio::test]
+    async fn a_name_is_checked_by_what_it_resolves_to() {
+        let url = "http://localhost:1/".parse().unwrap();
+        assert!(matches!(addresses(&url, 80, &[]).await, Err(NoConnection::Refused(_))));
+    }
+}
