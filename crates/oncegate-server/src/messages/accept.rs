@@ -157,6 +157,7 @@ impl Messages {
     ) -> Result<Outcome, Problem> {
         let mut guard = guard;
         let written = self.write_within(request, found, &mut guard, key).await;
+        crash::point("message.written").await;
         let Guard::Apart(won) = &guard else { return written.map_err(Problem::from) };
         match &written {
             Ok(Outcome::Accepted(accepted)) => won.settle(accepted.task.message.id, self.config.lease).await,

@@ -9,16 +9,22 @@
 mod client;
 mod home;
 mod load;
+mod post_office;
 mod postgres;
+mod provider;
 mod raw;
 mod server;
+mod smtp;
 
 pub use client::{Client, Reply};
 pub use home::{Home, Ran};
 pub use load::{Ledger, claims_and_settles, verify};
+pub use post_office::{On, PostOffice, config, sms};
 pub use postgres::Database;
+pub use provider::{Arrived, Provider};
 pub use raw::Raw;
 pub use server::Server;
+pub use smtp::MailServer;
 
 use std::time::{Duration, Instant};
 
@@ -38,6 +44,31 @@ pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut look: 
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
+
+/// A test of each function, on SQLite and on two servers that share PostgreSQL.
+macro_rules! on_both {
+    ($($test:ident,)*) => {
+        mod on_sqlite {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $test() {
+                    super::$test(super::support::On::Sqlite).await;
+                }
+            )*
+        }
+
+        mod on_two_servers_and_postgres {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                #[ignore = "needs PostgreSQL: run make test"]
+                async fn $test() {
+                    super::$test(super::support::On::Postgres).await;
+                }
+            )*
+        }
+    };
+}
+pub(crate) use on_both;
 
 /// The body of a claim on a key of one part.
 pub fn claim_of(guard: &str, part: &str) -> Value {

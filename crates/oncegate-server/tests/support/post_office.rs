@@ -1,0 +1,110 @@
+//! Servers that send messages to a provider that counts: one on SQLite, or two on one PostgreSQL.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{Client, Database, Home, Provider, Reply, Server};
+
+pub struct PostOffice {
+    pub servers: Vec<Server>,
+    pub provider: Provider,
+    pub home: Home,
+    // Last: they are dropped when the servers are gone.
+    _databases: Vec<Database>,
+}
+
+pub enum On {
+    Sqlite,
+    /// Two servers that share it.
+    Postgres,
+}
+
+impl PostOffice {
+    pub async fn open(on: On) -> PostOffice {
+        PostOffice::open_with(on, "").await
+    }
+
+    /// `messages` goes into the table of that name.
+    pub async fn open_with(on: On, messages: &str) -> PostOffice {
+        match on {
+            On::Sqlite => PostOffice::start("", messages, 1, vec![]).await,
+            On::Postgres => {
+                let database = Database::create().await;
+                PostOffice::start(&format!("store = {:?}\n", database.url()), messages, 2, vec![database]).await
+            }
+        }
+    }
+
+    pub async fn start(top: &str, messages: &str, servers: usize, databases: Vec<Database>) -> PostOffice {
+        let provider = Provider::start().await;
+        let home = Home::with_config(&config(top, messages, &provider));
+        let office = PostOffice { servers: vec![], provider, home, _databases: databases };
+        office.set_clock_ahead(Duration::ZERO);
+        let servers = (0..servers).map(|_| office.serve(&[])).collect();
+        PostOffice { servers, ..office }
+    }
+
+    /// Another server, on the same stores, provider and clock.
+    pub fn serve(&self, variables: &[(&str, &str)]) -> Server {
+        let clock = self.clock().display().to_string();
+        let all: Vec<(&str, &str)> = [("ONCEGATE_TEST_CLOCK", clock.as_str())].iter().chain(variables).copied().collect();
+        self.home.serve_with(&all)
+    }
+
+    /// A client of each server in turn.
+    pub fn client(&self, number: usize) -> Client {
+        self.servers[number % self.servers.len()].client()
+    }
+
+    pub async fn post(&self, body: &Value) -> Reply {
+        self.client(0).post("/api/messages", body).await
+    }
+
+    pub async fn post_with_key(&self, key: &str, body: &Value) -> Reply {
+        self.client(0).header("idempotency-key", key).post("/api/messages", body).await
+    }
+
+    /// What the stores take for now is so far ahead of what it is.
+    pub fn set_clock_ahead(&self, by: Duration) {
+        // Renamed into its place: nobody reads half of it.
+        let (clock, new) = (self.clock(), self.home.path().join("clock.new"));
+        std::fs::write(&new, by.as_micros().to_string()).expect("the folder is ours");
+        std::fs::rename(new, clock).expect("the folder is ours");
+    }
+
+    fn clock(&self) -> PathBuf {
+        self.home.path().join("clock")
+    }
+}
+
+pub fn config(top: &str, messages: &str, provider: &Provider) -> String {
+    // A port that nobody listens on: taken, and let go.
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").and_then(|taken| taken.local_addr()).expect("a port");
+    let url = provider.url();
+    format!(
+        "{top}
+[outgoing]
+allow = [\"127.0.0.0/8\"]
+timeout = \"2s\"
+[messages]
+{messages}
+[messages.channel.sms]
+kind = \"http\"
+url = {url:?}
+[messages.channel.keyed]
+kind = \"http\"
+url = {url:?}
+honours_key = true
+[messages.channel.closed]
+kind = \"http\"
+url = \"http://{closed}/\"
+"
+    )
+}
+
+/// A message to a phone.
+pub fn sms(phone: &str, text: &str) -> Value {
+    json!({"recipientPhone": phone, "message": text})
+}

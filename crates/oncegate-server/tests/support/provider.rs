@@ -1,0 +1,116 @@
+//! A provider of messages that counts what arrives, and behaves as the text asks it to.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+/// What came in, in order.
+#[derive(Clone, Debug)]
+pub struct Arrived {
+    pub key: String,
+    pub authorization: Option<String>,
+    pub body: Value,
+}
+
+pub struct Provider {
+    pub address: SocketAddr,
+    arrived: Arc<Mutex<Vec<Arrived>>>,
+    server: JoinHandle<()>,
+}
+
+impl Provider {
+    pub async fn start() -> Provider {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let arrived: Arc<Mutex<Vec<Arrived>>> = Arc::default();
+        let seen = arrived.clone();
+        let server = tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let seen = seen.clone();
+                let service = service_fn(move |request| answer(seen.clone(), request));
+                tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+            }
+        });
+        Provider { address, arrived, server }
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}/sms?from=test", self.address)
+    }
+
+    /// What arrived with this text, however it was answered.
+    pub fn arrivals(&self, text: &str) -> Vec<Arrived> {
+        let arrived = self.arrived.lock().expect("no holder panics");
+        let texts = |arrived: &&Arrived| arrived.body["message"] == text || arrived.body["text"] == text;
+        arrived.iter().filter(texts).cloned().collect()
+    }
+
+    /// How often it was sent, to somebody who knows a key again.
+    pub fn effects(&self, text: &str) -> usize {
+        let mut keys: Vec<_> = self.arrivals(text).into_iter().map(|arrived| arrived.key).collect();
+        keys.sort();
+        keys.dedup();
+        keys.len()
+    }
+}
+
+impl Drop for Provider {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+/// A text may end in `#` and what is to be done with it.
+async fn answer(
+    seen: Arc<Mutex<Vec<Arrived>>>,
+    request: Request<Incoming>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    let header = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let (key, authorization) = (header("idempotency-key").unwrap_or_default(), header("authorization"));
+    let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+    let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let text = body["message"].as_str().or(body["text"].as_str()).unwrap_or_default().to_owned();
+    let tries = {
+        let mut seen = seen.lock().expect("no holder panics");
+        seen.push(Arrived { key: key.clone(), authorization, body });
+        seen.iter().filter(|arrived| arrived.key == key).count()
+    };
+    let status = |code: u16| {
+        let mut response = Response::new(Full::new(Bytes::from(json!({"id": format!("p-{key}")}).to_string())));
+        *response.status_mut() = code.try_into().expect("a status");
+        response
+    };
+    let retry_after = |code: u16| {
+        let mut response = status(code);
+        response.headers_mut().insert("retry-after", "1".parse().expect("a value"));
+        response
+    };
+    Ok(match text.rsplit_once('#').map_or("", |(_, what)| what) {
+        // Taken, and the connection is gone before the answer.
+        "cut" => panic!("cuts the connection"),
+        "cut-once" if tries == 1 => panic!("cuts the connection"),
+        "hang" => std::future::pending().await,
+        "slow" => {
+            tokio::time::sleep(Duration::from_millis(1500)).await;
+            status(200)
+        }
+        "429-once" if tries == 1 => status(429),
+        "503-once" if tries == 1 => retry_after(503),
+        what => match what.parse() {
+            Ok(code) => status(code),
+            Err(_) => status(200),
+        },
+    })
+}
