@@ -4,7 +4,7 @@
 //! process id, when its handle is dropped.
 
 // Each test file uses a part of this.
-#![allow(dead_code, unused_imports)]
+#![allow(dead_code, unused_imports, unused_macros)]
 
 mod client;
 mod home;

@@ -41,6 +41,13 @@ impl Database {
         format!("{host}/{}{options}", self.name)
     }
 
+    /// A connection of the test's own.
+    pub async fn connect(&self) -> Client {
+        let (client, connection) = server().dbname(&self.name).connect(NoTls).await.expect("the server is there");
+        tokio::spawn(connection);
+        client
+    }
+
     /// To everybody connected to it, and to everybody who tries.
     pub async fn go_away(&self) {
         let name = &self.name;
