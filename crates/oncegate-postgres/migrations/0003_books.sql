@@ -49,6 +49,7 @@ CREATE TABLE jobs (
     delivery     smallint NOT NULL CHECK (delivery BETWEEN 0 AND 1),
     -- Whether a try may have reached the receiver: 0 no, 1 maybe.
     reached      smallint NOT NULL CHECK (reached BETWEEN 0 AND 1),
+    begun        boolean  NOT NULL,
     id           uuid     NOT NULL,
     workspace    text     COLLATE "C" NOT NULL,
     kind         text     COLLATE "C" NOT NULL,

@@ -120,7 +120,10 @@ fn columns_of<'a>(changes: &[&'a Change], now: Option<i64>) -> Vec<(&'static str
     step(NAME_RECORDS, !names.is_empty(), labels(&names));
     step(ENLIST_RECORDS, !lists.is_empty(), labels(&lists));
     step(REPLACE_RECORDS, !replaced.is_empty(), records(&replaced));
-    step(ENQUEUE_JOBS, !enqueued.is_empty(), jobs(&enqueued));
+    let mut enqueue = jobs(&enqueued);
+    enqueue.push(Box::new(now));
+    enqueue.push(column(&enqueued, |job| job.stands_until().micros()));
+    step(ENQUEUE_JOBS, !enqueued.is_empty(), enqueue);
     let mut requeue = jobs(&requeued);
     requeue.push(Box::new(now));
     requeue.push(Box::new(stands_until));
@@ -185,6 +188,7 @@ pub(crate) fn jobs<'a>(jobs: &[&'a job::Job]) -> Vec<Column<'a>> {
         column(jobs, |job| i16::from(job.reached == Reached::Maybe)),
         column(jobs, |job| job.created_at.micros()),
         column(jobs, |job| job.error.as_deref()),
+        column(jobs, |job| job.begun),
     ]
 }
 
@@ -215,6 +219,7 @@ pub(crate) fn job(row: &tokio_postgres::Row) -> Option<job::Job> {
         tried: row.get("tried"),
         tries: job::Tries { max: row.get("tries_max"), pause: span("pause_us"), pause_max: span("pause_max_us") },
         delivery: if is_set("delivery") { Delivery::AtMostOnce } else { Delivery::AtLeastOnce },
+        begun: row.get("begun"),
         reached: if is_set("reached") { Reached::Maybe } else { Reached::No },
         created_at: time("created_at"),
         error: row.get("error"),

@@ -12,6 +12,8 @@ use oncegate::{Answer, ClaimKey, Command, Decided, GuardName, Observer, StoreErr
 /// Guards that get a label of their own. Guards are named by callers: more of them share the label `other`.
 const GUARD_LABELS_MAX: usize = 100;
 
+/// Callers that were told not to go ahead, by guard.
+pub const STOPPED: &str = "oncegate_duplicates_stopped_total";
 pub const REQUEST_SECONDS: &str = "oncegate_http_request_seconds";
 /// From a claim on a fast disk to one that waits for another's.
 const REQUEST_SECONDS_BUCKETS: &[f64] =
@@ -25,7 +27,7 @@ pub fn install_metrics() -> PrometheusHandle {
         .install_recorder()
         .expect("metrics are installed once");
     metrics::describe_counter!("oncegate_decisions_total", "Commands on claims, by guard and answer.");
-    metrics::describe_counter!("oncegate_duplicates_stopped_total", "Callers that were told not to go ahead.");
+    metrics::describe_counter!(STOPPED, "Callers that were told not to go ahead.");
     metrics::describe_counter!(
         "oncegate_duplicate_guard_errors_total",
         "Effects let through unguarded, the store being away."
@@ -47,7 +49,12 @@ pub struct Telemetry {
 
 impl Observer for Telemetry {
     fn decided(&self, decided: &Decided<'_>) {
-        self.count(&decided.key.guard, decided.answer);
+        self.count(&decided.key.guard, |counters| {
+            counters.answered(decided.answer);
+            if decided.answer.met().is_some() {
+                counters.stopped.increment(1);
+            }
+        });
         let Decided { key, answer, now, waited, command } = decided;
         let event = event(command, answer);
         let (workspace, guard, hex) = (key.workspace.as_str(), key.guard.as_str(), key.id.to_hex());
@@ -61,7 +68,7 @@ impl Observer for Telemetry {
     }
 
     fn counted(&self, decided: &Decided<'_>) {
-        self.count(&decided.key.guard, decided.answer);
+        self.count(&decided.key.guard, |counters| counters.answered(decided.answer));
     }
 
     fn store_failed(&self, key: &ClaimKey, error: &StoreError) {
@@ -114,31 +121,28 @@ impl Counters {
             by_answer: ANSWERS.map(|answer| {
                 (answer, counter!("oncegate_decisions_total", "guard" => guard.to_owned(), "answer" => answer))
             }),
-            stopped: counter!("oncegate_duplicates_stopped_total", "guard" => guard.to_owned()),
+            stopped: counter!(STOPPED, "guard" => guard.to_owned()),
         }
     }
 
-    fn increment(&self, answer: &Answer) {
+    fn answered(&self, answer: &Answer) {
         let name = answer.name();
         if let Some((_, counter)) = self.by_answer.iter().find(|(known, _)| *known == name) {
             counter.increment(1);
-        }
-        if answer.met().is_some() {
-            self.stopped.increment(1);
         }
     }
 }
 
 impl Telemetry {
-    fn count(&self, guard: &GuardName, answer: &Answer) {
+    fn count(&self, guard: &GuardName, increment: impl Fn(&Counters)) {
         if let Some(counters) = self.guards.read().expect("no holder of this lock panics").get(guard) {
-            return counters.increment(answer);
+            return increment(counters);
         }
         let mut guards = self.guards.write().expect("no holder of this lock panics");
         if guards.len() >= GUARD_LABELS_MAX {
-            return Counters::of("other").increment(answer);
+            return increment(&Counters::of("other"));
         }
-        guards.entry(guard.clone()).or_insert_with(|| Counters::of(guard.as_str())).increment(answer);
+        increment(guards.entry(guard.clone()).or_insert_with(|| Counters::of(guard.as_str())));
     }
 }
 

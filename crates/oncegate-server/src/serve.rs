@@ -41,10 +41,8 @@ use crate::worker::Worker;
 const HEADERS_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of headers, and of what a connection buffers.
 const CONNECTION_BUFFER_BYTES: usize = 64 * 1024;
-/// How long requests under way may take to finish once the server is told to stop.
+/// How long requests under way, and what they have begun, may take to finish once the server is told to stop.
 const STOP_GRACE: Duration = Duration::from_secs(8);
-/// And how long what they have begun may take that nobody waits for any more.
-const WORK_GRACE: Duration = Duration::from_millis(300);
 /// How long the store may take to be let go after that: all was answered, and counts are not worth more.
 const CLOSE_GRACE: Duration = Duration::from_millis(1500);
 /// How soon a key made or revoked elsewhere is noticed.
@@ -74,7 +72,6 @@ pub async fn serve(config: Config) -> Result<(), Failure> {
     let refresher = tokio::spawn(refresh(app.clone()));
     accept_until_stopped(listener, app.clone(), signals).await;
     refresher.abort();
-    app.messages.worker.stop(WORK_GRACE).await;
     let close = async {
         app.messages.main.close().await;
         if let Some(apart) = &app.messages.apart {
@@ -118,6 +115,7 @@ async fn start(
         channels: Channels::open(&config).map_err(Failure::new)?,
         worker: worker.clone(),
         over: Default::default(),
+        room: Arc::new(Semaphore::new(config.limits.connections)),
     });
     tokio::spawn(worker.keep_leasing(messages::JOB, messages.clone()));
     Ok(Arc::new(App {
@@ -208,9 +206,12 @@ async fn accept_until_stopped(listener: TcpListener, app: Arc<App>, mut signals:
     app.stopping.store(true, Ordering::SeqCst);
     app.messages.main.stop_waiting();
     app.ledger.stop_waiting();
-    if tokio::time::timeout(STOP_GRACE, connections.graceful.shutdown()).await.is_err() {
+    app.messages.worker.stop();
+    let deadline = tokio::time::Instant::now() + STOP_GRACE;
+    if tokio::time::timeout_at(deadline, connections.graceful.shutdown()).await.is_err() {
         tracing::warn!(event = "server.connections_cut", after = ?STOP_GRACE);
     }
+    app.messages.worker.finish_by(deadline).await;
 }
 
 struct Connections {

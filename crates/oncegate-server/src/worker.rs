@@ -4,14 +4,13 @@
 //! Whoever puts something into the queue that is due at once may take a free slot with it, and run it without leasing it again.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use oncegate::Time;
 use oncegate::store::{Leased, MainStore, Reading};
 use oncegate_core::job::Job;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
 /// Jobs that are leased at once, at most.
@@ -56,7 +55,7 @@ pub struct Worker {
     lease: Duration,
     slots: Arc<Semaphore>,
     woken: Notify,
-    stopping: AtomicBool,
+    is_stopping: watch::Sender<bool>,
     /// One of these is held by everything that is under way.
     under_way: Arc<()>,
 }
@@ -68,7 +67,7 @@ impl Worker {
             lease,
             slots: Arc::new(Semaphore::new(slots)),
             woken: Notify::new(),
-            stopping: AtomicBool::new(false),
+            is_stopping: watch::Sender::new(false),
             under_way: Arc::new(()),
         })
     }
@@ -88,22 +87,40 @@ impl Worker {
         self.under_way.clone()
     }
 
+    /// Returns when it has been told to stop.
+    pub async fn stopped(&self) {
+        // It is not dropped while somebody asks.
+        let _ = self.is_stopping.subscribe().wait_for(|stopping| *stopping).await;
+    }
+
     /// Leases jobs of this kind and has them run, until it is stopped.
     pub async fn keep_leasing(self: Arc<Self>, kind: &str, handler: Arc<dyn Handler>) {
         let kinds = [kind.to_owned()];
-        while !self.stopping.load(Ordering::SeqCst) {
-            let slot = self.slots.clone().acquire_owned().await.expect("never closed");
-            let pause = self.lease_some(&kinds, slot, &handler).await;
-            let _ = tokio::time::timeout(pause, self.woken.notified()).await;
+        loop {
+            let slots = tokio::select! {
+                slots = self.free_slots() => slots,
+                () = self.stopped() => return,
+            };
+            let pause = self.lease_some(&kinds, slots, &handler).await;
+            tokio::select! {
+                _ = tokio::time::timeout(pause, self.woken.notified()) => {}
+                () = self.stopped() => return,
+            }
         }
     }
 
+    /// Those that are free, once there is one. What is leased begins at once, so that no lease is spent on waiting.
+    async fn free_slots(&self) -> Vec<Slot> {
+        let mut slots = vec![self.slots.clone().acquire_owned().await.expect("never closed")];
+        slots.extend(std::iter::from_fn(|| self.try_slot()).take(LEASED_MAX - 1));
+        slots
+    }
+
     /// Leases as much as there are slots for; says when to look again.
-    async fn lease_some(&self, kinds: &[String], slot: Slot, handler: &Arc<dyn Handler>) -> Duration {
-        let max = (1 + self.slots.available_permits()).min(LEASED_MAX);
+    async fn lease_some(&self, kinds: &[String], mut slots: Vec<Slot>, handler: &Arc<dyn Handler>) -> Duration {
         let before = Instant::now();
-        let Reading { value: Leased { jobs, next_at }, now } = match self.store.lease_jobs(kinds, max, self.lease).await
-        {
+        let leased = self.store.lease_jobs(kinds, slots.len(), self.lease).await;
+        let Reading { value: Leased { jobs, next_at }, now } = match leased {
             Ok(leased) => leased,
             Err(error) => {
                 tracing::warn!(event = "worker.not_leasing", %error);
@@ -111,16 +128,10 @@ impl Worker {
             }
         };
         let found = jobs.len();
-        let mut slot = Some(slot);
         for job in jobs {
-            let (slots, mine, handler) = (self.slots.clone(), slot.take(), handler.clone());
-            let under_way = self.under_way();
+            let (slot, handler, under_way) = (slots.pop(), handler.clone(), self.under_way());
             tokio::spawn(async move {
-                let slot = match mine {
-                    Some(slot) => slot,
-                    None => slots.acquire_owned().await.expect("never closed"),
-                };
-                handler.run(Held { job, slot: Some(slot), leased: (now, before) }).await;
+                handler.run(Held { job, slot, leased: (now, before) }).await;
                 drop(under_way);
             });
         }
@@ -128,11 +139,13 @@ impl Worker {
         if found == 0 { next.max(LOOK_PAUSE) } else { next }
     }
 
-    /// Leases no more, and waits a while for what is under way.
-    pub async fn stop(&self, within: Duration) {
-        self.stopping.store(true, Ordering::SeqCst);
-        self.wake();
-        let deadline = Instant::now() + within;
+    /// Leases no more.
+    pub fn stop(&self) {
+        self.is_stopping.send_replace(true);
+    }
+
+    /// Waits for what is under way.
+    pub async fn finish_by(&self, deadline: Instant) {
         while Arc::strong_count(&self.under_way) > 1 && Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

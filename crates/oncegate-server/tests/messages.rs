@@ -74,7 +74,11 @@ async fn the_same_within_the_window_is_one_send_and_after_it_another(on: On) {
         let reply = office.client(turn).post("/api/messages", &message).await;
         expect_duplicate(&reply, &id(&first));
         let age = reply.body["duplicateMessage"].as_str().expect("a sentence").to_owned();
-        assert!(age.contains(&format!(" {} seconds", minutes * 60)) || age.contains(&format!(" {} seconds", minutes * 60 + 1)), "{age}");
+        assert!(
+            age.contains(&format!(" {} seconds", minutes * 60))
+                || age.contains(&format!(" {} seconds", minutes * 60 + 1)),
+            "{age}"
+        );
     }
     // A second before its end: the requests themselves take some of it.
     office.set_clock_ahead(MINUTE * 15 - Duration::from_secs(5));
@@ -149,7 +153,8 @@ async fn a_refused_request_holds_nothing(on: On) {
         client.post("/api/messages", &body).await.expect_invalid(what);
     };
     refuse(with(right.clone(), json!({"attachments": [{"url": "ftp://x/y"}]})), "attachments[0].url").await;
-    refuse(with(right.clone(), json!({"attachments": vec![json!({"url": "http://x.test/"}); 11]})), "attachments").await;
+    refuse(with(right.clone(), json!({"attachments": vec![json!({"url": "http://x.test/"}); 11]})), "attachments")
+        .await;
     refuse(with(right.clone(), json!({"attachments": [{"uri": "http://x.test"}]})), "attachments[0]").await;
     refuse(with(right.clone(), json!({"metadata": []})), "metadata").await;
     refuse(with(right.clone(), json!({"metadata": {"a": "x".repeat(17_000)}})), "metadata").await;
@@ -230,8 +235,21 @@ async fn answers_are_as_the_page_says(on: On) {
     assert_eq!(
         names,
         [
-            "_id", "attachments", "channel", "createdAt", "error", "leadId", "message", "metadata", "providerMessageId",
-            "recipientEmail", "recipientPhone", "sentAt", "status", "threadId", "workspaceId"
+            "_id",
+            "attachments",
+            "channel",
+            "createdAt",
+            "error",
+            "leadId",
+            "message",
+            "metadata",
+            "providerMessageId",
+            "recipientEmail",
+            "recipientPhone",
+            "sentAt",
+            "status",
+            "threadId",
+            "workspaceId"
         ]
     );
     assert_eq!(message["providerMessageId"], format!("p-{}", id(&reply)));

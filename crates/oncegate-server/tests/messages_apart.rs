@@ -72,12 +72,18 @@ async fn duplicates_are_stopped_as_with_one_store(guards: Guards) {
     let replies = join_all(posts).await;
     let firsts: Vec<_> = replies.iter().filter(|reply| reply.body["duplicateOnly"].is_null()).collect();
     assert_eq!((firsts.len(), firsts[0].status), (1, 201), "{firsts:?}");
-    assert!(replies.iter().all(|reply| reply.body["message"]["_id"] == firsts[0].body["message"]["_id"]), "{replies:?}");
+    assert!(
+        replies.iter().all(|reply| reply.body["message"]["_id"] == firsts[0].body["message"]["_id"]),
+        "{replies:?}"
+    );
     assert_eq!(office.provider.arrivals("apart").len(), 1);
     // The claim is where guards are kept, for everybody to see.
     let find = json!({"guard": "message", "key": ["+1", null, "apart"]});
     let claim = office.client(0).post("/api/claims/find", &find).await.expect(200);
-    assert_eq!((claim.text("state"), claim.text("outcome")), ("done".into(), firsts[0].body["message"]["_id"].as_str().expect("an id").into()));
+    assert_eq!(
+        (claim.text("state"), claim.text("outcome")),
+        ("done".into(), firsts[0].body["message"]["_id"].as_str().expect("an id").into())
+    );
     // After the window it is another message; what surely failed leaves nothing behind; a key is a key.
     office.set_clock_ahead(Duration::from_secs(15 * 60 + 1));
     assert!(office.post(&sms("+1", "apart")).await.expect(200).body["duplicateOnly"].is_null());
@@ -140,7 +146,10 @@ async fn whoever_was_paused_past_its_lease_is_stopped_by_the_fence() {
     .await;
     assert!(first.body["duplicateOnly"].is_null(), "{first:?}");
     let late = late.await.expect("does not panic").expect(200);
-    assert_eq!((&late.body["duplicateOnly"], &late.body["message"]["_id"]), (&json!(true), &first.body["message"]["_id"]));
+    assert_eq!(
+        (&late.body["duplicateOnly"], &late.body["message"]["_id"]),
+        (&json!(true), &first.body["message"]["_id"])
+    );
     assert_eq!(office.provider.arrivals("overtaken").len(), 1);
 }
 

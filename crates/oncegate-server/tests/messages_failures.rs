@@ -102,10 +102,8 @@ async fn a_send_that_takes_long_is_answered_as_it_stands(on: On) {
     let replay = office.post_with_key("k", &by("sms", "long#slow")).await.expect(202);
     assert_eq!(replay.text, first.text);
     let path = format!("/api/messages/{}", first.body["message"]["_id"].as_str().expect("an id"));
-    eventually("it is sent", || async {
-        (office.client(1).get(&path).await.body["status"] == "sent").then_some(())
-    })
-    .await;
+    eventually("it is sent", || async { (office.client(1).get(&path).await.body["status"] == "sent").then_some(()) })
+        .await;
     let duplicate = office.client(1).post("/api/messages", &by("sms", "long#slow")).await.expect(200);
     assert_eq!(duplicate.body["status"], "sent");
     assert_eq!(office.post_with_key("k", &by("sms", "long#slow")).await.text, first.text, "still the first answer");
@@ -165,6 +163,8 @@ async fn observing_lets_duplicates_through_and_reports_them(on: On) {
     assert!(second.body["duplicateOnly"].is_null(), "{second:?}");
     assert_ne!(first.body["message"]["_id"], second.body["message"]["_id"]);
     assert_eq!(office.provider.arrivals("seen").len(), 2);
-    let line = &office.servers[0].logged("message.api.duplicate_blocked", 1).await[0];
-    assert_eq!((&line["mode"], &line["messageId"]), (&json!("observed"), &first.body["message"]["_id"]));
+    let line = &office.servers[0].logged("message.api.duplicate_observed", 1).await[0];
+    assert_eq!(line["messageId"], first.body["message"]["_id"]);
+    let metrics = office.client(0).get("/metrics").await.text;
+    assert!(!metrics.contains("duplicates_stopped_total{guard=\"message\"} 1"), "nothing was stopped: {metrics}");
 }

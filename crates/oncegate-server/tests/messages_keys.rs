@@ -160,7 +160,8 @@ async fn a_client_that_hangs_up_does_not_stop_its_request(on: On) {
         message.len()
     );
     raw.write(head.as_bytes()).await;
-    eventually("it is being sent", || async { (!office.provider.arrivals("gone#slow").is_empty()).then_some(()) }).await;
+    eventually("it is being sent", || async { (!office.provider.arrivals("gone#slow").is_empty()).then_some(()) })
+        .await;
     drop(raw);
     let mut client = office.client(1).header("idempotency-key", "k");
     let reply = client.send(Method::POST, "/api/messages", Some(message.clone().into())).await.expect(201);

@@ -47,6 +47,7 @@ CREATE TABLE jobs (
     pause_us     INTEGER NOT NULL,
     pause_max_us INTEGER NOT NULL,
     delivery     TEXT    NOT NULL,
+    begun        INTEGER NOT NULL,
     reached      TEXT    NOT NULL,
     created_at   INTEGER NOT NULL,
     error        TEXT,

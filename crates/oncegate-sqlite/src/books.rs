@@ -48,7 +48,7 @@ pub fn apply(connection: &Connection, change: &Change, now: Time) -> rusqlite::R
         Change::Replace { record, names } => {
             Ok(write_record(connection, REPLACE_RECORD, record)? && add_names(connection, record, names)?)
         }
-        Change::Enqueue(job) => write_job(connection, ENQUEUE, job),
+        Change::Enqueue(job) => Ok(now < job.stands_until() && write_job(connection, ENQUEUE, job)?),
         Change::Requeue { job, stands_until } => Ok(now < *stands_until && write_job(connection, REQUEUE, job)?),
         Change::Dequeue(job) => {
             let mut delete = connection.prepare_cached(DEQUEUE)?;
@@ -98,6 +98,7 @@ fn write_job(connection: &Connection, sql: &str, job: &Job) -> rusqlite::Result<
         ":pause_us": micros(job.tries.pause),
         ":pause_max_us": micros(job.tries.pause_max),
         ":delivery": delivery_name(job.delivery),
+        ":begun": job.begun,
         ":reached": reached_name(job.reached),
         ":created_at": job.created_at.micros(),
         ":error": job.error,
@@ -132,21 +133,27 @@ impl MainStore for SqliteStore {
 }
 
 fn find(connection: &Connection, places: &[Place]) -> rusqlite::Result<Vec<Option<Record>>> {
-    let snapshot = connection.unchecked_transaction()?;
     let find = |Place { workspace, kind, at }: &Place| {
         let read = |row: &Row<'_>| record(row, workspace, kind);
         match at {
             At::Id(id) => {
-                let mut by_id = snapshot.prepare_cached(FIND_BY_ID)?;
+                let mut by_id = connection.prepare_cached(FIND_BY_ID)?;
                 by_id.query_row(params![workspace.as_str(), kind, id.as_bytes()], read).optional()
             }
             At::Name(name) => {
-                let mut by_name = snapshot.prepare_cached(FIND_BY_NAME)?;
+                let mut by_name = connection.prepare_cached(FIND_BY_NAME)?;
                 by_name.query_row(params![workspace.as_str(), kind, name], read).optional()
             }
         }
     };
-    places.iter().map(find).collect()
+    if places.len() < 2 {
+        return places.iter().map(find).collect();
+    }
+    // Together: the locks of a transaction cost as much as what is read in it.
+    connection.prepare_cached("BEGIN")?.execute([])?;
+    let found = places.iter().map(find).collect();
+    connection.prepare_cached("COMMIT")?.execute([])?;
+    found
 }
 
 fn list(connection: &Connection, listing: &Listing) -> rusqlite::Result<Listed> {
@@ -235,6 +242,7 @@ fn job(row: &Row<'_>) -> rusqlite::Result<Job> {
         tried: row.get("tried")?,
         tries: Tries { max: row.get("tries_max")?, pause: span("pause_us")?, pause_max: span("pause_max_us")? },
         delivery: deliveries[word("delivery", &deliveries.map(delivery_name))?],
+        begun: row.get("begun")?,
         reached: reaches[word("reached", &reaches.map(reached_name))?],
         created_at: time("created_at")?,
         error: row.get("error")?,

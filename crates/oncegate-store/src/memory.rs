@@ -63,7 +63,10 @@ impl Books {
                     None => false,
                 }
             }
-            Change::Enqueue(job) => self.jobs.insert((job.workspace.clone(), job.id), job.clone()).is_none(),
+            Change::Enqueue(job) => {
+                let is_new = self.jobs.insert((job.workspace.clone(), job.id), job.clone()).is_none();
+                is_new && now < job.stands_until()
+            }
             Change::Requeue { job, stands_until } => {
                 let place = self.jobs.get_mut(&(job.workspace.clone(), job.id));
                 let found = place.filter(|found| found.version + 1 == job.version && now < *stands_until);

@@ -51,7 +51,7 @@ pub enum Change {
     Create { record: Record, names: Vec<String>, lists: Vec<String> },
     /// Onto the version before it. These names, which nobody else has, are added to those that it has.
     Replace { record: Record, names: Vec<String> },
-    /// Into the queue, unless there is a job with its id.
+    /// Into the queue, unless there is a job with its id; one that is born leased, within its lease.
     Enqueue(Job),
     /// Onto the version before it, within the lease that it was decided under.
     Requeue { job: Job, stands_until: oncegate_core::Time },

@@ -195,7 +195,7 @@ pub trait Store: Send + Sync + 'static {
 /// Where everything is kept: claims, keys, records and the queue.
 #[async_trait]
 pub trait MainStore: Store + Keyring {
-    /// The records at these places, one for each, in one snapshot.
+    /// The records at these places, one for each, as they were last committed.
     async fn find(&self, places: &[Place]) -> Result<Reading<Vec<Option<Record>>>, StoreError>;
 
     async fn list(&self, listing: Listing) -> Result<Listed, StoreError>;

@@ -68,6 +68,16 @@ impl Ledger {
 
     /// Claims `key`. Where its owner is at work, waits up to `wait` for it to settle, release or die.
     pub async fn claim(&self, key: &ClaimKey, terms: Terms, wait: Duration) -> Result<Reading<Answer>, StoreError> {
+        self.claim_waiting(key, terms, wait).await.map(|(reading, _)| reading)
+    }
+
+    /// The same, and says whether it had to wait.
+    pub async fn claim_waiting(
+        &self,
+        key: &ClaimKey,
+        terms: Terms,
+        wait: Duration,
+    ) -> Result<(Reading<Answer>, bool), StoreError> {
         let command = Command::Claim(terms);
         let mut reading = self.ask(key, &command).await?;
         let waits = !wait.is_zero() && matches!(reading.value, Answer::InFlight(_));
@@ -75,7 +85,7 @@ impl Ledger {
             reading = self.wait_and_claim(key, &command, wait).await?;
         }
         self.met(key, &command, &reading, waits);
-        Ok(reading)
+        Ok((reading, waits))
     }
 
     /// Claims many keys, all different, without waiting for anybody.

@@ -13,13 +13,18 @@ pub fn decide(job: &Job, command: &Command, now: Time) -> Decision {
         Command::Lease { lease } => leased(job, *lease, now).map(Next::Keep),
         Command::Renew { token, lease } => owned(job, *token, now)
             .map(|job| Next::Keep(Job { lease_until: job.lease_until.max(now + *lease), ..job.clone() })),
+        Command::Begin { token } => {
+            owned(job, *token, now).map(|job| Next::Keep(if job.begun { job.clone() } else { begun(job) }))
+        }
         Command::Complete { token } => owned(job, *token, now).map(|_| Next::End(End::Completed)),
         Command::Fail { token, failure } => owned(job, *token, now).map(|job| failed(job, failure, now)),
         Command::GiveUp { token } => {
             owned(job, *token, now).and_then(|job| job.fate().map(Next::End).ok_or(Refusal::NotGivenUp))
         }
-        Command::GiveBack { token } => owned(job, *token, now)
-            .map(|job| Next::Keep(Job { state: State::Pending, due_at: now, tried: job.tried - 1, ..job.clone() })),
+        Command::GiveBack { token } => owned(job, *token, now).map(|job| {
+            let tried = job.tried - i32::from(job.begun);
+            Next::Keep(Job { state: State::Pending, due_at: now, tried, begun: false, ..job.clone() })
+        }),
         Command::Cancel => waiting(job).map(|_| Next::End(End::Cancelled)),
         Command::RunNow => waiting(job).map(|job| Next::Keep(Job { due_at: job.due_at.min(now), ..job.clone() })),
     };
@@ -35,24 +40,33 @@ enum Next {
     End(End),
 }
 
-/// Leases what is due. Of what its last worker has left nobody knows how far it came.
+/// Leases what is due. Of what its last worker had begun nobody knows how far it came.
 fn leased(job: &Job, lease: Duration, now: Time) -> Result<Job, Refusal> {
     match job.state {
         State::Pending if now < job.due_at => return Err(Refusal::NotDue { at: job.due_at }),
         State::Running if job.is_leased(now) => return Err(Refusal::Leased { until: job.lease_until }),
         _ => {}
     }
-    let is_lost = job.state == State::Running;
-    Ok(Job {
+    let is_lost = job.state == State::Running && job.begun;
+    let leased = Job {
         state: State::Running,
         token: Token(job.token.0 + 1),
         lease_until: now + lease,
-        // One more than there may be, at most: that is how it is given up.
-        tried: (job.tried + 1).min(job.tries.max.saturating_add(1)),
+        begun: false,
         reached: if is_lost { Reached::Maybe } else { job.reached },
         error: if is_lost { Some("its worker was lost".into()) } else { job.error.clone() },
         ..job.clone()
+    };
+    Ok(match job.delivery {
+        Delivery::AtLeastOnce => begun(&leased),
+        Delivery::AtMostOnce => leased,
     })
+}
+
+fn begun(job: &Job) -> Job {
+    // One more than there may be, at most: that is how it is given up.
+    let tried = (job.tried + 1).min(job.tries.max.saturating_add(1));
+    Job { begun: true, tried, ..job.clone() }
 }
 
 fn failed(job: &Job, failure: &Failure, now: Time) -> Next {
@@ -65,7 +79,7 @@ fn failed(job: &Job, failure: &Failure, now: Time) -> Next {
         return Next::End(job.given_up());
     }
     let due_at = now + pause(&job).max(failure.retry_in.unwrap_or_default());
-    Next::Keep(Job { state: State::Pending, due_at, ..job })
+    Next::Keep(Job { state: State::Pending, due_at, begun: false, ..job })
 }
 
 /// Doubles with every try, less up to a half: jobs that failed together do not come back together. By how much

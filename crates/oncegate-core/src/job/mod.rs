@@ -88,6 +88,9 @@ pub struct Job {
     pub tried: i32,
     pub tries: Tries,
     pub delivery: Delivery,
+    /// The try of this lease may be under way. What is sent at most once is not, until its worker has written down that
+    /// it begins; otherwise a lease is as good as a try.
+    pub begun: bool,
     /// Whether any try may have reached the receiver.
     pub reached: Reached,
     pub created_at: Time,
@@ -144,6 +147,10 @@ pub enum Command {
     Renew {
         token: Token,
         lease: Duration,
+    },
+    /// The worker is about to do it: from here on it may happen.
+    Begin {
+        token: Token,
     },
     Complete {
         token: Token,

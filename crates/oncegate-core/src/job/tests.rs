@@ -19,6 +19,7 @@ fn job(delivery: Delivery) -> Job {
         tried: 0,
         tries: Tries { max: 3, pause: Duration::from_secs(1), pause_max: Duration::from_secs(300) },
         delivery,
+        begun: false,
         reached: Reached::No,
         created_at: NOW,
         error: None,
@@ -48,6 +49,12 @@ fn refused(job: &Job, command: Command, now: Time) -> Refusal {
 
 fn lease(job: &Job, now: Time) -> Job {
     kept(job, Command::Lease { lease: LEASE }, now)
+}
+
+/// Leased, and begun.
+fn begin(job: &Job, now: Time) -> Job {
+    let leased = lease(job, now);
+    kept(&leased, Command::Begin { token: leased.token }, now)
 }
 
 fn fail(job: &Job, reached: Reached) -> Command {
@@ -139,7 +146,7 @@ fn a_receiver_that_says_when_to_come_back_is_listened_to() {
 
 #[test]
 fn at_most_once_is_not_repeated_when_it_may_have_happened() {
-    let leased = lease(&job(Delivery::AtMostOnce), NOW);
+    let leased = begin(&job(Delivery::AtMostOnce), NOW);
     assert_eq!(decide(&leased, &fail(&leased, Reached::Maybe), at(1)), Decision::End(End::Unknown));
     assert_eq!(kept(&leased, fail(&leased, Reached::No), at(1)).state, State::Pending);
     assert_eq!(refused(&leased, Command::GiveUp { token: Token(1) }, at(1)), Refusal::NotGivenUp);
@@ -163,7 +170,9 @@ fn a_lost_worker_is_a_try_like_any_other() {
 
 #[test]
 fn what_was_not_begun_is_given_back_as_if_it_had_not_been_leased() {
-    let leased = lease(&job(Delivery::AtMostOnce), NOW);
+    let untried = lease(&lease(&job(Delivery::AtMostOnce), NOW), at(30));
+    assert_eq!((untried.tried, untried.reached, untried.fate()), (0, Reached::No, None), "nobody had begun");
+    let leased = begin(&job(Delivery::AtMostOnce), NOW);
     let back = kept(&leased, Command::GiveBack { token: Token(1) }, at(1));
     assert_eq!((back.state, back.tried, back.due_at, back.token), (State::Pending, 0, at(1), Token(1)));
     assert_eq!(refused(&back, Command::Complete { token: Token(1) }, at(2)), Refusal::NotLeased);
@@ -194,6 +203,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let command = prop_oneof![
         4 => span.clone().prop_map(|lease| Command::Lease { lease }),
         1 => (token.clone(), span.clone()).prop_map(|(token, lease)| Command::Renew { token, lease }),
+        3 => token.clone().prop_map(|token| Command::Begin { token }),
         2 => token.clone().prop_map(|token| Command::Complete { token }),
         3 => (token.clone(), reached, any::<bool>(), proptest::option::of(span)).prop_map(
             |(token, reached, is_final, retry_in)| Command::Fail {
@@ -234,8 +244,11 @@ proptest! {
             if next.token > job.token {
                 prop_assert!(!job.is_leased(now), "one owner at a time");
                 in_doubt |= under_way;
-                under_way = next.fate().is_none();
-                prop_assert!(!(under_way && at_most_once && in_doubt), "at most once");
+                under_way = false;
+            }
+            if next.begun && !(job.begun && next.token == job.token) && next.fate().is_none() {
+                prop_assert!(!(at_most_once && in_doubt), "at most once");
+                under_way = true;
             }
             match &command {
                 Command::Fail { failure, .. } => {

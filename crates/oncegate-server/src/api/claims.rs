@@ -121,7 +121,7 @@ pub async fn show(
     Named(id): Named,
     Params(params): Params<GuardParam>,
 ) -> Answered {
-    let key = key(&caller, &id, &params.guard)?;
+    let key = key(&caller, &id, body::guard(&params.guard)?)?;
     read(&app, &key).await
 }
 
@@ -153,7 +153,7 @@ pub async fn forget(
 ) -> Answered {
     caller.require(Role::Operate)?;
     body::check_note(params.note.as_deref())?;
-    let key = key(&caller, &id, &params.guard)?;
+    let key = key(&caller, &id, body::guard(&params.guard)?)?;
     by_hand(app, key, Command::Forget, "audit.forget", caller.name, params.note).await
 }
 
@@ -169,7 +169,7 @@ pub async fn resolve(
 ) -> Answered {
     caller.require(Role::Operate)?;
     body::check_note(body.note.as_deref())?;
-    let key = key(&caller, &id, &body.guard)?;
+    let key = key(&caller, &id, body.guard()?)?;
     let resolve = Command::Resolve { done: body.is_done(), outcome: None };
     by_hand(app, key, resolve, "audit.resolve", caller.name, body.note).await
 }
@@ -204,7 +204,7 @@ pub async fn renew(
     Json(body): Json<OwnerBody>,
 ) -> Answered {
     body.refuse_outcome("renew")?;
-    let key = key(&caller, &id, &body.guard)?;
+    let key = key(&caller, &id, body.guard()?)?;
     apply(&app, &key, Command::Renew { token: body.token(), lease: body.lease()? }).await
 }
 
@@ -236,7 +236,7 @@ pub async fn fail(
 
 async fn settle_as(app: &App, caller: &Caller, id: &str, verdict: Verdict, body: OwnerBody) -> Answered {
     body.refuse_lease(if verdict == Verdict::Done { "settle" } else { "fail" })?;
-    let key = key(caller, id, &body.guard)?;
+    let key = key(caller, id, body.guard()?)?;
     let outcome = body.outcome(app.config.privacy.store_outcome_body)?;
     apply(app, &key, Command::Settle { token: body.token(), verdict, outcome }).await
 }
@@ -254,7 +254,7 @@ pub async fn release(
 ) -> Answered {
     body.refuse_outcome("release")?;
     body.refuse_lease("release")?;
-    let key = key(&caller, &id, &body.guard)?;
+    let key = key(&caller, &id, body.guard()?)?;
     apply(&app, &key, Command::Release { token: body.token() }).await
 }
 
@@ -270,8 +270,7 @@ async fn apply(app: &App, key: &ClaimKey, command: Command) -> Answered {
 }
 
 /// An id that is no id is the id of nothing.
-fn key(caller: &Caller, id: &str, guard: &str) -> Result<ClaimKey, Problem> {
-    let guard: GuardName = body::guard(guard)?;
+fn key(caller: &Caller, id: &str, guard: GuardName) -> Result<ClaimKey, Problem> {
     let id = ClaimId::parse(id).ok_or_else(|| Problem::from(oncegate::Refusal::Missing))?;
     Ok(ClaimKey { workspace: caller.workspace.clone(), guard, id })
 }

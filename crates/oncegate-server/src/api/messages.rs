@@ -53,8 +53,15 @@ pub async fn create(
         None => None,
     };
     // On a task of its own: a client that hangs up does not stop its request.
+    let too_many = |_| Kind::StoreUnavailable.because("too many requests are under way").retry_after(1);
+    let room = app.messages.room.clone().try_acquire_owned().map_err(too_many)?;
     let (answer, answered) = oneshot::channel();
-    tokio::spawn(app.messages.clone().post(caller.workspace, asked, body, answer));
+    let messages = app.messages.clone();
+    // Boxed: it is large, and a task is moved a few times before it runs.
+    tokio::spawn(Box::pin(async move {
+        messages.post(caller.workspace, asked, body, answer).await;
+        drop(room);
+    }));
     answered.await.unwrap_or_else(|_| Err(Kind::Internal.because("the request ended in a panic")))
 }
 

@@ -16,6 +16,9 @@ const HELLO: [(usize, &str); 3] =
     [(1, "hello world, 1 connection"), (32, "hello world, 32 connections"), (256, "hello world, 256 connections")];
 const CLAIMS: [(usize, &str); 3] =
     [(1, "HTTP, 1 connection"), (32, "HTTP, 32 connections"), (256, "HTTP, 256 connections")];
+const MESSAGES: [(usize, &str); 2] = [(32, "messages, 32 connections"), (256, "messages, 256 connections")];
+/// Whom each caller writes to, in turn.
+const LEADS_EACH: u64 = 16;
 const BATCH: usize = 1_000;
 const BATCH_CONNECTIONS: usize = 8;
 
@@ -29,6 +32,9 @@ pub async fn measure(setting: &Setting) -> Result<Vec<Measured>, Failure> {
         measured.push(claims(hello_name, &["bench-hello"], connections, setting).await?);
         measured.push(claims(claims_name, SERVE, connections, setting).await?);
     }
+    for (connections, name) in MESSAGES {
+        measured.push(messages(name, connections, setting).await?);
+    }
     measured.push(claims("HTTP, nothing durable, 256 connections", SERVE_FROM_MEMORY, 256, setting).await?);
     let ours = Server::start(SERVE, setting).await?;
     let address = ours.address;
@@ -40,6 +46,23 @@ pub async fn measure(setting: &Setting) -> Result<Vec<Measured>, Failure> {
     measured.push(batches.await?);
     ours.stop().await;
     Ok(measured)
+}
+
+/// Guarded messages, on the channel that writes to a file.
+async fn messages(name: &'static str, connections: usize, setting: &Setting) -> Result<Measured, Failure> {
+    let server = Server::start(SERVE, setting).await?;
+    let address = server.address;
+    let request = move |caller, turn| post(address, "/api/messages", &message(caller, turn));
+    let measured = load(name, address, connections, 1, setting.span, request).await?;
+    server.stop().await;
+    Ok(measured)
+}
+
+/// Every second message is the one that was posted just before.
+fn message(caller: usize, turn: u64) -> String {
+    let number = turn / 2;
+    let phone = caller as u64 * LEADS_EACH + number % LEADS_EACH;
+    format!(r#"{{"recipientPhone":"+1555{phone:07}","message":"Your parcel {number} is on its way."}}"#)
 }
 
 async fn claims(

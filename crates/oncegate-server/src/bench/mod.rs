@@ -76,6 +76,8 @@ const GOALS: &[Goal] = &[
     Goal { figure: "library, SQLite, 512 callers", beside: "the same statements, 1,000 a transaction", at_least: 0.8 },
     Goal { figure: "library, PostgreSQL, 256 callers", beside: "INSERT by hand, 32 connections", at_least: 2.5 },
     Goal { figure: "HTTP, 256 connections", beside: "hello world, 256 connections", at_least: 0.6 },
+    Goal { figure: "messages, 32 connections", beside: "HTTP, 32 connections", at_least: 0.33 },
+    Goal { figure: "messages, 256 connections", beside: "HTTP, 256 connections", at_least: 0.33 },
     Goal { figure: "HTTP, batches of 1,000", beside: "HTTP, 256 connections", at_least: 4.0 },
 ];
 
@@ -124,6 +126,7 @@ async fn round(setting: &Setting, only: Option<Part>, bar: &ProgressBar) -> Resu
         bar.set_message("HTTP");
         measured.extend(http::measure(setting).await?);
     }
+
     Ok(measured)
 }
 

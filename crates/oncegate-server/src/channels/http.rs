@@ -48,7 +48,6 @@ impl Provider {
 
     pub async fn send(&self, message: &Outgoing<'_>, within: Duration) -> Sent {
         let deadline = Instant::now() + within;
-        let too_slow = || format!("no answer within {within:?}");
         let stream = match timeout_at(deadline, outgoing::connect(&self.url, &self.allow)).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return Err(refused(error.to_string())),
@@ -60,20 +59,19 @@ impl Provider {
         };
         let connection = tokio::spawn(connection);
         // From here on it may have arrived, whatever goes wrong.
-        let exchanged = timeout_at(deadline, async {
-            let response = sender.send_request(self.request(message)).await?;
-            let (head, body) = response.into_parts();
-            // An answer is an answer, also where its body breaks off.
-            let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await.map(|body| body.to_bytes());
-            Ok::<_, hyper::Error>((head.status, head.headers, body.unwrap_or_default()))
-        })
-        .await;
-        connection.abort();
-        match exchanged {
-            Ok(Ok((status, headers, body))) => read(status, &headers, &body),
+        let sent = match timeout_at(deadline, sender.send_request(self.request(message))).await {
+            Ok(Ok(response)) => {
+                let (head, body) = response.into_parts();
+                // An answer is an answer, also where its body breaks off or does not end.
+                let body = timeout_at(deadline, Limited::new(body, ANSWER_BYTES_MAX).collect()).await;
+                let body = body.ok().and_then(Result::ok).map(|body| body.to_bytes()).unwrap_or_default();
+                read(head.status, &head.headers, &body)
+            }
             Ok(Err(error)) => Err(unknown(format!("the connection broke: {error}"))),
-            Err(_) => Err(unknown(too_slow())),
-        }
+            Err(_) => Err(unknown(format!("no answer within {within:?}"))),
+        };
+        connection.abort();
+        sent
     }
 
     fn request(&self, message: &Outgoing<'_>) -> Request<Full<Bytes>> {
@@ -113,7 +111,8 @@ impl Provider {
 /// How an answer is read.
 fn read(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Sent {
     let said = String::from_utf8_lossy(body);
-    let said: String = said.trim().chars().take(ERROR_CHARS_MAX).collect();
+    let printable = |c: char| if c.is_control() { ' ' } else { c };
+    let said: String = said.trim().chars().take(ERROR_CHARS_MAX).map(printable).collect();
     let error = match said.is_empty() {
         true => format!("the provider answered {status}"),
         false => format!("the provider answered {status}: {said}"),

@@ -12,7 +12,13 @@ use uuid::Uuid;
 
 use super::{Attachment, Outgoing, Receipt, Sent, refused, unknown};
 
-pub struct SendLog(Mutex<File>);
+pub struct SendLog(Mutex<Lines>);
+
+struct Lines {
+    file: File,
+    /// The last line was not written to its end.
+    is_broken: bool,
+}
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -38,7 +44,7 @@ impl SendLog {
             .create(folder)
             .and_then(|()| std::fs::OpenOptions::new().create(true).append(true).mode(0o600).open(&path));
         opened
-            .map(|file| SendLog(Mutex::new(file)))
+            .map(|file| SendLog(Mutex::new(Lines { file, is_broken: false })))
             .map_err(|error| format!("cannot write {}: {error}", path.display()))
     }
 
@@ -54,11 +60,19 @@ impl SendLog {
             attachments: message.attachments,
             metadata: message.metadata,
         };
-        let mut line = serde_json::to_vec(&line).expect("a line is JSON");
-        line.push(b'\n');
-        match self.0.lock().expect("no holder of this lock panics").write(&line) {
-            Ok(written) if written == line.len() => Ok(Receipt::default()),
-            Ok(_) => Err(unknown("sends.jsonl took a part of the line")),
+        let mut lines = self.0.lock().expect("no holder of this lock panics");
+        let mut text = if lines.is_broken { b"\n".to_vec() } else { vec![] };
+        serde_json::to_writer(&mut text, &line).expect("a line is JSON");
+        text.push(b'\n');
+        match lines.file.write(&text) {
+            Ok(written) => {
+                lines.is_broken = written < text.len();
+                if lines.is_broken {
+                    Err(unknown("sends.jsonl took a part of the line"))
+                } else {
+                    Ok(Receipt::default())
+                }
+            }
             Err(error) => Err(refused(format!("sends.jsonl: {error}"))),
         }
     }

@@ -51,6 +51,7 @@ pub fn check_relations(layers: &Layers, errors: &mut Vec<ConfigError>) {
     errors.extend(claims_table(layers).lease_fits().err());
     errors.extend(guard_tables(layers).filter_map(|(_, table)| table.lease_fits().err()));
     errors.extend(messages_table(layers).lease_fits().err());
+    errors.extend(messages_table(layers).wait_fits().err());
     for (_, table) in channel_tables(layers) {
         errors.extend(table.channel().err());
     }
@@ -176,6 +177,22 @@ impl<'a> Table<'a> {
                 let what = format!("the lease of [{}] ({lease}) is longer than its window ({window})", self.own);
                 let hint = format!("write lease = \"{window}\" or less, or a longer window");
                 Err(ConfigError::new(&written.origin, what, hint))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whoever waits as long as a lease would take over what it waits for.
+    fn wait_fits(&self) -> Result<(), ConfigError> {
+        let (lease, wait) = (self.span("lease"), self.span("wait"));
+        let written = ["wait", "lease"]
+            .into_iter()
+            .find_map(|name| self.layers.get(&self.own.child(name)).filter(|entry| entry.origin != Origin::Default));
+        match written {
+            Some(written) if wait >= lease => {
+                let (lease, wait) = (show_duration(lease), show_duration(wait));
+                let what = format!("the wait of [{}] ({wait}) is not shorter than its lease ({lease})", self.own);
+                Err(ConfigError::new(&written.origin, what, "write a shorter wait, or a longer lease"))
             }
             _ => Ok(()),
         }

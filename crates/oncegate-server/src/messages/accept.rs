@@ -125,6 +125,7 @@ impl Messages {
     ) -> Result<Outcome, Problem> {
         let found = self.look(workspace, &post.contact).await?;
         let known = found.lead.as_ref().map(|lead| &lead.document);
+        self.check_channel(post, known)?;
         let (key, parts) = post.key(workspace, known);
         let parts = self.store_parts.then(|| serde_json::to_string(&parts).expect("texts are JSON"));
         let guard = match (&self.apart, self.config.mode) {
@@ -181,10 +182,16 @@ impl Messages {
             if round > 0 {
                 found = self.look(request.workspace, &request.post.contact).await?;
             }
-            let Plan { mut commit, message, lead, job } = self.plan(request, &found, guard, slot.is_some())?;
+            let Plan { mut commit, message, lead, job } = self.plan(request, &found, guard, slot.is_some());
             if let Guard::Apart(won) = &*guard {
                 match self.pass_fence(won, message.id).await? {
                     Passed::Yes(change) => commit.changes.push(change),
+                    Passed::Duplicate(original) if self.config.mode == Mode::Observe => {
+                        Event::DuplicateObserved.tell(request.workspace, Some(key), Some(original), 0.0);
+                        won.settle(original, self.config.lease).await;
+                        *guard = Guard::Nobody;
+                        continue;
+                    }
                     Passed::Duplicate(original) => {
                         return Ok(self.duplicate(original, key.clone(), Duration::ZERO, "lock_resolved").await?);
                     }
@@ -192,21 +199,24 @@ impl Messages {
             }
             let over = self.over.expect(message.id);
             let committed = self.main.commit(commit).await;
-            if !committed.as_ref().is_ok_and(Committed::is_written) {
-                self.over.forget(message.id);
-            }
-            let committed = committed.map_err(Trouble::Store)?;
-            if committed.is_written() {
-                let claims = request.claims(guard, &committed);
+            let claims = match &committed {
+                Ok(committed) if committed.is_written() => Some(request.claims(guard, committed)),
+                // Its answer got lost: what is there is there.
+                Err(StoreError::Unknown(_)) => self.claims_if_written(&message).await,
+                _ => None,
+            };
+            if let Some(claims) = claims {
                 let held = slot.take().map(|slot| Held { job, slot: Some(slot), leased: (found.now, found.asked) });
                 let task = Task { message, lead, claims };
                 return Ok(Outcome::Accepted(Box::new(Accepted { task, held, over })));
             }
+            self.over.forget(message.id);
+            let committed = committed.map_err(Trouble::Store)?;
             if request.asked.is_some() && !committed.answers[0].is_accepted() {
                 return Ok(Outcome::KeyTaken);
             }
             if let Some(claim) = committed.answers.iter().find_map(Answer::met) {
-                match self.met(claim, committed.now).await? {
+                match self.met(claim, committed.now, found.lead.as_ref()).await? {
                     Met::Duplicate(duplicate) => return Ok(duplicate),
                     Met::Unguarded => *guard = Guard::Nobody,
                     Met::Again => {}
@@ -216,25 +226,34 @@ impl Messages {
         Err(Trouble::Problem(others_were_faster()))
     }
 
+    /// Before anything is claimed.
+    fn check_channel(&self, post: &Post, lead: Option<&Lead>) -> Result<(), Problem> {
+        let (phone, email) = post.reached_at(lead);
+        let name = post.channel_name(phone.is_some());
+        match self.channels.get(name).needs_email() && email.is_none() {
+            true => {
+                let detail = format!("recipientEmail: the channel {name:?} sends mail, and there is no address");
+                Err(Kind::InvalidRequest.because(detail))
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// The claims of a message, if it has been written.
+    async fn claims_if_written(&self, message: &Kept<Message>) -> Option<Claims> {
+        let written = self.find::<Message>(&message.workspace, message.id).await.ok().flatten()?;
+        self.claims_of(&written).await.ok()
+    }
+
     /// Everything that a request writes, and what it is decided from.
-    fn plan(&self, request: &Request<'_>, found: &Found, guard: &Guard, has_slot: bool) -> Result<Plan, Problem> {
+    fn plan(&self, request: &Request<'_>, found: &Found, guard: &Guard, has_slot: bool) -> Plan {
         let Request { workspace, asked, post, parts } = request;
         let chosen = found.lead(workspace, &post.contact);
         let of_lead = &chosen.lead.document;
-        // Known by its id alone: it is reached as it can be.
-        let is_named = post.contact.phone.is_some() || post.contact.email.is_some();
-        let (phone, email) = match is_named {
-            true => (post.contact.phone.clone(), post.contact.email.clone()),
-            false => (of_lead.phone.clone(), of_lead.email.clone()),
-        };
-        let by_default = if phone.is_some() { "sms" } else { "email" };
-        let channel_name = post.channel.as_deref().unwrap_or(by_default);
+        let (phone, email) = post.reached_at(Some(of_lead));
+        let channel_name = post.channel_name(phone.is_some());
         let channel = self.channels.get(channel_name);
-        if channel.needs_email() && email.is_none() {
-            let detail = format!("recipientEmail: the channel {channel_name:?} sends mail, and there is no address");
-            return Err(Kind::InvalidRequest.because(detail));
-        }
-        let (thread, thread_change) = found.thread(&chosen.lead, phone.as_deref(), email.as_deref());
+        let (thread, thread_change) = found.thread(&chosen.lead, phone, email);
         let guard_key = match guard {
             Guard::Nobody => None,
             Guard::Within(key) => Some(Hex::of(key)),
@@ -246,8 +265,8 @@ impl Messages {
                 status: if has_slot { Status::Sending } else { Status::Queued },
                 lead: chosen.lead.id,
                 thread: thread.id,
-                phone,
-                email,
+                phone: phone.map(str::to_owned),
+                email: email.map(str::to_owned),
                 text: post.text.clone(),
                 channel: channel_name.to_owned(),
                 attachments: post.attachments.clone(),
@@ -271,7 +290,7 @@ impl Messages {
         let lists = vec![Message::list_of(chosen.lead.id)];
         changes.push(Change::Create { record: message.record(), names: vec![], lists });
         changes.push(Change::Enqueue(job.clone()));
-        Ok(Plan { commit: Commit { ops, changes }, message, lead: chosen.lead, job })
+        Plan { commit: Commit { ops, changes }, message, lead: chosen.lead, job }
     }
 
     /// The job that sends it: born leased, if it can begin at once.
@@ -293,6 +312,7 @@ impl Messages {
             tried,
             tries: TRIES,
             delivery,
+            begun: has_slot,
             reached: Reached::No,
             created_at: now,
             error: None,
@@ -313,22 +333,27 @@ impl Messages {
     }
 
     /// A claim of the main store stands in the way.
-    async fn met(&self, claim: &Claim, now: Time) -> Result<Met, Problem> {
+    async fn met(&self, claim: &Claim, now: Time, lead: Option<&Kept<Lead>>) -> Result<Met, Problem> {
         let age = now.since(claim.created_at);
         let workspace = &claim.key.workspace;
-        let Some(id) = message_of(claim) else {
-            return Ok(Met::Duplicate(Outcome::Pending { claim: claim.key.clone() }));
-        };
+        let pending = || Ok(Met::Duplicate(Outcome::Pending { claim: claim.key.clone() }));
+        let Some(id) = message_of(claim) else { return pending() };
         if self.config.mode == Mode::Observe {
-            Event::DuplicateBlocked("observed").tell(workspace, Some(&claim.key), Some(id), age.as_secs_f64());
+            Event::DuplicateObserved.tell(workspace, Some(&claim.key), Some(id), age.as_secs_f64());
             return Ok(Met::Unguarded);
         }
+        let Some(message) = self.find::<Message>(workspace, id).await? else { return pending() };
         // Held when it failed, and since then the config says otherwise.
-        if self.is_released(workspace, id).await? {
+        if message.document.status == Status::Failed && self.releases() {
             self.main.apply(&claim.key, Command::Retract { token: claim.token }).await?;
             return Ok(Met::Again);
         }
-        Ok(Met::Duplicate(self.duplicate(id, claim.key.clone(), age, "lock_resolved").await?))
+        let lead = match lead.filter(|lead| lead.id == message.document.lead) {
+            Some(lead) => lead.clone(),
+            None => self.lead_of(&message).await?,
+        };
+        let (claim, how) = (claim.key.clone(), "lock_resolved");
+        Ok(Met::Duplicate(Outcome::Duplicate { message, lead, claim, age, how }))
     }
 
     async fn duplicate(
@@ -413,10 +438,10 @@ impl Messages {
         match self.main.apply(&key, settle).await?.value {
             Answer::Applied(_) | Answer::Already(_) => Ok(reply),
             // Whoever finished the message settled it just now.
-            _ => {
-                let claim = self.main.read(&key).await?.value;
-                Ok(claim.and_then(|claim| Reply::read(&claim.outcome?)).unwrap_or(reply))
-            }
+            _ => match self.main.read(&key).await?.value.filter(|claim| claim.outcome.is_some()) {
+                Some(claim) => self.kept_reply(&key, &claim).await,
+                None => Ok(reply),
+            },
         }
     }
 
@@ -429,11 +454,14 @@ impl Messages {
         deadline: Instant,
     ) -> Result<Option<(Kept<Message>, Kept<Lead>)>, Problem> {
         loop {
-            match self.load(workspace, id).await? {
-                Some((message, _)) if !message.document.status.is_over() && Instant::now() < deadline => {
-                    tokio::time::sleep_until(deadline.min(Instant::now() + LOOK_EVERY)).await;
-                }
-                found => return Ok(found),
+            let message = self.find::<Message>(workspace, id).await?;
+            let is_open = message.is_some_and(|message| !message.document.status.is_over());
+            if !is_open || Instant::now() >= deadline {
+                return self.load(workspace, id).await;
+            }
+            tokio::select! {
+                () = tokio::time::sleep_until(deadline.min(Instant::now() + LOOK_EVERY)) => {}
+                () = self.worker.stopped() => return self.load(workspace, id).await,
             }
         }
     }

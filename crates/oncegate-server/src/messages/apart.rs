@@ -56,11 +56,10 @@ impl Messages {
         key: &ClaimKey,
         parts: Option<String>,
     ) -> Result<Asked, Problem> {
-        let mut waited = false;
         loop {
-            let wait = if waited { self.config.wait } else { Duration::ZERO };
-            let Reading { value: answer, now } = match ledger.claim(key, self.apart_terms(parts.clone()), wait).await {
-                Ok(reading) => reading,
+            let claimed = ledger.claim_waiting(key, self.apart_terms(parts.clone()), self.config.wait).await;
+            let (Reading { value: answer, now }, waited) = match claimed {
+                Ok(claimed) => claimed,
                 Err(error) => return self.guard_is_away(key, error),
             };
             match answer {
@@ -72,9 +71,11 @@ impl Messages {
                     Some(asked) => return Ok(asked),
                     None => continue,
                 },
-                // Somebody is at it: worth waiting for.
-                _ if !waited && !self.config.wait.is_zero() => waited = true,
-                _ if self.config.mode == Mode::Observe => return Ok(Asked::Unguarded),
+                other if self.config.mode == Mode::Observe => {
+                    let age = other.met().map_or(Duration::ZERO, |claim| now.since(claim.created_at));
+                    Event::DuplicateObserved.tell(&key.workspace, Some(key), None, age.as_secs_f64());
+                    return Ok(Asked::Unguarded);
+                }
                 _ => return Ok(Asked::Pending),
             }
         }
@@ -92,7 +93,7 @@ impl Messages {
         let Some(id) = message_of(claim) else { return Ok(Some(Asked::Pending)) };
         if self.config.mode == Mode::Observe {
             let (workspace, key) = (&claim.key.workspace, Some(&claim.key));
-            Event::DuplicateBlocked("observed").tell(workspace, key, Some(id), age.as_secs_f64());
+            Event::DuplicateObserved.tell(workspace, key, Some(id), age.as_secs_f64());
             return Ok(Some(Asked::Unguarded));
         }
         // It failed for sure, and whoever saw it fail died before it could take the claim back.
@@ -180,8 +181,12 @@ impl Won {
         });
     }
 
-    /// Nothing was written.
+    /// Nothing was written by us. What may have been written by whoever had it before is found by whoever takes over
+    /// next; a new claim would not look.
     pub async fn release(&self) {
+        if self.is_taken_over {
+            return;
+        }
         // If it does not hear of it, its lease ends.
         let _ = self.ledger.apply(&self.key, Command::Release { token: self.token }).await;
     }

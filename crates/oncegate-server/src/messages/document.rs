@@ -42,7 +42,11 @@ impl<D: Document> Kept<D> {
 
     pub fn read(record: Record) -> Result<Kept<D>, Problem> {
         let Record { workspace, id, version, body, .. } = record;
-        let broken = |error| Kind::Internal.because(format!("the {} {id} cannot be read: {error}", D::KIND));
+        // Not the error's own words: they repeat what is there.
+        let broken = |error: serde_json::Error| {
+            let (kind, column) = (D::KIND, error.column());
+            Kind::Internal.because(format!("the {kind} {id} cannot be read, from its byte {column} on"))
+        };
         Ok(Kept { workspace, id, version, document: serde_json::from_slice(&body).map_err(broken)? })
     }
 

@@ -5,14 +5,18 @@ use oncegate::StoreError;
 use oncegate::{ClaimKey, WorkspaceName};
 use uuid::Uuid;
 
+use crate::observe::STOPPED;
+
 /// What happened.
 #[derive(Clone, Copy, Debug)]
 pub enum Event {
     Sent,
     Failed,
     Unknown,
-    /// How the original was found: at once, after a wait, or not at all since duplicates are only observed.
+    /// How the original was found: at once, or after a wait.
     DuplicateBlocked(&'static str),
+    /// It would have been stopped, and was let through.
+    DuplicateObserved,
     /// The original is not written yet.
     DuplicatePending,
     Replayed,
@@ -27,6 +31,7 @@ impl Event {
             Event::Failed => "message.api.failed",
             Event::Unknown => "message.api.unknown",
             Event::DuplicateBlocked(_) => "message.api.duplicate_blocked",
+            Event::DuplicateObserved => "message.api.duplicate_observed",
             Event::DuplicatePending => "message.api.duplicate_pending",
             Event::Replayed => "message.api.replayed",
         }
@@ -35,6 +40,9 @@ impl Event {
     pub fn tell(self, workspace: &WorkspaceName, claim: Option<&ClaimKey>, message: Option<Uuid>, age_seconds: f64) {
         let event = self.name();
         counter!(Event::COUNTER, "event" => event).increment(1);
+        if matches!(self, Event::DuplicateBlocked(_) | Event::DuplicatePending) {
+            counter!(STOPPED, "guard" => super::GUARD.as_str()).increment(1);
+        }
         let workspace = workspace.as_str();
         let claim_id = claim.map(|key| key.id.to_string());
         let message_id = message.map(|id| id.to_string());

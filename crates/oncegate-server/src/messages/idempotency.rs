@@ -79,7 +79,7 @@ impl Messages {
                     return Err(Kind::IdempotencyKeyInFlight.because(detail).retry_after(1));
                 }
                 State::Unknown => self.rebuild(asked, &claim).await?,
-                State::Done | State::Failed => Rebuilt::Reply(self.kept_reply(asked, &claim).await?),
+                State::Done | State::Failed => Rebuilt::Reply(self.kept_reply(&asked.key, &claim).await?),
             };
             match reply {
                 Rebuilt::Reply(reply) => {
@@ -93,25 +93,27 @@ impl Messages {
         }
     }
 
-    async fn kept_reply(&self, asked: &Asked, claim: &Claim) -> Result<Reply, Problem> {
+    pub async fn kept_reply(&self, key: &ClaimKey, claim: &Claim) -> Result<Reply, Problem> {
         let unreadable = || Kind::Internal.because("what was answered to this key cannot be read");
-        let reply = claim.outcome.as_ref().and_then(Reply::read).ok_or_else(unreadable)?;
-        // Bodies are not kept: it is told from the message as it stands.
-        match reply.to_be_told_from() {
-            Some(id) => {
-                let (message, lead) = self.load(&asked.key.workspace, id).await?.ok_or_else(unreadable)?;
-                Ok(Reply::to_first(&message, &lead))
-            }
-            None => Ok(reply),
-        }
+        let kept = claim.outcome.as_ref().and_then(Reply::read);
+        // Bodies are not kept, or a person has settled it: it is told from the message as it stands.
+        let (id, like) = match kept {
+            Some(reply) => match reply.to_be_told_from() {
+                Some(id) => (id, Some(reply)),
+                None => return Ok(reply),
+            },
+            None => (message_of_key(claim).ok_or_else(unreadable)?, None),
+        };
+        let (message, lead) = self.load(&key.workspace, id).await?.ok_or_else(unreadable)?;
+        Ok(Reply::told_again(&message, &lead, like.as_ref()))
     }
 
     /// Whoever made the claim is gone, and its message is there: never a second one.
     async fn rebuild(&self, asked: &Asked, claim: &Claim) -> Result<Rebuilt, Problem> {
         let workspace = &asked.key.workspace;
-        let attributes = claim.attributes.as_deref().and_then(|json| serde_json::from_str::<Attributes>(json).ok());
-        let message_id = attributes.map(|attributes| attributes.message_id);
-        let Some(message_id) = message_id else { return Ok(Rebuilt::LookAgain) };
+        let Some(message_id) = message_of_key(claim) else {
+            return Err(Kind::Internal.because("nobody knows what this key was used for"));
+        };
         // The queue has it: let it end, if it does so in time.
         let deadline = Instant::now() + self.config.send_wait;
         let Some((message, lead)) = self.await_over(workspace, message_id, deadline).await? else {
@@ -120,7 +122,7 @@ impl Messages {
         let reply = Reply::to_first(&message, &lead);
         let is_released = message.document.status == Status::Failed && self.releases();
         let command = match is_released {
-            true => Command::Forget,
+            true => Command::Retract { token: claim.token },
             false => Command::Resolve { done: true, outcome: Some(reply.keep(self.store_outcome_body)) },
         };
         match self.main.apply(&asked.key, command).await?.value {
@@ -130,6 +132,12 @@ impl Messages {
             _ => Ok(Rebuilt::LookAgain),
         }
     }
+}
+
+/// The message that was accepted with a key.
+pub fn message_of_key(claim: &Claim) -> Option<Uuid> {
+    let attributes: Attributes = serde_json::from_str(claim.attributes.as_deref()?).ok()?;
+    Some(attributes.message_id)
 }
 
 enum Rebuilt {

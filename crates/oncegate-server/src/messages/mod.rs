@@ -19,7 +19,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 
 use oncegate::store::MainStore;
 use oncegate::{GuardName, Ledger, WorkspaceName};
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 use uuid::Uuid;
 
 pub use events::Event;
@@ -54,6 +54,8 @@ pub struct Messages {
     pub channels: Channels,
     pub worker: Arc<Worker>,
     pub over: Over,
+    /// Requests that may be under way: those whose clients have hung up are, too.
+    pub room: Arc<Semaphore>,
 }
 
 /// Requests that wait for a message that somebody else in this process may finish.
@@ -94,8 +96,12 @@ impl Messages {
     /// A message and its lead.
     async fn load(&self, workspace: &WorkspaceName, id: Uuid) -> Result<Option<(Kept<Message>, Kept<Lead>)>, Problem> {
         let Some(message) = self.find::<Message>(workspace, id).await? else { return Ok(None) };
-        let lead = self.find::<Lead>(workspace, message.document.lead).await?;
-        let lead = lead.ok_or_else(|| Kind::Internal.because(format!("the message {id} has lost its lead")))?;
+        let lead = self.lead_of(&message).await?;
         Ok(Some((message, lead)))
+    }
+
+    async fn lead_of(&self, message: &Kept<Message>) -> Result<Kept<Lead>, Problem> {
+        let lost = || Kind::Internal.because(format!("the message {} has lost its lead", message.id));
+        self.find::<Lead>(&message.workspace, message.document.lead).await?.ok_or_else(lost)
     }
 }

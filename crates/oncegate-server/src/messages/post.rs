@@ -116,15 +116,25 @@ impl Post {
         })
     }
 
+    /// The phone and the address that it goes to: those of the request, or, with a lead alone, the lead's.
+    pub fn reached_at<'a>(&'a self, lead: Option<&'a Lead>) -> (Option<&'a str>, Option<&'a str>) {
+        let Contact { phone, email, .. } = &self.contact;
+        match (phone, email, lead) {
+            (None, None, Some(lead)) => (lead.phone.as_deref(), lead.email.as_deref()),
+            _ => (phone.as_deref(), email.as_deref()),
+        }
+    }
+
+    pub fn channel_name(&self, has_phone: bool) -> &str {
+        self.channel.as_deref().unwrap_or(if has_phone { "sms" } else { "email" })
+    }
+
     /// What makes two requests the same message: the contact and the text, byte for byte, as the request gives them; with a
     /// lead alone, the lead's phone, or its email where it has none.
     pub fn key<'a>(&'a self, workspace: &WorkspaceName, lead: Option<&'a Lead>) -> (ClaimKey, Vec<Option<&'a str>>) {
-        let Contact { phone, email, .. } = &self.contact;
-        let (mut phone, mut email) = (phone.as_deref(), email.as_deref());
-        if phone.is_none() && email.is_none() {
-            phone = lead.and_then(|lead| lead.phone.as_deref());
-            email = lead.and_then(|lead| lead.email.as_deref()).filter(|_| phone.is_none());
-        }
+        let is_named = self.contact.phone.is_some() || self.contact.email.is_some();
+        let (phone, email) = self.reached_at(lead);
+        let email = email.filter(|_| is_named || phone.is_none());
         let mut parts = vec![phone, email, Some(self.text.as_str())];
         // As `POST /api/claims/find` is given them: without a nonce there are three.
         parts.extend(self.nonce.as_deref().map(Some));

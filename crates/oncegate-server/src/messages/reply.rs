@@ -109,6 +109,15 @@ impl Reply {
         Reply::new(status, Some(message.id), false, &view(message, lead))
     }
 
+    /// Without what was said the first time: from the message as it stands, in the same way as it was said.
+    pub fn told_again(message: &Kept<Message>, lead: &Kept<Lead>, like: Option<&Reply>) -> Reply {
+        let told = match like {
+            Some(like) if like.head.duplicate => Reply::to_duplicate(message, lead, 0),
+            _ => Reply::to_first(message, lead),
+        };
+        Reply { head: like.map_or(told.head, |like| like.head.clone()), body: told.body }
+    }
+
     /// To one that came after it.
     pub fn to_duplicate(message: &Kept<Message>, lead: &Kept<Lead>, age_seconds: u64) -> Reply {
         let ago = if age_seconds == 1 { "1 second".to_owned() } else { format!("{age_seconds} seconds") };

@@ -13,6 +13,7 @@ use super::Messages;
 use super::apart::message_of;
 use super::document::{Kept, Lead, Message, Status};
 use super::events::Event;
+use super::idempotency::message_of_key;
 use super::reply::Reply;
 use crate::channels::Receipt;
 use crate::crash;
@@ -56,7 +57,10 @@ impl Handler for Messages {
             Ok(None) => {
                 let _ = self.store.commit(Commit { ops: vec![], changes: vec![Change::Dequeue(held.job)] }).await;
             }
-            Err(problem) => problem.log(),
+            Err(problem) => {
+                problem.log();
+                self.give_back(&held).await;
+            }
         }
     }
 }
@@ -70,7 +74,7 @@ impl Messages {
     }
 
     /// The claims that still stand for a message.
-    async fn claims_of(&self, message: &Kept<Message>) -> Result<Claims, StoreError> {
+    pub async fn claims_of(&self, message: &Kept<Message>) -> Result<Claims, StoreError> {
         let mut claims = Claims::default();
         if let Some(key) = message.idempotency_key() {
             let claim = self.main.read(&key).await?.value.filter(|claim| is_for(claim, message.id));
@@ -86,20 +90,53 @@ impl Messages {
         Ok(claims)
     }
 
+    /// Writes down that it is about to be sent, if that is not written yet.
+    async fn begin(&self, held: &mut Held, task: &mut Task) -> bool {
+        let mut changes = vec![];
+        let mut job = held.job.clone();
+        if !job.begun {
+            let command = job::Command::Begin { token: job.token };
+            let Decision::Keep(begun) = job::decide(&job, &command, held.now()) else { return false };
+            changes.push(Change::Requeue { job: begun.clone(), stands_until: job.stands_until() });
+            job = begun;
+        }
+        let mut message = task.message.clone();
+        if message.document.status != Status::Sending {
+            message = message.with(Message { status: Status::Sending, ..message.document.clone() });
+            changes.push(Change::replace(message.record()));
+        }
+        let begun = match changes.is_empty() {
+            true => true,
+            false => {
+                let committed = self.store.commit(Commit { ops: vec![], changes }).await;
+                committed.is_ok_and(|committed| committed.is_written())
+            }
+        };
+        if begun {
+            held.job = job;
+            task.message = message;
+        }
+        begun
+    }
+
+    /// Nothing was sent: the next worker may begin at once. If this is not heard, it begins when the lease ends.
+    async fn give_back(&self, held: &Held) {
+        let command = job::Command::GiveBack { token: held.job.token };
+        if let Decision::Keep(job) = job::decide(&held.job, &command, held.now()) {
+            let changes = vec![Change::Requeue { job, stands_until: held.job.stands_until() }];
+            let _ = self.store.commit(Commit { ops: vec![], changes }).await;
+        }
+    }
+
     /// One try.
     pub async fn send(&self, mut held: Held, mut task: Task) -> Tried {
         if held.job.fate().is_some() {
             let command = job::Command::GiveUp { token: held.job.token };
             return self.write_down(held.job.clone(), &held, task, command, None).await;
         }
-        if task.message.document.status != Status::Sending {
-            let document = Message { status: Status::Sending, ..task.message.document.clone() };
-            let message = task.message.with(document);
-            let changes = vec![Change::replace(message.record())];
-            match self.store.commit(Commit { ops: vec![], changes }).await {
-                Ok(committed) if committed.is_written() => task.message = message,
-                _ => return Tried::Open,
-            }
+        if !self.begin(&mut held, &mut task).await {
+            self.give_back(&held).await;
+            return Tried::Open;
         }
         // Part of the lease is for writing down how it went.
         let within = held.lease_left().mul_f64(0.9);
@@ -171,7 +208,7 @@ impl Messages {
                 let outcome = Some(reply.keep(self.store_outcome_body));
                 let command = match (is_released, key_is_lost) {
                     (true, false) => Command::Release { token: *token },
-                    (true, true) => Command::Forget,
+                    (true, true) => Command::Retract { token: *token },
                     (false, false) => Command::Settle { token: *token, verdict: Verdict::Done, outcome },
                     // Whoever made it is gone, and its lease with it.
                     (false, true) => Command::Resolve { done: true, outcome },
@@ -188,6 +225,9 @@ impl Messages {
                 break;
             }
             if committed.conflict.is_some() {
+                if self.is_written(&message).await {
+                    break;
+                }
                 tracing::warn!(event = "message.fenced", workspace = %message.workspace, messageId = %message.id);
                 return Tried::Open;
             }
@@ -220,6 +260,12 @@ impl Messages {
         Tried::Over(reply)
     }
 
+    /// Whether it was written after all, by a commit whose answer got lost.
+    async fn is_written(&self, message: &Kept<Message>) -> bool {
+        let found = self.find::<Message>(&message.workspace, message.id).await.ok().flatten();
+        found.is_some_and(|found| found.record() == message.record())
+    }
+
     /// Writes, if need be again and again, for as long as the lease lasts.
     async fn commit_within_lease(&self, held: &Held, commit: impl Fn() -> Commit) -> Option<Committed> {
         loop {
@@ -227,7 +273,7 @@ impl Messages {
                 Ok(committed) => return Some(committed),
                 Err(error) => {
                     tracing::error!(event = "message.not_written", messageId = %held.job.id, %error);
-                    if held.lease_left().is_zero() {
+                    if held.lease_left().is_zero() || matches!(error, StoreError::Refused(_)) {
                         return None;
                     }
                     tokio::time::sleep(WRITE_PAUSE).await;
@@ -256,6 +302,5 @@ fn over(message: &Message, end: End, error: Option<String>, receipt: Option<Rece
 
 /// Whether a key's claim was made for this message, and has yet to be answered.
 fn is_for(claim: &Claim, message: Uuid) -> bool {
-    let named = claim.attributes.as_deref().is_some_and(|attributes| attributes.contains(&message.to_string()));
-    named && claim.state == State::InFlight
+    message_of_key(claim) == Some(message) && claim.state == State::InFlight
 }

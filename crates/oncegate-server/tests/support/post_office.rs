@@ -49,7 +49,8 @@ impl PostOffice {
     /// Another server, on the same stores, provider and clock.
     pub fn serve(&self, variables: &[(&str, &str)]) -> Server {
         let clock = self.clock().display().to_string();
-        let all: Vec<(&str, &str)> = [("ONCEGATE_TEST_CLOCK", clock.as_str())].iter().chain(variables).copied().collect();
+        let all: Vec<(&str, &str)> =
+            [("ONCEGATE_TEST_CLOCK", clock.as_str())].iter().chain(variables).copied().collect();
         self.home.serve_with(&all)
     }
 

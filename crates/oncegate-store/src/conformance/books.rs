@@ -46,6 +46,7 @@ fn job(number: u128, due_at: Time) -> Job {
         tried: 0,
         tries: Tries { max: 3, pause: MILLI, pause_max: Duration::from_secs(5) },
         delivery: Delivery::AtMostOnce,
+        begun: false,
         reached: Reached::No,
         created_at: START,
         error: None,
@@ -202,6 +203,7 @@ pub async fn a_job_keeps_every_field_and_is_leased_when_due_to_the_millisecond(w
         state: job::State::Running,
         token: Token(5),
         tried: 2,
+        begun: true,
         version: 2,
         lease_until: START + LEASE + LEASE,
         ..later
@@ -246,6 +248,14 @@ pub async fn a_worker_paused_past_its_lease_changes_nothing(world: World) {
     assert_eq!(world.change(vec![Change::Dequeue(stale)]).await.conflict, Some(0), "not the version that it is");
     assert!(world.change(vec![requeue(&first), Change::Dequeue(second)]).await.is_written());
     world.clock.set(START + LEASE);
+    let late_born = Job { state: job::State::Running, lease_until: START + LEASE, begun: true, ..job(8, START) };
+    let committed = world.change(vec![Change::Enqueue(late_born.clone())]).await;
+    assert_eq!(committed.conflict, Some(0), "born when its lease was over");
+    let in_time = Job { lease_until: START + LEASE * 3, ..late_born };
+    assert!(
+        world.change(vec![Change::Enqueue(in_time.clone()), Change::Dequeue(third.clone())]).await.conflict == Some(1)
+    );
+    assert!(world.change(vec![Change::Enqueue(in_time)]).await.is_written());
     let late = record(9, "{}");
     for change in [requeue(&third), Change::Dequeue(third.clone())] {
         let committed = world.change(vec![Change::create(late.clone()), change]).await;

@@ -104,7 +104,7 @@ impl FindBody {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "an object with `guard` and `token`")]
 pub struct OwnerBody {
-    pub guard: String,
+    guard: String,
     token: i64,
     /// With `settle` and `fail`: what every later caller reads. Any JSON, up to 1 MiB.
     #[schema(value_type = Option<serde_json::Value>)]
@@ -114,6 +114,10 @@ pub struct OwnerBody {
 }
 
 impl OwnerBody {
+    pub fn guard(&self) -> Result<GuardName, BadClaim> {
+        own_guard(&self.guard)
+    }
+
     pub fn token(&self) -> Token {
         Token(self.token)
     }
@@ -143,7 +147,7 @@ impl OwnerBody {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, expecting = "an object with `guard` and `as`")]
 pub struct ResolveBody {
-    pub guard: String,
+    guard: String,
     r#as: Resolution,
     /// Why, for the log.
     pub note: Option<String>,
@@ -157,6 +161,10 @@ enum Resolution {
 }
 
 impl ResolveBody {
+    pub fn guard(&self) -> Result<GuardName, BadClaim> {
+        own_guard(&self.guard)
+    }
+
     pub fn is_done(&self) -> bool {
         self.r#as == Resolution::Done
     }
