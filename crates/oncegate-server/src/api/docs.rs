@@ -89,8 +89,8 @@ pub async fn home(_: Nearby) -> impl IntoResponse {
     page(
         "Oncegate",
         "<p>The server is running. <a href=/docs>The API</a> · <a href=/openapi.json>openapi.json</a> · \
-         <a href=/readyz>readyz</a> · <a href=/metrics>metrics</a></p><p>A first claim, and the same again:</p>\
-         <pre>curl -s localhost:4600/api/claims -H 'content-type: application/json' \\\n     -d '{\"guard\":\"demo\",\"key\":[\"order 17\"]}'</pre>",
+         <a href=/readyz>readyz</a> · <a href=/metrics>metrics</a></p><p>A first message; the same again is a duplicate:</p>\
+         <pre>curl -s localhost:4600/api/messages -H 'content-type: application/json' \\\n     -d '{\"recipientPhone\":\"+15550100\",\"message\":\"Your table is ready.\"}'</pre>",
     )
 }
 

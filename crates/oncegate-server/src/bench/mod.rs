@@ -154,7 +154,7 @@ fn text(figures: &Figures) -> String {
             format!("{} / {}", goal.figure, goal.beside),
             format!("{:.2}", ratio.median),
             format!("{:.2}–{:.2}", ratio.min, ratio.max),
-            format!("{:.1}", goal.at_least),
+            format!("{:.2}", goal.at_least),
         ])
     });
     format!("{figures_table}\n\n{}", table(["RATIO WITHIN A ROUND", "MEDIAN", "SPREAD", "GOAL"], ratios))

@@ -6,7 +6,7 @@ use oncegate::{Answer, Claim, ClaimId, ClaimKey, Command as ClaimCommand, GuardN
 use serde_json::json;
 
 use super::output::{Format, table};
-use super::{Failure, fields, open_existing, with};
+use super::{Failure, fields, open_existing_guards, with};
 use crate::api::{ClaimView, PageView};
 use crate::config::Config;
 
@@ -185,7 +185,7 @@ pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
     match command {
         Command::List { filter, format } => {
             let query = filter.query()?;
-            with(open_existing(config).await?, async |store| list(store, query, format).await).await
+            with(open_existing_guards(config).await?, async |store| list(store, query, format).await).await
         }
         Command::Show { id, named, format } => show(config, &named.key(&id)?, format).await,
         Command::Find { parts, named, format } => show(config, &named.key_of(&parts.read()?)?, format).await,
@@ -224,7 +224,7 @@ async fn list(store: &dyn Store, query: Query, format: Format) -> Result<(), Fai
 }
 
 async fn show(config: &Config, key: &ClaimKey, format: Format) -> Result<(), Failure> {
-    with(open_existing(config).await?, async |store| {
+    with(open_existing_guards(config).await?, async |store| {
         let Reading { value, now } = store.read(key).await?;
         let claim: Claim = value.ok_or_else(|| missing(key))?;
         format.print(&ClaimView::of(&claim, now), |view| {
@@ -247,7 +247,7 @@ struct Deed {
 async fn by_hand(config: &Config, key: &ClaimKey, deed: Deed, format: Format) -> Result<(), Failure> {
     let Deed { command, done, note } = deed;
     let op = oncegate::store::Op { key: key.clone(), command };
-    with(open_existing(config).await?, async |store| match store.commit(op.into()).await?.only() {
+    with(open_existing_guards(config).await?, async |store| match store.commit(op.into()).await?.only() {
         Answer::Refused(oncegate::Refusal::Missing) => Err(missing(key)),
         Answer::Refused(refusal) => Err(Failure::new(refusal.to_string())),
         _ => {

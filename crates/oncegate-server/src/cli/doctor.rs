@@ -7,7 +7,7 @@ use oncegate::store::MainStore;
 use serde_json::json;
 
 use super::output::{Format, table};
-use super::{Failure, open_existing};
+use super::{Failure, open_existing, open_existing_guards};
 use crate::config::Loaded;
 
 /// How far the store's clock may be from this machine's before it is worth a word. (Nothing depends on it:
@@ -48,6 +48,7 @@ pub async fn run(command: Command, loaded: &Loaded) -> Result<(), Failure> {
         }
         Err(failure) => findings.push(Finding { verdict: Verdict::Bad, what: "store", detail: failure.message }),
     }
+    findings.extend(guards(loaded).await);
     let word = |finding: &Finding| match finding.verdict {
         Verdict::Good => "ok",
         Verdict::Warning => "warning",
@@ -68,6 +69,28 @@ pub async fn run(command: Command, loaded: &Loaded) -> Result<(), Failure> {
         wrong => Err(Failure::new(format!("{wrong} of {} checks went wrong", findings.len()))
             .hint("oncegate config show prints every setting and where it came from")),
     }
+}
+
+/// Where claims are kept elsewhere.
+async fn guards(loaded: &Loaded) -> Option<Finding> {
+    loaded.config.guard_store.as_ref()?;
+    let what = "guard store";
+    Some(match open_existing_guards(&loaded.config).await {
+        Ok(store) => {
+            let report = store.report().await;
+            store.close().await;
+            match report {
+                Ok(report) => Finding { verdict: Verdict::Good, what, detail: report.detail },
+                Err(error) => Finding { verdict: Verdict::Bad, what, detail: error.to_string() },
+            }
+        }
+        Err(failure) if failure.is_not_found() => Finding {
+            verdict: Verdict::Warning,
+            what,
+            detail: format!("{} yet; oncegate serve makes it", failure.message),
+        },
+        Err(failure) => Finding { verdict: Verdict::Bad, what, detail: failure.message },
+    })
 }
 
 fn configuration(loaded: &Loaded) -> Finding {

@@ -9,6 +9,7 @@ mod config;
 mod doctor;
 mod fields;
 mod keys;
+mod messages;
 mod migrate;
 pub mod output;
 
@@ -21,7 +22,7 @@ use oncegate::store::{MainStore, StoreError};
 use oncegate::{OpenError, StoreUrl};
 
 use self::output::say;
-use crate::config::{Config, Flag, Loaded};
+use crate::config::{Config, Flag, Loaded, SecretUrl};
 
 #[derive(Parser)]
 #[command(name = "oncegate", version, about = "Make an effect happen once, though its request comes twice.")]
@@ -57,6 +58,9 @@ enum Command {
     /// See claims, forget and resolve them
     #[command(subcommand)]
     Claims(claims::Command),
+    /// List and show messages
+    #[command(subcommand)]
+    Messages(messages::Command),
     /// Make and list workspaces
     #[command(subcommand)]
     Workspace(keys::WorkspaceCommand),
@@ -159,6 +163,7 @@ fn dispatch(settings: Settings, command: Command) -> Result<(), Failure> {
         match command {
             Command::Serve { .. } => crate::serve::serve(loaded.config).await,
             Command::Claims(command) => claims::run(command, &loaded.config).await,
+            Command::Messages(command) => messages::run(command, &loaded.config).await,
             Command::Workspace(command) => keys::run_workspace(command, &loaded.config).await,
             Command::Key(command) => keys::run_key(command, &loaded.config).await,
             Command::Config(command) => config::run(command, &loaded),
@@ -211,14 +216,24 @@ pub async fn open_guards(config: &Config) -> Result<Option<Arc<dyn MainStore>>, 
 
 /// The same, for commands that have nothing to do on a store that is not there: a mistyped name makes no file.
 pub async fn open_existing(config: &Config) -> Result<Arc<dyn MainStore>, Failure> {
+    open_existing_at(&config.store).await
+}
+
+/// The store that claims are kept in, if it is there.
+pub async fn open_existing_guards(config: &Config) -> Result<Arc<dyn MainStore>, Failure> {
+    open_existing_at(config.guard_store.as_ref().unwrap_or(&config.store)).await
+}
+
+async fn open_existing_at(url: &SecretUrl) -> Result<Arc<dyn MainStore>, Failure> {
+    let url: StoreUrl = url.expose().parse()?;
     // Where it cannot be found out whether the file is there, opening it says why.
-    if let StoreUrl::Sqlite(file) = config.store.expose().parse()?
+    if let StoreUrl::Sqlite(file) = &url
         && file.try_exists().is_ok_and(|exists| !exists)
     {
         return Err(Failure::not_found(format!("there is no store at {}", file.display()))
             .hint("oncegate serve makes it; if it is elsewhere, say where with --store or --config"));
     }
-    open_store(config).await
+    Ok(url.open_with(crate::crash::clock()).await?)
 }
 
 /// Does something with a store and closes it, however that went.

@@ -25,6 +25,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 pub use error::ConfigError;
+pub use secret_url::SecretUrl;
 pub use typed::{Channel, ChannelKind, Config, Log, LogFormat, LogLevel, Messages, Mode};
 
 use layers::Layers;

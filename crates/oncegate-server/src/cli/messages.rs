@@ -1,0 +1,122 @@
+//! `oncegate messages`: what was sent, straight from the store.
+
+use clap::{Args, Subcommand};
+use oncegate::store::{Listing, MainStore};
+use oncegate::{WorkspaceName, limits};
+use serde_json::json;
+use uuid::Uuid;
+
+use super::output::{Format, table};
+use super::{Failure, fields, open_existing, with};
+use crate::config::Config;
+use crate::messages::document::{Document, Kept, Message, Status, by_id, time};
+use crate::messages::reply::MessageView;
+use crate::problem::Problem;
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// List messages, newest first
+    List {
+        #[command(flatten)]
+        filter: Filter,
+        #[command(flatten)]
+        format: Format,
+    },
+    /// Show one message
+    Show {
+        id: String,
+        #[arg(long, default_value = "default")]
+        workspace: String,
+        #[command(flatten)]
+        format: Format,
+    },
+}
+
+#[derive(Args)]
+pub struct Filter {
+    #[arg(long, default_value = "default")]
+    workspace: String,
+    /// The id of a lead
+    #[arg(long)]
+    lead: Option<Uuid>,
+    /// queued, sending, sent, failed or unknown
+    #[arg(long)]
+    status: Option<String>,
+    #[arg(long, default_value_t = limits::PAGE_DEFAULT)]
+    limit: usize,
+    /// Where the page before ended
+    #[arg(long)]
+    cursor: Option<Uuid>,
+}
+
+impl Filter {
+    fn listing(self) -> Result<Listing, Failure> {
+        if !(1..=limits::PAGE_MAX).contains(&self.limit) {
+            return Err(Failure::usage(format!("--limit is 1 to {}", limits::PAGE_MAX)));
+        }
+        if self.status.as_deref().is_some_and(|status| Status::parse(status).is_none()) {
+            return Err(Failure::usage("--status is queued, sending, sent, failed or unknown"));
+        }
+        Ok(Listing {
+            workspace: workspace(&self.workspace)?,
+            kind: Message::KIND,
+            list: self.lead.map(Message::list_of),
+            state: self.status,
+            limit: self.limit,
+            before: self.cursor,
+        })
+    }
+}
+
+fn workspace(name: &str) -> Result<WorkspaceName, Failure> {
+    WorkspaceName::new(name).map_err(|error| Failure::usage(error.to_string()))
+}
+
+/// What was asked for has to be right before the store is looked at.
+pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
+    match command {
+        Command::List { filter, format } => {
+            let listing = filter.listing()?;
+            with(open_existing(config).await?, async |store| list(store, listing, format).await).await
+        }
+        Command::Show { id, workspace: name, format } => {
+            let workspace = workspace(&name)?;
+            let missing = || {
+                Failure::not_found(format!("no message {id} in workspace {name}"))
+                    .hint(format!("oncegate messages list --workspace {name}"))
+            };
+            let place = by_id::<Message>(&workspace, id.parse().map_err(|_| missing())?);
+            with(open_existing(config).await?, async |store| {
+                let found = store.find(&[place]).await?.value.remove(0);
+                let message = Kept::<Message>::read(found.ok_or_else(missing)?).map_err(unreadable)?;
+                format.print(&MessageView::from(&message), |view| {
+                    let json = serde_json::to_string(view).expect("output is JSON");
+                    table(["FIELD", "VALUE"], fields::rows(&json))
+                });
+                Ok(())
+            })
+            .await
+        }
+    }
+}
+
+async fn list(store: &dyn MainStore, listing: Listing, format: Format) -> Result<(), Failure> {
+    let listed = store.list(listing).await?;
+    let messages = listed.records.into_iter().map(Kept::<Message>::read).collect::<Result<Vec<_>, _>>();
+    let messages = messages.map_err(unreadable)?;
+    let items: Vec<_> = messages.iter().map(MessageView::from).collect();
+    format.print(&json!({"items": items, "nextCursor": listed.next}), |_| {
+        let rows = messages.iter().map(|kept| {
+            let Message { status, channel, created_us, error, .. } = &kept.document;
+            let error = error.clone().unwrap_or_default().replace(char::is_control, " ");
+            [kept.id.to_string(), status.as_str().into(), channel.clone(), time(*created_us), error]
+        });
+        let more = listed.next.map_or(String::new(), |cursor| format!("\nmore: --cursor {cursor}"));
+        table(["ID", "STATUS", "CHANNEL", "CREATED", "ERROR"], rows) + &more
+    });
+    Ok(())
+}
+
+fn unreadable(problem: Problem) -> Failure {
+    Failure::new(problem.detail.into_owned()).hint("oncegate doctor")
+}
