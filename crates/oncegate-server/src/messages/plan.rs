@@ -1,0 +1,157 @@
+//! Everything that a request writes, in one commit.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use oncegate::store::{Change, Commit, Committed, Op};
+use oncegate::{Answer, Command, Lost, Terms, Time, Token, WorkspaceName};
+use oncegate_core::job::{Delivery, Job, Reached, State, Tries};
+use uuid::Uuid;
+
+use super::accept::Guard;
+use super::contact::Found;
+use super::document::{Hex, Kept, Lead, Message, Status};
+use super::idempotency::Asked;
+use super::post::Post;
+use super::send::Claims;
+use super::{JOB, Messages};
+use crate::problem::{Kind, Problem};
+
+/// Less up to a half: half a second at least, and never more than 5 s apart.
+const TRIES: Tries = Tries { max: 3, pause: Duration::from_secs(1), pause_max: Duration::from_secs(5) };
+
+/// What a request asks for.
+pub struct Request<'a> {
+    pub workspace: &'a WorkspaceName,
+    pub asked: Option<&'a Asked>,
+    pub post: &'a Post,
+    /// Of its duplicate claim, where they are kept.
+    pub parts: Option<String>,
+}
+
+impl Request<'_> {
+    /// The claims that it has made, with their tokens.
+    pub fn claims(&self, guard: &Guard, committed: &Committed) -> Claims {
+        let mut won = committed.answers.iter().filter_map(|answer| match answer {
+            Answer::Won(claim) => Some(claim.token),
+            _ => None,
+        });
+        let key = self.asked.and_then(|asked| Some((asked.key.clone(), won.next()?)));
+        let guard = match guard {
+            Guard::Nobody => None,
+            Guard::Within(key) => won.next().map(|token| (key.clone(), token)),
+            Guard::Apart(won) => Some((won.key().clone(), won.token())),
+        };
+        Claims { key, guard }
+    }
+}
+
+/// What a request writes.
+pub struct Plan {
+    pub commit: Commit,
+    pub message: Kept<Message>,
+    pub lead: Kept<Lead>,
+    pub job: Job,
+}
+
+impl Messages {
+    /// Before anything is claimed.
+    pub fn check_channel(&self, post: &Post, lead: Option<&Lead>) -> Result<(), Problem> {
+        let (phone, email) = post.reached_at(lead);
+        let name = post.channel_name(phone.is_some());
+        match self.channels.get(name).needs_email() && email.is_none() {
+            true => {
+                let detail = format!("recipientEmail: the channel {name:?} sends mail, and there is no address");
+                Err(Kind::InvalidRequest.because(detail))
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// Everything that a request writes, and what it is decided from.
+    pub fn plan(&self, request: &Request<'_>, found: &Found, guard: &Guard, has_slot: bool) -> Plan {
+        let Request { workspace, asked, post, parts } = request;
+        let chosen = found.lead(workspace, &post.contact);
+        let of_lead = &chosen.lead.document;
+        let (phone, email) = post.reached_at(Some(of_lead));
+        let channel_name = post.channel_name(phone.is_some());
+        let channel = self.channels.get(channel_name);
+        let (thread, thread_change) = found.thread(&chosen.lead, phone, email);
+        let guard_key = match guard {
+            Guard::Nobody => None,
+            Guard::Within(key) => Some(Hex::of(key)),
+            Guard::Apart(won) => Some(Hex::of(won.key())),
+        };
+        let message = Kept::new(
+            workspace,
+            Message {
+                status: if has_slot { Status::Sending } else { Status::Queued },
+                lead: chosen.lead.id,
+                thread: thread.id,
+                phone: phone.map(str::to_owned),
+                email: email.map(str::to_owned),
+                text: post.text.clone(),
+                channel: channel_name.to_owned(),
+                attachments: post.attachments.clone(),
+                metadata: post.metadata.clone(),
+                error: None,
+                created_us: found.now.micros(),
+                sent_us: None,
+                provider_message_id: None,
+                lead_is_new: chosen.is_new,
+                guard: guard_key,
+                key: asked.map(|asked| Hex::of(&asked.key)),
+            },
+        );
+        let job = self.job(&message, channel.delivery(), found.now, has_slot);
+        let mut ops: Vec<Op> = asked.iter().map(|asked| self.claim_key(asked, message.id)).collect();
+        if let Guard::Within(key) = guard {
+            let command = Command::Claim(self.guard_terms(message.id, parts.clone()));
+            ops.push(Op { key: key.clone(), command });
+        }
+        let mut changes: Vec<Change> = chosen.change.into_iter().chain(thread_change).collect();
+        let lists = vec![Message::list_of(chosen.lead.id)];
+        changes.push(Change::Create { record: message.record(), names: vec![], lists });
+        changes.push(Change::Enqueue(job.clone()));
+        Plan { commit: Commit { ops, changes }, message, lead: chosen.lead, job }
+    }
+
+    /// The job that sends it: born leased, if it can begin at once.
+    fn job(&self, message: &Kept<Message>, delivery: Delivery, now: Time, has_slot: bool) -> Job {
+        let (state, token, tried, lease_until) = match has_slot {
+            true => (State::Running, Token(1), 1, now + self.config.lease),
+            false => (State::Pending, Token(0), 0, Time::LONG_AGO),
+        };
+        Job {
+            workspace: message.workspace.clone(),
+            id: message.id,
+            kind: JOB.into(),
+            payload: Bytes::new(),
+            state,
+            due_at: now,
+            token,
+            lease_until,
+            version: 1,
+            tried,
+            tries: TRIES,
+            delivery,
+            begun: has_slot,
+            reached: Reached::No,
+            created_at: now,
+            error: None,
+        }
+    }
+
+    /// Its message is in the same commit, so it is settled as it is made.
+    fn guard_terms(&self, message: Uuid, parts: Option<String>) -> Terms {
+        Terms {
+            window: self.config.window,
+            lease: self.config.lease,
+            lost: Lost::TakeOver,
+            fingerprint: None,
+            attributes: None,
+            parts,
+            outcome: Some(message.to_string().into()),
+        }
+    }
+}
