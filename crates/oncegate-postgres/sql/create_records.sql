@@ -7,4 +7,4 @@ FROM unnest($1::text[], $2::text[], $3::uuid[], $4::bigint[], $5::text[], $6::by
      AS n (workspace, kind, id, version, state, body)
 ORDER BY n.workspace COLLATE "C", n.kind COLLATE "C", n.id
 ON CONFLICT (workspace, kind, id) DO NOTHING
-RETURNING id
+RETURNING workspace, id

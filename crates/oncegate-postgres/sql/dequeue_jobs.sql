@@ -14,4 +14,4 @@ WITH locked AS MATERIALIZED (
 )
 DELETE FROM jobs AS j USING locked AS l
 WHERE j.workspace = l.workspace AND j.id = l.id
-RETURNING j.id
+RETURNING j.workspace, j.id

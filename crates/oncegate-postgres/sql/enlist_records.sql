@@ -3,4 +3,4 @@
 INSERT INTO record_lists (workspace, kind, list, id)
 SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::uuid[])
 ON CONFLICT DO NOTHING
-RETURNING id
+RETURNING workspace, id

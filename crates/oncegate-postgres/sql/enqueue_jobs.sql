@@ -12,4 +12,4 @@ FROM unnest($1::text[], $2::uuid[], $3::text[], $4::bytea[], $5::smallint[], $6:
 WHERE store_time($20::bigint) < n.stands_until
 ORDER BY n.workspace COLLATE "C", n.id
 ON CONFLICT (workspace, id) DO NOTHING
-RETURNING id
+RETURNING workspace, id

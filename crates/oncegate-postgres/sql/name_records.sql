@@ -5,4 +5,4 @@ SELECT n.workspace, n.kind, n.name, n.id
 FROM unnest($1::text[], $2::text[], $3::text[], $4::uuid[]) AS n (workspace, kind, name, id)
 ORDER BY n.workspace COLLATE "C", n.kind COLLATE "C", n.name COLLATE "C"
 ON CONFLICT (workspace, kind, name) DO UPDATE SET id = record_names.id WHERE record_names.id = excluded.id
-RETURNING id
+RETURNING workspace, id

@@ -19,4 +19,4 @@ UPDATE records AS r
 SET version = l.version, state = l.state, body = l.body
 FROM locked AS l
 WHERE r.workspace = l.workspace AND r.kind = l.kind AND r.id = l.id
-RETURNING r.id
+RETURNING r.workspace, r.id

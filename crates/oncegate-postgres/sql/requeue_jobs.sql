@@ -23,4 +23,4 @@ SET kind = l.kind, payload = l.payload, state = l.state, wakes_at = l.wakes_at, 
     error = l.error, begun = l.begun
 FROM locked AS l
 WHERE j.workspace = l.workspace AND j.id = l.id
-RETURNING j.id
+RETURNING j.workspace, j.id

@@ -1,56 +1,89 @@
-//! What is written together: decided commits, one for each key, in the order in which every replica locks.
+//! What is written together: decided commits that touch different things, in the order in which every replica locks.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use oncegate_core::ClaimKey;
+use oncegate_core::{ClaimKey, WorkspaceName};
 use oncegate_store::Change;
+use uuid::Uuid;
 
 use crate::commit::Evidence;
 use crate::decide::{Decided, Write};
 use crate::job::Job;
 use crate::write::Written;
 
-/// Either one commit of any number of writes, or any number of commits of one write each.
-pub(crate) struct Batch(Vec<Decided>);
+pub(crate) struct Batch {
+    decided: Vec<Decided>,
+    /// Where the writes are, by commit and within it, in the order of their keys.
+    order: Vec<(usize, usize)>,
+}
 
 impl Batch {
-    pub fn of(decided: Vec<Decided>) -> Batch {
-        let mut batch = Batch(one_for_each_key(decided));
-        batch.0.iter_mut().for_each(|decided| decided.writes.sort_unstable_by(|a, b| a.next.key.cmp(&b.next.key)));
-        batch.0.sort_unstable_by(|a, b| a.key().cmp(&b.key()));
-        batch
+    /// Those that can be written together. Hands back the others: they touch what one of those touches, and are to be
+    /// decided again when it is committed.
+    pub fn of(all: Vec<Decided>) -> (Batch, Vec<Job>) {
+        let mut touched = Touched::default();
+        let mut leaders: HashMap<ClaimKey, usize> = HashMap::with_capacity(all.len());
+        let mut decided: Vec<Decided> = Vec::with_capacity(all.len());
+        let mut later = vec![];
+        for next in all {
+            let leader = next.only_key().and_then(|key| leaders.get(key));
+            match leader {
+                Some(&leader) => decided[leader].lead(next),
+                None if touched.overlaps(&next) => later.extend(next.into_jobs()),
+                None => {
+                    leaders.extend(next.only_key().map(|key| (key.clone(), decided.len())));
+                    touched.add(&next);
+                    decided.push(next);
+                }
+            }
+        }
+        let places = decided.iter().enumerate();
+        let mut order: Vec<_> = places.flat_map(|(i, next)| (0..next.writes.len()).map(move |j| (i, j))).collect();
+        order.sort_unstable_by_key(|&(i, j)| &decided[i].writes[j].next.key);
+        (Batch { decided, order }, later)
     }
 
     /// In the order of their keys.
     pub fn writes(&self) -> impl Iterator<Item = &Write> {
-        self.0.iter().flat_map(|decided| &decided.writes)
+        self.order.iter().map(|&(i, j)| &self.decided[i].writes[j])
     }
 
-    /// Of a commit that is alone: what it changes beside claims.
+    /// What they change beside claims.
     pub fn changes(&self) -> impl Iterator<Item = &Change> {
-        self.0.iter().flat_map(Decided::changes)
+        self.decided.iter().flat_map(Decided::changes)
     }
 
-    /// Answers the one commit whose change found something else than it expects.
-    pub fn answer_conflict(self, place: usize) {
-        self.0.into_iter().for_each(|decided| decided.answer_conflict(place));
+    /// Which commits have landed whole.
+    fn landed(&self, written: &Written) -> Vec<bool> {
+        let mut landed = vec![true; self.decided.len()];
+        for (&(i, _), has_landed) in self.order.iter().zip(&written.claims) {
+            landed[i] &= has_landed;
+        }
+        let mut changes = written.changes.as_slice();
+        for (decided, landed) in self.decided.iter().zip(&mut landed) {
+            let (own, others) = changes.split_at(decided.changes().len());
+            *landed &= own.iter().all(|change| *change);
+            changes = others;
+        }
+        landed
     }
 
-    /// One of the writes that are there once this is committed; `None` if it must not be.
-    pub fn evidence(&self, written: &Written) -> Option<Evidence<'_>> {
+    /// What can be said of it before COMMIT.
+    pub fn review(&self, written: &Written) -> Review<'_> {
         // A created record whose token may be no larger than one that its key had before: nothing stands.
         let is_overtaken = |write: &Write| write.was.is_none() && write.next.token <= written.seal.token_floor;
         if self.writes().any(is_overtaken) {
-            return None;
+            return Review::Nothing;
         }
-        let mut landed = written.landed.as_slice();
-        self.0.iter().find(|decided| decided.take_landed(&mut landed)).map(|decided| {
-            let record = decided.changes().iter().find_map(|change| match change {
-                Change::Create { record, .. } | Change::Replace { record, .. } => Some(record),
-                Change::Enqueue(_) | Change::Requeue { .. } | Change::Dequeue(_) => None,
-            });
-            decided.writes.first().map(Evidence::Claim).or(record.map(Evidence::Record)).unwrap_or(Evidence::None)
-        })
+        let landed = self.landed(written);
+        // A part of it may be there.
+        if self.decided.iter().zip(&landed).any(|(decided, landed)| decided.is_whole() && !landed) {
+            return Review::Partly;
+        }
+        match self.decided.iter().zip(&landed).find(|(_, landed)| **landed) {
+            Some((decided, _)) => Review::Stands(decided.evidence()),
+            None => Review::Nothing,
+        }
     }
 
     /// Answers those that were written, now that it is committed. Hands back the others.
@@ -64,36 +97,85 @@ impl Batch {
     }
 
     fn answer_landed(self, written: &Written, answer: impl Fn(Decided) -> Vec<Job>) -> Vec<Job> {
-        let mut landed = written.landed.as_slice();
-        let mut others = vec![];
-        for decided in self.0 {
-            let has_landed = decided.take_landed(&mut landed);
-            others.extend(if has_landed { answer(decided) } else { decided.into_losers() });
+        let landed = self.landed(written);
+        let answered =
+            |(decided, landed): (Decided, bool)| if landed { answer(decided) } else { decided.into_losers() };
+        self.decided.into_iter().zip(landed).flat_map(answered).collect()
+    }
+
+    /// It was undone because a commit had landed in part. One that was alone is answered, or begins again if it was
+    /// its claims that came too late. Of several, those at fault are tried alone, and the others together again.
+    pub fn answer_partly(self, written: &Written) -> Vec<Job> {
+        let is_alone = self.decided.len() == 1;
+        let claims_landed = written.claims.iter().all(|landed| *landed);
+        if let (true, true, Some(place)) = (is_alone, claims_landed, written.changes.iter().position(|landed| !landed))
+        {
+            self.decided.into_iter().for_each(|decided| decided.answer_conflict(place));
+            return vec![];
         }
-        others
+        let landed = self.landed(written);
+        let again = |(decided, landed): (Decided, bool)| match landed {
+            true => decided.into_jobs(),
+            false => decided.into_losers_alone(),
+        };
+        self.decided.into_iter().zip(landed).flat_map(again).collect()
     }
 
     pub fn into_losers(self) -> Vec<Job> {
-        self.0.into_iter().flat_map(Decided::into_losers).collect()
+        self.decided.into_iter().flat_map(Decided::into_losers).collect()
     }
 
     pub fn into_jobs(self) -> Vec<Job> {
-        self.0.into_iter().flat_map(Decided::into_jobs).collect()
+        self.decided.into_iter().flat_map(Decided::into_jobs).collect()
     }
 }
 
-/// Makes those that write to one key follow the first of them.
-fn one_for_each_key(all: Vec<Decided>) -> Vec<Decided> {
-    let mut places: HashMap<ClaimKey, usize> = HashMap::with_capacity(all.len());
-    let mut leaders: Vec<Decided> = Vec::with_capacity(all.len());
-    for decided in all {
-        match decided.key().and_then(|key| places.get(key)) {
-            Some(&place) => leaders[place].lead(decided),
-            None => {
-                places.extend(decided.key().map(|key| (key.clone(), leaders.len())));
-                leaders.push(decided);
+pub(crate) enum Review<'a> {
+    /// It may be committed. This will be there.
+    Stands(Evidence<'a>),
+    /// None of it is there, or must be.
+    Nothing,
+    /// It must not be committed: of some commit a part is there.
+    Partly,
+}
+
+/// What a batch writes to. A statement must not write to a thing twice.
+#[derive(Default)]
+struct Touched {
+    claims: HashSet<ClaimKey>,
+    records: HashSet<(WorkspaceName, &'static str, Uuid)>,
+    names: HashSet<(WorkspaceName, &'static str, String)>,
+    jobs: HashSet<(WorkspaceName, Uuid)>,
+}
+
+impl Touched {
+    fn overlaps(&self, decided: &Decided) -> bool {
+        decided.writes.iter().any(|write| self.claims.contains(&write.next.key))
+            || decided.changes().iter().any(|change| match change {
+                Change::Create { record, names, .. } | Change::Replace { record, names } => {
+                    let (workspace, kind) = (&record.workspace, record.kind);
+                    self.records.contains(&(workspace.clone(), kind, record.id))
+                        || names.iter().any(|name| self.names.contains(&(workspace.clone(), kind, name.clone())))
+                }
+                Change::Enqueue(job) | Change::Requeue { job, .. } | Change::Dequeue(job) => {
+                    self.jobs.contains(&(job.workspace.clone(), job.id))
+                }
+            })
+    }
+
+    fn add(&mut self, decided: &Decided) {
+        self.claims.extend(decided.writes.iter().map(|write| write.next.key.clone()));
+        for change in decided.changes() {
+            match change {
+                Change::Create { record, names, .. } | Change::Replace { record, names } => {
+                    let (workspace, kind) = (&record.workspace, record.kind);
+                    self.records.insert((workspace.clone(), kind, record.id));
+                    self.names.extend(names.iter().map(|name| (workspace.clone(), kind, name.clone())));
+                }
+                Change::Enqueue(job) | Change::Requeue { job, .. } | Change::Dequeue(job) => {
+                    self.jobs.insert((job.workspace.clone(), job.id));
+                }
             }
         }
     }
-    leaders
 }

@@ -3,13 +3,14 @@
 //! One statement for each kind of change, with one array for each column. Each says which of its rows it wrote; a
 //! change that is not among them found something else than it expects.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::time::Duration;
 
 use futures::future::try_join_all;
-use oncegate_core::Time;
 use oncegate_core::job::{self, Delivery, Reached, State};
+use oncegate_core::{Time, WorkspaceName};
 use oncegate_store::{Change, Record};
+use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
@@ -35,11 +36,11 @@ struct Step<'a> {
 }
 
 impl Step<'_> {
-    /// The rows that it wrote, by their records' and jobs' ids.
-    async fn run(&self, link: &Link) -> Result<(&'static str, Vec<Uuid>), tokio_postgres::Error> {
+    /// The rows that it wrote: a workspace, and a record's or a job's id.
+    async fn run(&self, link: &Link) -> Result<(&'static str, Vec<Row>), tokio_postgres::Error> {
         let columns: Vec<&(dyn ToSql + Sync)> = self.columns.iter().map(|column| &**column as _).collect();
         let rows = link.client.query(&self.statement, &columns).await?;
-        Ok((self.sql, rows.iter().map(|row| row.get(0)).collect()))
+        Ok((self.sql, rows))
     }
 }
 
@@ -59,31 +60,35 @@ impl<'a> Changes<'a> {
         Ok(Changes { changes, steps })
     }
 
-    /// Makes them, one statement behind the other, and says which change found something else than it expects.
-    pub async fn write(&self, link: &Link) -> Result<Option<usize>, tokio_postgres::Error> {
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+
+    /// Makes them, one statement behind the other, and says of each whether it found what it expects.
+    pub async fn write(&self, link: &Link) -> Result<Vec<bool>, tokio_postgres::Error> {
         let written = try_join_all(self.steps.iter().map(|step| step.run(link))).await?;
-        let mut landed: HashSet<(&str, Uuid)> = HashSet::new();
-        let mut named: Vec<Uuid> = vec![];
-        for (sql, ids) in written {
-            match sql {
-                NAME_RECORDS => named.extend(ids),
-                sql => landed.extend(ids.into_iter().map(|id| (sql, id))),
+        // Which rows each statement wrote, and how often: a record may have several names.
+        let mut landed: HashMap<(&str, &str, Uuid), usize> = HashMap::new();
+        for (sql, rows) in &written {
+            for row in rows {
+                *landed.entry((sql, row.get(0), row.get(1))).or_default() += 1;
             }
         }
-        let has_names =
-            |record: &Record, names: &[String]| named.iter().filter(|id| **id == record.id).count() == names.len();
-        let has_landed = |change: &&Change| match change {
-            Change::Create { record, names, .. } => {
-                landed.contains(&(CREATE_RECORDS, record.id)) && has_names(record, names)
-            }
-            Change::Replace { record, names } => {
-                landed.contains(&(REPLACE_RECORDS, record.id)) && has_names(record, names)
-            }
-            Change::Enqueue(job) => landed.contains(&(ENQUEUE_JOBS, job.id)),
-            Change::Requeue { job, .. } => landed.contains(&(REQUEUE_JOBS, job.id)),
-            Change::Dequeue(job) => landed.contains(&(DEQUEUE_JOBS, job.id)),
+        let count =
+            |sql, workspace: &WorkspaceName, id| landed.get(&(sql, workspace.as_str(), id)).copied().unwrap_or(0);
+        let has_record = |sql, record: &Record, names: &[String]| {
+            let Record { workspace, id, .. } = record;
+            count(sql, workspace, *id) == 1 && count(NAME_RECORDS, workspace, *id) == names.len()
         };
-        Ok(self.changes.iter().position(|change| !has_landed(change)))
+        let has_job = |sql, job: &job::Job| count(sql, &job.workspace, job.id) == 1;
+        let has_landed = |change: &&Change| match change {
+            Change::Create { record, names, .. } => has_record(CREATE_RECORDS, record, names),
+            Change::Replace { record, names } => has_record(REPLACE_RECORDS, record, names),
+            Change::Enqueue(job) => has_job(ENQUEUE_JOBS, job),
+            Change::Requeue { job, .. } => has_job(REQUEUE_JOBS, job),
+            Change::Dequeue(job) => has_job(DEQUEUE_JOBS, job),
+        };
+        Ok(self.changes.iter().map(has_landed).collect())
     }
 }
 
@@ -202,12 +207,12 @@ pub(crate) async fn requeue(link: &Link, leased: &[&job::Job]) -> Result<(), Fau
 }
 
 /// A job in a row, by the names of its columns.
-pub(crate) fn job(row: &tokio_postgres::Row) -> Option<job::Job> {
+pub(crate) fn job(row: &Row) -> Option<job::Job> {
     let time = |name| Time::from_micros(row.get(name));
     let span = |name| Duration::from_micros(row.get::<_, i64>(name).unsigned_abs());
     let is_set = |name| row.get::<_, i16>(name) == 1;
     Some(job::Job {
-        workspace: oncegate_core::WorkspaceName::new(row.get("workspace")).ok()?,
+        workspace: WorkspaceName::new(row.get("workspace")).ok()?,
         id: row.get("id"),
         kind: row.get("kind"),
         payload: bytes::Bytes::copy_from_slice(row.get("payload")),

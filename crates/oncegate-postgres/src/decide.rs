@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use oncegate_core::{Answer, Claim, ClaimKey, Command, Decision, Moment, Time, Token, decide};
 use oncegate_store::{Change, Committed, StoreError};
 
+use crate::commit::Evidence;
 use crate::job::Job;
 use crate::line::InLine;
 use crate::row::Records;
@@ -31,7 +32,7 @@ pub(crate) struct Decided {
     job: Job,
     answers: Vec<Answer>,
     moment: Moment,
-    /// All or none of them. One, unless the job is alone.
+    /// All or none of them.
     pub writes: Vec<Write>,
     /// Commits on the same key that came later, and when the last of them was read.
     followers: Vec<Job>,
@@ -79,7 +80,7 @@ pub(crate) fn decide_all(jobs: Vec<Job>, places: &[usize], records: &Records) ->
     for job in jobs {
         let (of_job, rest) = places.split_at(job.commit.ops.len());
         places = rest;
-        if job.alone {
+        if job.is_whole() {
             all.extend(decide_together(job, of_job, records));
             continue;
         }
@@ -114,7 +115,7 @@ fn decide_one(job: Job, existing: Option<&Claim>, moment: Moment) -> Option<Deci
 
 /// All or nothing.
 fn decide_together(job: Job, places: &[usize], records: &Records) -> Option<Decided> {
-    if records.claims.len() < places.len() {
+    if places.iter().enumerate().any(|(i, place)| places[..i].contains(place)) {
         job.answer(Err(StoreError::Refused("two operations of one commit have the same key".into())));
         return None;
     }
@@ -146,9 +147,22 @@ impl Decided {
         Decided { job, answers, moment, writes, followers: vec![], followed_at: moment }
     }
 
-    /// Of its first write; `None` if it writes to no claim.
-    pub fn key(&self) -> Option<&ClaimKey> {
-        self.writes.first().map(|write| &write.next.key)
+    /// Of its only write, if it has only that: others on the same key may follow it.
+    pub fn only_key(&self) -> Option<&ClaimKey> {
+        self.writes.first().filter(|_| !self.is_whole()).map(|write| &write.next.key)
+    }
+
+    pub fn is_whole(&self) -> bool {
+        self.job.is_whole()
+    }
+
+    /// Something that is there once it is committed.
+    pub fn evidence(&self) -> Evidence<'_> {
+        let record = self.changes().iter().find_map(|change| match change {
+            Change::Create { record, .. } | Change::Replace { record, .. } => Some(record),
+            Change::Enqueue(_) | Change::Requeue { .. } | Change::Dequeue(_) => None,
+        });
+        self.writes.first().map(Evidence::Claim).or(record.map(Evidence::Record)).unwrap_or(Evidence::None)
     }
 
     pub fn changes(&self) -> &[Change] {
@@ -167,13 +181,6 @@ impl Decided {
         self.followers.extend(later.into_jobs());
     }
 
-    /// Takes as many flags as it has writes, and says whether all are set.
-    pub fn take_landed(&self, flags: &mut &[bool]) -> bool {
-        let (own, rest) = flags.split_at(self.writes.len());
-        *flags = rest;
-        own.iter().all(|landed| *landed)
-    }
-
     /// Its write is committed: it is answered, and so are those who followed it, as far as they too change
     /// nothing. Hands back those who do.
     pub fn answer(self) -> Vec<Job> {
@@ -187,6 +194,12 @@ impl Decided {
     pub fn answer_unknown(self, why: &str) -> Vec<Job> {
         self.job.answer(Err(StoreError::Unknown(why.into())));
         self.followers
+    }
+
+    /// It did not land whole, and is to be written by itself the next time.
+    pub fn into_losers_alone(mut self) -> Vec<Job> {
+        self.job.alone = true;
+        self.into_losers()
     }
 
     /// Its write came too late.

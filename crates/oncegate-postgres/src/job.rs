@@ -17,7 +17,7 @@ pub(crate) type Reply = Result<Committed, StoreError>;
 
 pub(crate) struct Job {
     pub commit: Commit,
-    /// Is written as a batch of its own: all or nothing, and its faults are its own.
+    /// Is written as a batch of its own: its faults are its own.
     pub alone: bool,
     races: u32,
     reply: oneshot::Sender<Reply>,
@@ -28,9 +28,13 @@ pub(crate) struct Job {
 impl Job {
     pub fn new(commit: Commit, room: OwnedSemaphorePermit) -> (Job, oneshot::Receiver<Reply>) {
         let (reply, answer) = oneshot::channel();
-        let alone = commit.ops.len() != 1 || !commit.changes.is_empty();
         let late_at = Instant::now() + TAKEN_UP_WITHIN;
-        (Job { commit, alone, races: 0, reply, late_at, room }, answer)
+        (Job { commit, alone: false, races: 0, reply, late_at, room }, answer)
+    }
+
+    /// Has several writes, which stand or fall together.
+    pub fn is_whole(&self) -> bool {
+        self.commit.ops.len() != 1 || !self.commit.changes.is_empty()
     }
 
     pub fn answer(self, reply: Reply) {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use oncegate_store::StoreError;
 use tokio::time::sleep;
 
-use crate::batch::Batch;
+use crate::batch::{Batch, Review};
 use crate::commit::{Outcome, commit};
 use crate::decide::{Decided, Keys, decide_all};
 use crate::fault::Fault;
@@ -100,7 +100,8 @@ impl Lane {
     }
 
     async fn write(&self, link: &Link, decided: Vec<Decided>) {
-        let batch = Batch::of(decided);
+        let (batch, later) = Batch::of(decided);
+        self.queue.push_again(later, LOST);
         match write(link, &self.channel, &batch).await {
             Ok(written) => self.conclude(link, batch, written).await,
             Err(fault) => {
@@ -110,17 +111,20 @@ impl Lane {
         }
     }
 
-    /// Commits what landed. If nothing did there is nothing to commit; and a commit of several operations
-    /// lands whole or not at all.
+    /// Commits what landed, unless it is nothing, or some commit landed in part: one of several writes lands whole or not
+    /// at all.
     async fn conclude(&self, link: &Link, batch: Batch, written: Written) {
-        let Some(evidence) = batch.evidence(&written) else {
-            undo(link).await;
-            return self.queue.push_again(batch.into_losers(), LOST);
+        let evidence = match batch.review(&written) {
+            Review::Stands(evidence) => evidence,
+            Review::Nothing => {
+                undo(link).await;
+                return self.queue.push_again(batch.into_losers(), LOST);
+            }
+            Review::Partly => {
+                undo(link).await;
+                return self.queue.push_again(batch.answer_partly(&written), LOST);
+            }
         };
-        if let Some(place) = written.conflict {
-            undo(link).await;
-            return batch.answer_conflict(place);
-        }
         match commit(link, &written.seal, evidence).await {
             Outcome::Committed => self.queue.push_again(batch.answer(&written), LOST),
             Outcome::Undone => self.queue.push_again(batch.into_jobs(), "the connection broke before COMMIT"),

@@ -19,7 +19,7 @@ const REPLACE_CLAIMS: &str = include_str!("../sql/replace_claims.sql");
 const SEAL: &str = include_str!("../sql/seal.sql");
 
 const BEGIN: &str = "BEGIN";
-/// A plan for `replace_claims.sql` that was made while the table was empty may read all of it when it is not.
+/// A plan for `replace_claims.sql`, or for changes, that was made while a table was empty may read all of it when it is not.
 const BEGIN_REPLACING: &str = "BEGIN; SET LOCAL plan_cache_mode = force_custom_plan";
 
 /// What is known of a transaction before its COMMIT.
@@ -34,9 +34,9 @@ pub(crate) struct Seal {
 pub(crate) struct Written {
     pub seal: Seal,
     /// One for each write of the batch: whether it changed a row, or came too late.
-    pub landed: Vec<bool>,
-    /// The change that found something else than it expects.
-    pub conflict: Option<usize>,
+    pub claims: Vec<bool>,
+    /// One for each change of the batch: whether it found what it expects.
+    pub changes: Vec<bool>,
 }
 
 /// Begins a transaction and writes.
@@ -48,10 +48,11 @@ pub(crate) async fn write(link: &Link, channel: &Channel, batch: &Batch) -> Resu
     let now = link.server.injected_time();
     let creation = Columns::of(batch, |write| write.was.is_none());
     let replacement = Columns::of(batch, |write| write.was.is_some());
+    let is_replacing = !replacement.writes.is_empty() || !changes.is_empty();
     // Sent one behind the other without waiting for answers in between: polled in this order.
     let all = async {
         let (begun, created, replaced, changed, sealed) = join5(
-            link.client.batch_execute(if replacement.writes.is_empty() { BEGIN } else { BEGIN_REPLACING }),
+            link.client.batch_execute(if is_replacing { BEGIN_REPLACING } else { BEGIN }),
             creation.create(link, &create, now),
             replacement.replace(link, &replace, now, channel),
             changes.write(link),
@@ -61,12 +62,12 @@ pub(crate) async fn write(link: &Link, channel: &Channel, batch: &Batch) -> Resu
         begun?;
         Ok((created?, replaced?, changed?, sealed?))
     };
-    let (created, replaced, conflict, sealed) = link.within(all).await?;
-    let mut landed = vec![false; batch.writes().count()];
-    creation.mark_created(&created, &mut landed);
-    replacement.mark_replaced(&replaced, &mut landed);
+    let (created, replaced, changes, sealed) = link.within(all).await?;
+    let mut claims = vec![false; batch.writes().count()];
+    creation.mark_created(&created, &mut claims);
+    replacement.mark_replaced(&replaced, &mut claims);
     let seal = Seal { transaction: sealed.get(0), backend: sealed.get(1), token_floor: Token(sealed.get(2)) };
-    Ok(Written { seal, landed, conflict })
+    Ok(Written { seal, claims, changes })
 }
 
 /// Some of the writes, column by column.

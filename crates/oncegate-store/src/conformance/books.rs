@@ -305,3 +305,35 @@ pub async fn no_two_workers_lease_the_same_job(world: World) {
     all.dedup();
     assert_eq!(all.len(), 300, "each once");
 }
+
+pub async fn of_concurrent_changes_to_one_record_none_is_lost_and_none_counted_twice(world: World) {
+    const CALLERS: u128 = 16;
+    const TURNS: u128 = 10;
+    assert!(world.change(vec![Change::create(record(1, "0"))]).await.is_written());
+    let count_up = |caller: u128, store: std::sync::Arc<dyn crate::MainStore>| async move {
+        for turn in 0..TURNS {
+            let number = 1000 + caller * 100 + turn;
+            // Beside it, something of its own, which is there once if the commit stands.
+            let op = Op { key: key(&format!("{number}")), command: Command::Claim(terms()) };
+            loop {
+                let found =
+                    store.find(&[record(1, "").place()]).await.expect("answers").value.remove(0).expect("is there");
+                let sum: u128 = std::str::from_utf8(&found.body).expect("text").parse().expect("a number");
+                let next = Record { version: found.version + 1, body: Bytes::from((sum + 1).to_string()), ..found };
+                let changes = vec![Change::replace(next), Change::create(record(number, "{}"))];
+                let committed = store.commit(Commit { ops: vec![op.clone()], changes }).await.expect("answers");
+                if committed.is_written() {
+                    break;
+                }
+                assert_eq!(committed.conflict, Some(0), "{committed:?}");
+            }
+        }
+    };
+    let callers: Vec<_> = (0..CALLERS).map(|caller| tokio::spawn(count_up(caller, world.store.clone()))).collect();
+    join_all(callers).await.into_iter().for_each(|caller| caller.expect("does not panic"));
+    let found = world.find(record(1, "").place()).await.expect("is there");
+    assert_eq!(found.body, Bytes::from((CALLERS * TURNS).to_string()));
+    let all =
+        Listing { workspace: workspace("default"), kind: "thing", list: None, state: None, limit: 500, before: None };
+    assert_eq!(world.store.list(all).await.expect("answers").records.len() as u128, CALLERS * TURNS + 1);
+}

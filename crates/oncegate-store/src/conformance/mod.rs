@@ -126,6 +126,7 @@ macro_rules! suite {
             books::a_worker_paused_past_its_lease_changes_nothing,
             books::of_many_who_create_the_same_thing_at_once_one_does,
             books::no_two_workers_lease_the_same_job,
+            books::of_concurrent_changes_to_one_record_none_is_lost_and_none_counted_twice,
             histories::concurrent_clients_see_one_owner_and_one_outcome,
         );
 
