@@ -3,20 +3,18 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::Bytes;
+use oncegate_core::Time;
 use oncegate_core::job::{Command, Decision, decide};
-use oncegate_core::{Time, WorkspaceName};
-use oncegate_store::{At, Leased, Listed, Listing, MainStore, Place, Reading, Record, StoreError};
-use tokio_postgres::Row;
+use oncegate_store::{Leased, Listed, Listing, MainStore, Place, Reading, Record, StoreError};
 use uuid::Uuid;
 
 use crate::changes::{job, requeue};
 use crate::fault::Fault;
+use crate::finder::record;
 use crate::link::Link;
 use crate::store::PostgresStore;
 
 const DUE_JOBS: &str = include_str!("../sql/due_jobs.sql");
-const FIND_RECORDS: &str = include_str!("../sql/find_records.sql");
 const LIST_RECORDS: &str = include_str!("../sql/list_records.sql");
 const LIST_RECORDS_IN_LIST: &str = include_str!("../sql/list_records_in_list.sql");
 const NEXT_JOB: &str = include_str!("../sql/next_job.sql");
@@ -24,27 +22,7 @@ const NEXT_JOB: &str = include_str!("../sql/next_job.sql");
 #[async_trait]
 impl MainStore for PostgresStore {
     async fn find(&self, places: &[Place]) -> Result<Reading<Vec<Option<Record>>>, StoreError> {
-        let workspaces: Vec<&str> = places.iter().map(|place| place.workspace.as_str()).collect();
-        let kinds: Vec<&str> = places.iter().map(|place| place.kind).collect();
-        let (ids, names): (Vec<Option<Uuid>>, Vec<Option<&str>>) = places
-            .iter()
-            .map(|place| match &place.at {
-                At::Id(id) => (Some(*id), None),
-                At::Name(name) => (None, Some(name.as_str())),
-            })
-            .unzip();
-        let rows =
-            self.front.ask(FIND_RECORDS, &[&self.front.injected_time(), &workspaces, &kinds, &ids, &names]).await?;
-        let first = rows.first().ok_or_else(|| StoreError::Unavailable("the server did not say the time".into()))?;
-        let now = Time::from_micros(first.get(0));
-        let mut records = vec![None; places.len()];
-        for row in &rows {
-            if let Some(ord) = row.get::<_, Option<i64>>(1) {
-                let place = usize::try_from(ord - 1).expect("WITH ORDINALITY counts from one");
-                records[place] = Some(record(row, 2, &places[place].workspace, places[place].kind));
-            }
-        }
-        Ok(Reading { value: records, now })
+        self.finder.find(places).await
     }
 
     async fn list(&self, listing: Listing) -> Result<Listed, StoreError> {
@@ -109,15 +87,4 @@ async fn next_job(link: &Link, kinds: &[String]) -> Result<(Time, Option<Time>),
     let rows = link.query(NEXT_JOB, &[&link.server.injected_time(), &kinds]).await?;
     let row = rows.first().ok_or_else(|| Fault::Unable("the server did not say the time".into()))?;
     Ok((Time::from_micros(row.get(0)), row.get::<_, Option<i64>>(1).map(Time::from_micros)))
-}
-
-fn record(row: &Row, first: usize, workspace: &WorkspaceName, kind: &'static str) -> Record {
-    Record {
-        workspace: workspace.clone(),
-        kind,
-        id: row.get(first),
-        version: row.get(first + 1),
-        state: row.get(first + 2),
-        body: Bytes::copy_from_slice(row.get(first + 3)),
-    }
 }

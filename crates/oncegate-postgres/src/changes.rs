@@ -60,10 +60,6 @@ impl<'a> Changes<'a> {
         Ok(Changes { changes, steps })
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.changes.is_empty()
-    }
-
     /// Makes them, one statement behind the other, and says of each whether it found what it expects.
     pub async fn write(&self, link: &Link) -> Result<Vec<bool>, tokio_postgres::Error> {
         let written = try_join_all(self.steps.iter().map(|step| step.run(link))).await?;

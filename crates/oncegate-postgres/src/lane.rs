@@ -25,6 +25,11 @@ use crate::write::{Written, write};
 /// How often the queue is looked through for those that waited too long.
 const EXPIRE_EVERY: Duration = Duration::from_millis(50);
 
+/// What a lane asks all day is planned once, maybe while the tables are still empty. All of it is probes of indexes, one
+/// row after the other, whatever the tables' size; a plan that reads a whole table would be wrong ever after.
+const PLANNING: &str = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_hashjoin = off;
+    SET enable_mergejoin = off";
+
 /// What is said to those who lost too many races, or had no time for another.
 const LOST: &str = "others were faster, every time";
 
@@ -86,8 +91,7 @@ impl Lane {
 
     async fn open(&self) -> Result<Link, Fault> {
         let link = Link::open(self.server.clone()).await?;
-        // What a lane asks all day is planned once. Its probes go by the primary key, whatever the table's size.
-        link.within(link.client.batch_execute("SET plan_cache_mode = force_generic_plan")).await?;
+        link.within(link.client.batch_execute(PLANNING)).await?;
         Ok(link)
     }
 

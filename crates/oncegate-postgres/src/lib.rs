@@ -21,6 +21,7 @@ mod commit;
 mod decide;
 mod desk;
 mod fault;
+mod finder;
 mod job;
 mod keyring;
 mod lane;

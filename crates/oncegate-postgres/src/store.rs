@@ -12,6 +12,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use crate::desk::Desk;
 use crate::fault::Fault;
+use crate::finder::Finder;
 use crate::lane::{Lane, expire};
 use crate::listen::{Channel, listen};
 use crate::migrate;
@@ -37,6 +38,7 @@ pub struct PostgresStore {
     pub(crate) front: Desk,
     /// For what may take longer: lists, sweeping, counting.
     pub(crate) back: Desk,
+    pub(crate) finder: Finder,
     /// For leasing jobs, which takes a transaction: one at a time.
     pub(crate) leasing: tokio::sync::Mutex<Desk>,
     lanes: Mutex<JoinSet<()>>,
@@ -68,7 +70,8 @@ impl PostgresStore {
         let listener = tokio::spawn(listen(server.clone(), channel.clone()));
         let back = Desk::new(server.clone());
         let leasing = tokio::sync::Mutex::new(Desk::new(server.clone()));
-        Ok(PostgresStore { server, queue, channel, front, back, leasing, lanes: Mutex::new(lanes), listener })
+        let finder = Finder::start(server.clone());
+        Ok(PostgresStore { server, queue, channel, front, back, finder, leasing, lanes: Mutex::new(lanes), listener })
     }
 }
 

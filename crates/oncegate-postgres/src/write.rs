@@ -18,9 +18,6 @@ const CREATE_CLAIMS: &str = include_str!("../sql/create_claims.sql");
 const REPLACE_CLAIMS: &str = include_str!("../sql/replace_claims.sql");
 const SEAL: &str = include_str!("../sql/seal.sql");
 
-const BEGIN: &str = "BEGIN";
-/// A plan for `replace_claims.sql`, or for changes, that was made while a table was empty may read all of it when it is not.
-const BEGIN_REPLACING: &str = "BEGIN; SET LOCAL plan_cache_mode = force_custom_plan";
 
 /// What is known of a transaction before its COMMIT.
 #[derive(Debug)]
@@ -48,11 +45,10 @@ pub(crate) async fn write(link: &Link, channel: &Channel, batch: &Batch) -> Resu
     let now = link.server.injected_time();
     let creation = Columns::of(batch, |write| write.was.is_none());
     let replacement = Columns::of(batch, |write| write.was.is_some());
-    let is_replacing = !replacement.writes.is_empty() || !changes.is_empty();
     // Sent one behind the other without waiting for answers in between: polled in this order.
     let all = async {
         let (begun, created, replaced, changed, sealed) = join5(
-            link.client.batch_execute(if is_replacing { BEGIN_REPLACING } else { BEGIN }),
+            link.client.batch_execute("BEGIN"),
             creation.create(link, &create, now),
             replacement.replace(link, &replace, now, channel),
             changes.write(link),
