@@ -18,7 +18,6 @@ const CREATE_CLAIMS: &str = include_str!("../sql/create_claims.sql");
 const REPLACE_CLAIMS: &str = include_str!("../sql/replace_claims.sql");
 const SEAL: &str = include_str!("../sql/seal.sql");
 
-
 /// What is known of a transaction before its COMMIT.
 #[derive(Debug)]
 pub(crate) struct Seal {

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use oncegate_core::{Answer, ClaimKey, Command, Refusal, State, Token};
 use oncegate_postgres::{Options, PostgresStore};
-use oncegate_store::conformance::{LEASE, START, WINDOW, key, settle, terms};
-use oncegate_store::{Clock, ManualClock, Op, Store, StoreError};
+use oncegate_store::conformance::{LEASE, START, WINDOW, key, settle, terms, workspace};
+use oncegate_store::{Change, Clock, Commit, MainStore, ManualClock, Op, Record, Store, StoreError};
 use support::proxy::{Mode, Proxy};
 use support::{Schema, connect, server_url};
+use uuid::Uuid;
 
 /// A store behind a proxy, and one that goes straight to the same server.
 struct Broken {
@@ -83,7 +84,37 @@ async fn a_commit_that_did_not_arrive_is_found_to_be_undone_and_made_again() {
     win_and_settle_with_every_commit(Mode::CutBeforeCommit).await;
 }
 
+/// A claim or none, a record, and a job, in one commit.
+async fn commit_with_changes(cut: Mode) {
+    let world = Broken::new(None).await;
+    let record = |number: u128, version: i64| Record {
+        workspace: workspace("default"),
+        kind: "thing",
+        id: Uuid::from_u128(number),
+        version,
+        state: None,
+        body: "{}".into(),
+    };
+    let claim = Op { key: key("with changes"), command: Command::Claim(terms()) };
+    let commits = [
+        Commit { ops: vec![claim], changes: vec![Change::create(record(1, 1))] },
+        Commit { ops: vec![], changes: vec![Change::create(record(2, 1)), Change::replace(record(1, 2))] },
+    ];
+    for commit in commits {
+        world.proxy.set(cut);
+        let committed = world.store.commit(commit).await.expect("is found out");
+        world.proxy.has_struck().await;
+        assert!(committed.is_written(), "{committed:?}");
+    }
+    let places = [record(1, 1).place(), record(2, 1).place()];
+    let found = world.direct.find(&places).await.expect("reads").value;
+    let versions: Vec<_> = found.into_iter().map(|record| record.map(|record| record.version)).collect();
+    assert_eq!(versions, [Some(2), Some(1)], "each was written once");
+    assert!(world.direct.read(&key("with changes")).await.expect("reads").value.is_some());
+}
+
 async fn win_and_settle_with_every_commit(cut: Mode) {
+    commit_with_changes(cut).await;
     let world = Broken::new(None).await;
     world.proxy.set(cut);
     let token = world.win(&key("k")).await;

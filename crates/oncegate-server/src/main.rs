@@ -7,6 +7,7 @@ mod channels;
 mod cli;
 mod config;
 mod crash;
+mod late;
 mod log;
 mod messages;
 mod observe;

@@ -88,7 +88,7 @@ pub async fn serve(config: Config) -> Result<(), Failure> {
 async fn start(
     config: Config,
     store: Arc<dyn MainStore>,
-    guards: Option<Arc<dyn MainStore>>,
+    guards: Option<Arc<dyn Store>>,
     metrics: metrics_exporter_prometheus::PrometheusHandle,
 ) -> Result<Arc<App>, Failure> {
     let keys = Keys::load(&*store, config.listen).await?;

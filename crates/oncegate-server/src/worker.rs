@@ -118,6 +118,8 @@ impl Worker {
 
     /// Leases as much as there are slots for; says when to look again.
     async fn lease_some(&self, kinds: &[String], mut slots: Vec<Slot>, handler: &Arc<dyn Handler>) -> Duration {
+        // What is leased is run, also if it is told to stop just now.
+        let _under_way = self.under_way();
         let before = Instant::now();
         let leased = self.store.lease_jobs(kinds, slots.len(), self.lease).await;
         let Reading { value: Leased { jobs, next_at }, now } = match leased {

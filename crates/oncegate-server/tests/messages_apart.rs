@@ -93,6 +93,9 @@ async fn duplicates_are_stopped_as_with_one_store(guards: Guards) {
     }
     let first = office.post_with_key("k", &sms("+2", "keyed")).await.expect(201);
     assert_eq!(office.post_with_key("k", &sms("+2", "keyed")).await.text, first.text);
+    // A key's claim is beside its message, and is found there.
+    let find = json!({"guard": "idempotency", "key": ["POST", "/api/messages", "k"]});
+    assert_eq!(office.client(0).post("/api/claims/find", &find).await.expect(200).text("state"), "done");
 }
 
 async fn a_crash_between_the_stores_ends_in_one_message(guards: Guards) {
@@ -158,7 +161,7 @@ async fn whoever_was_paused_past_its_lease_is_stopped_by_the_fence() {
 async fn a_duplicate_of_what_is_not_written_yet_gets_nulls_after_its_wait_and_is_woken_when_it_is() {
     let paused = [("ONCEGATE_TEST_PAUSE_AT", "message.claimed:5000")];
     let (office, other, _databases) = two_servers("", &paused).await;
-    let body = sms("+1", "not yet");
+    let body = sms("+1", "not yet#slow");
     let original = tokio::spawn({
         let (mut client, body) = (other.client(), body.clone());
         async move { (client.post("/api/messages", &body).await, Instant::now()) }
@@ -174,16 +177,24 @@ async fn a_duplicate_of_what_is_not_written_yet_gets_nulls_after_its_wait_and_is
     }
     office.servers[0].logged("message.api.duplicate_pending", 1).await;
     // The next one waits, and hears of the commit.
-    let woken = office.post(&body).await.expect(200);
-    let at = Instant::now();
+    let woken = tokio::spawn({
+        let (mut client, body) = (office.client(0), body.clone());
+        async move { (client.post("/api/messages", &body).await.expect(200), Instant::now()) }
+    });
+    // The send begins right after the commit, and takes longer than everything here.
+    while office.provider.arrivals("not yet#slow").is_empty() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let committed = Instant::now();
+    let (woken, at) = woken.await.expect("does not panic");
+    let apart = at.saturating_duration_since(committed);
+    assert!(apart < Duration::from_millis(50), "woken {apart:?} after the original was written");
     let (first, answered) = original.await.expect("does not panic");
+    assert!(answered - at > Duration::from_secs(1), "long before it was sent");
     assert_eq!(woken.body["message"]["_id"], first.expect(201).body["message"]["_id"]);
-    // The original's answer comes after its send; its commit was earlier still.
-    let apart = at.saturating_duration_since(answered);
-    assert!(apart < Duration::from_millis(50), "woken {apart:?} after the original had been sent and answered");
     let line = &office.servers[0].logged("message.api.duplicate_blocked", 1).await[0];
     assert_eq!(line["mode"], "lock_resolved_polled");
-    assert_eq!(office.provider.arrivals("not yet").len(), 1);
+    assert_eq!(office.provider.arrivals("not yet#slow").len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -192,6 +203,10 @@ async fn without_its_guard_store_it_sends_on_and_says_so_and_guards_again_when_i
     let (office, guards) = Guards::Postgres.office("").await;
     let body = sms("+1", "open");
     office.post(&body).await.expect(201);
+    let stopped = "oncegate_duplicates_stopped_total{guard=\"message\"} 1";
+    assert_eq!(office.post(&body).await.expect(200).body["duplicateOnly"], true);
+    let metrics = office.client(0).get("/metrics").await.text;
+    assert!(metrics.lines().any(|line| line == stopped), "counted once: {metrics}");
     guards.go_away().await;
     let unguarded = office.post(&body).await.expect(200);
     assert!(unguarded.body["duplicateOnly"].is_null(), "{unguarded:?}");
@@ -212,9 +227,27 @@ async fn without_its_guard_store_it_sends_on_and_says_so_and_guards_again_when_i
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs PostgreSQL: run make test"]
+async fn a_server_starts_without_its_guard_store_is_ready_and_guards_when_it_has_come() {
+    let (mut office, guards) = Guards::Postgres.office("").await;
+    office.servers.clear();
+    guards.go_away().await;
+    office.servers = vec![office.serve(&[])];
+    let ready = office.client(0).get("/readyz").await.expect(200);
+    assert!(ready.body["warnings"].to_string().contains("guard store"), "{ready:?}");
+    office.post(&sms("+1", "early")).await.expect(201);
+    guards.come_back().await;
+    let back = Instant::now();
+    let body = sms("+1", "guarded");
+    eventually("it guards", || async { (office.post(&body).await.body["duplicateOnly"] == true).then_some(()) }).await;
+    assert!(back.elapsed() < Duration::from_secs(10), "{:?}", back.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs PostgreSQL: run make test"]
 async fn without_its_guard_store_it_refuses_where_the_config_says_so() {
     let (office, guards) = Guards::Postgres.office("store_error = \"closed\"").await;
     guards.go_away().await;
+    office.client(0).get("/readyz").await.expect_problem(503, "store-unavailable");
     let refused = office.post_with_key("k", &sms("+1", "closed")).await.expect_problem(503, "store-unavailable");
     assert!(refused.header("retry-after").is_some());
     assert!(office.provider.arrivals("closed").is_empty());
@@ -225,4 +258,38 @@ async fn without_its_guard_store_it_refuses_where_the_config_says_so() {
     })
     .await;
     assert_eq!(office.provider.arrivals("closed").len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs PostgreSQL: run make test"]
+async fn whoever_took_over_and_could_not_look_leaves_the_claim_to_be_taken_over_again() {
+    let paused = [("ONCEGATE_TEST_PAUSE_AT", "message.claimed:1000")];
+    let (office, other, databases) = two_servers("lease = \"3s\"\nwait = \"200ms\"", &paused).await;
+    let body = with(sms("+1", "taken over twice"), json!({"channel": "keyed"}));
+    // The message is written, and the guard store does not know.
+    let mut first = office.serve(&[("ONCEGATE_TEST_CRASH_AT", "message.written")]);
+    let sent = first.client().try_send(Method::POST, "/api/messages", Some(body.to_string().into())).await;
+    assert!(sent.is_err(), "{sent:?}");
+    assert!(!first.wait(MARGIN).success());
+    tokio::time::sleep(Duration::from_millis(3100)).await;
+    // Taken over; then the main store is away when the fence is looked at.
+    let second = tokio::spawn({
+        let (mut client, body) = (other.client(), body.clone());
+        async move { client.post("/api/messages", &body).await }
+    });
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    databases[0].go_away().await;
+    second.await.expect("does not panic").expect_problem(503, "store-unavailable");
+    databases[0].come_back().await;
+    let third = eventually("the original", || async {
+        let reply = office.post(&body).await;
+        reply.body["message"].is_object().then_some(reply)
+    })
+    .await;
+    assert_eq!(third.body["duplicateOnly"], true, "{third:?}");
+    let all = office.client(0).get("/api/messages?limit=500").await.expect(200);
+    assert_eq!(
+        (all.body["items"].as_array().expect("items").len(), office.provider.effects("taken over twice")),
+        (1, 1)
+    );
 }

@@ -15,7 +15,6 @@ on_both![
     a_provider_that_honours_the_key_is_asked_again_under_it,
     a_failed_one_is_held_where_the_config_says_so,
     a_send_that_takes_long_is_answered_as_it_stands,
-    mail_is_refused_before_and_after_the_final_dot,
     observing_lets_duplicates_through_and_reports_them,
 ];
 
@@ -110,13 +109,15 @@ async fn a_send_that_takes_long_is_answered_as_it_stands(on: On) {
     assert_eq!(office.provider.arrivals("long#slow").len(), 1);
 }
 
-async fn mail_is_refused_before_and_after_the_final_dot(on: On) {
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs aiosmtpd: run make test"]
+async fn mail_is_refused_before_and_after_the_final_dot() {
     let server = tokio::task::spawn_blocking(MailServer::start).await.expect("starts");
     let channel = format!(
         "[messages.channel.email]\nkind = \"smtp\"\nurl = \"smtp://127.0.0.1:{}\"\nfrom = \"Acme <hello@acme.test>\"\n",
         server.port
     );
-    let office = PostOffice::open_with(on, &channel).await;
+    let office = PostOffice::open_with(On::Sqlite, &channel).await;
     let to = |address: &str, text: &str| json!({"recipientEmail": address, "message": text});
     let sent = office.post(&to("ann@home.test", "Dear Ann,\nall is well.\n.\nYours")).await.expect(201);
     let id = sent.body["message"]["_id"].as_str().expect("an id").to_owned();

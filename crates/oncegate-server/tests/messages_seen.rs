@@ -7,6 +7,7 @@ use serde_json::json;
 use support::{MailServer, On, PostOffice, sms, with};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs aiosmtpd: run make test"]
 async fn every_outcome_is_logged_and_counted_and_no_text_or_address_is() {
     let mail = tokio::task::spawn_blocking(MailServer::start).await.expect("starts");
     let channel = format!(

@@ -68,23 +68,40 @@ impl Ledger {
 
     /// Claims `key`. Where its owner is at work, waits up to `wait` for it to settle, release or die.
     pub async fn claim(&self, key: &ClaimKey, terms: Terms, wait: Duration) -> Result<Reading<Answer>, StoreError> {
-        self.claim_waiting(key, terms, wait).await.map(|(reading, _)| reading)
+        let command = Command::Claim(terms);
+        let (reading, waited) = self.claim_waiting(key, &command, wait).await?;
+        self.tell(key, &command, &reading, waited);
+        Ok(reading)
     }
 
-    /// The same, and says whether it had to wait.
-    pub async fn claim_waiting(
+    /// The same, and says whether it had to wait. Whoever asks says what it was about: it is counted, and not told.
+    pub async fn claim_quietly(
         &self,
         key: &ClaimKey,
         terms: Terms,
         wait: Duration,
     ) -> Result<(Reading<Answer>, bool), StoreError> {
         let command = Command::Claim(terms);
-        let mut reading = self.ask(key, &command).await?;
+        let (reading, waited) = self.claim_waiting(key, &command, wait).await?;
+        let (answer, now) = (&reading.value, reading.now);
+        self.observer.counted(&Decided { key, command: &command, answer, now, waited });
+        Ok((reading, waited))
+    }
+
+    async fn claim_waiting(
+        &self,
+        key: &ClaimKey,
+        command: &Command,
+        wait: Duration,
+    ) -> Result<(Reading<Answer>, bool), StoreError> {
+        let mut reading = self.ask(key, command).await?;
         let waits = !wait.is_zero() && matches!(reading.value, Answer::InFlight(_));
         if waits {
-            reading = self.wait_and_claim(key, &command, wait).await?;
+            reading = self.wait_and_claim(key, command, wait).await?;
         }
-        self.met(key, &command, &reading, waits);
+        if let Some(met) = reading.value.met() {
+            self.count_duplicate(met, reading.now);
+        }
         Ok((reading, waits))
     }
 

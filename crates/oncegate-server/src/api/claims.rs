@@ -97,7 +97,7 @@ pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): P
         limit,
         after: params.cursor.as_deref().map(cursor).transpose()?,
     };
-    let page = app.ledger.store().scan(query).await?;
+    let page = app.ledger_of(query.guard.as_ref()).store().scan(query).await?;
     Ok(axum::Json(PageView::of(&page)).into_response())
 }
 
@@ -126,7 +126,7 @@ pub async fn show(
 }
 
 async fn read(app: &App, key: &ClaimKey) -> Answered {
-    let Reading { value, now } = app.ledger.read(key).await?;
+    let Reading { value, now } = app.ledger_of(Some(&key.guard)).read(key).await?;
     let claim = value.ok_or_else(|| Problem::from(oncegate::Refusal::Missing))?;
     Ok(axum::Json(ClaimView::of(&claim, now)).into_response())
 }
@@ -260,7 +260,7 @@ pub async fn release(
 
 async fn apply(app: &App, key: &ClaimKey, command: Command) -> Answered {
     let ends = matches!(command, Command::Release { .. } | Command::Forget);
-    let Reading { value, now } = app.ledger.apply(key, command).await?;
+    let Reading { value, now } = app.ledger_of(Some(&key.guard)).apply(key, command).await?;
     match value {
         Answer::Applied(_) if ends => Ok(axum::Json(view::Gone::of(key)).into_response()),
         Answer::Applied(claim) | Answer::Already(claim) => Ok(axum::Json(ClaimView::of(&claim, now)).into_response()),

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use axum::extract::State;
 use axum::response::IntoResponse;
+use oncegate::OnStoreError;
+use oncegate::store::{Report, Store, StoreError};
 use serde_json::json;
 
 use super::{Answered, App, Nearby};
@@ -24,17 +26,25 @@ pub async fn readyz(State(app): State<Arc<App>>, _: Nearby) -> Answered {
     if app.stopping.load(Ordering::SeqCst) {
         return Err(Kind::StoreUnavailable.because("the server is stopping").retry_after(1));
     }
-    match tokio::time::timeout(READY_TIMEOUT, app.ledger.store().report()).await {
-        Ok(report) => {
-            let report = report?;
-            let body = json!({"status": "ready", "store": report.kind, "schemaVersion": report.schema_version,
-                              "storeTime": report.now.to_string(), "warnings": report.warnings});
-            Ok(axum::Json(body).into_response())
+    let mut ready = report(&*app.store).await?;
+    if let Some(guards) = &app.messages.apart {
+        match report(&**guards.store()).await {
+            Ok(of_guards) => ready.warnings.extend(of_guards.warnings),
+            // What it guards goes on without it.
+            Err(error) if app.config.messages.store_error == OnStoreError::Open => {
+                ready.warnings.push(format!("the guard store is away: {error}"));
+            }
+            Err(error) => return Err(error.into()),
         }
-        Err(_) => Err(Kind::StoreUnavailable
-            .because(format!("the store did not answer within {READY_TIMEOUT:?}"))
-            .retry_after(1)),
     }
+    let body = json!({"status": "ready", "store": ready.kind, "schemaVersion": ready.schema_version,
+                      "storeTime": ready.now.to_string(), "warnings": ready.warnings});
+    Ok(axum::Json(body).into_response())
+}
+
+async fn report(store: &dyn Store) -> Result<Report, StoreError> {
+    let too_slow = |_| StoreError::Unavailable(format!("the store did not answer within {READY_TIMEOUT:?}"));
+    tokio::time::timeout(READY_TIMEOUT, store.report()).await.map_err(too_slow)?
 }
 
 #[utoipa::path(get, path = "/metrics", tag = "health",

@@ -18,15 +18,16 @@ use axum::http::request::Parts;
 use axum::response::Response;
 use axum::routing::{get, post};
 use metrics_exporter_prometheus::PrometheusHandle;
-use oncegate::Ledger;
 use oncegate::store::MainStore;
+use oncegate::{GuardName, Ledger};
 
 pub use claims::{ClaimView, PageView, parse_cursor};
 pub use extract::{Bodies, parse as read_json};
+pub use page::Page;
 
 use crate::auth::{Caller, Keys};
 use crate::config::Config;
-use crate::messages::Messages;
+use crate::messages::{IDEMPOTENCY, Messages};
 use crate::problem::{Kind, Problem};
 use crate::rate::Rates;
 
@@ -43,6 +44,13 @@ pub struct App {
     pub bodies: Bodies,
     /// The server takes no more requests.
     pub stopping: AtomicBool,
+}
+
+impl App {
+    /// Where the claims of a guard are: those of keys are beside their messages.
+    pub fn ledger_of(&self, guard: Option<&GuardName>) -> &Ledger {
+        if guard == Some(&*IDEMPOTENCY) { &self.messages.main } else { &self.ledger }
+    }
 }
 
 pub fn router(app: Arc<App>) -> Router {

@@ -11,11 +11,15 @@ use super::App;
 use crate::messages::document::{Document, Kept};
 use crate::problem::{Kind, Problem};
 
+/// A page that has so many bytes ends, though there were to be more in it.
+const PAGE_BYTES: usize = 4 * 1024 * 1024;
+const READ_AT_ONCE: usize = 50;
+
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Page<V> {
-    items: Vec<V>,
-    next_cursor: Option<Uuid>,
+pub struct Page<V> {
+    pub items: Vec<V>,
+    pub next_cursor: Option<Uuid>,
 }
 
 /// Which records, and how many of them.
@@ -39,12 +43,24 @@ pub async fn page<D: Document, V: Serialize>(
     }
     let bad_cursor = |_| Kind::InvalidRequest.because("cursor: not one that a page before has given");
     let before = wanted.cursor.map(|cursor| cursor.parse().map_err(bad_cursor)).transpose()?;
-    let listing = Listing { workspace, kind: D::KIND, list: wanted.list, state: wanted.state, limit, before };
-    let listed = app.store.list(listing).await?;
-    let kept = listed.records.into_iter().map(Kept::<D>::read).collect::<Result<Vec<_>, _>>()?;
-    let items = kept.iter().map(view).collect::<serde_json::Result<Vec<_>>>();
-    let items = items.map_err(|error| Kind::Internal.because(error.to_string()))?;
-    Ok(axum::Json(Page { items, next_cursor: listed.next }).into_response())
+    let mut listing = Listing { workspace, kind: D::KIND, list: wanted.list, state: wanted.state, limit, before };
+    let mut page = Page { items: vec![], next_cursor: None };
+    let mut bytes = 0;
+    // Some at a time: where they are large, fewer make a page.
+    loop {
+        listing.limit = (limit - page.items.len()).min(READ_AT_ONCE);
+        let listed = app.store.list(listing.clone()).await?;
+        bytes += listed.records.iter().map(|record| record.body.len()).sum::<usize>();
+        for record in listed.records {
+            let item = view(&Kept::read(record)?).map_err(|error| Kind::Internal.because(error.to_string()))?;
+            page.items.push(item);
+        }
+        page.next_cursor = listed.next;
+        listing.before = listed.next;
+        if listed.next.is_none() || page.items.len() >= limit || bytes >= PAGE_BYTES {
+            return Ok(axum::Json(page).into_response());
+        }
+    }
 }
 
 /// What is no id is the id of nothing.

@@ -14,7 +14,8 @@ use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER,
 use hyper::{HeaderMap, Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use ipnet::IpNet;
-use serde_json::{Map, Value, json};
+use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 use url::{Position, Url};
 
@@ -93,18 +94,29 @@ impl Provider {
     }
 
     fn body(&self, message: &Outgoing<'_>) -> Vec<u8> {
-        let fields = [
-            ("id", json!(message.id)),
-            ("channel", json!(message.channel)),
-            ("recipientPhone", json!(message.phone)),
-            ("recipientEmail", json!(message.email)),
-            ("message", json!(message.text)),
-            ("attachments", json!(message.attachments)),
-            ("metadata", json!(message.metadata)),
-        ];
-        let renamed =
-            |(name, value): (&str, Value)| (self.fields.get(name).map_or(name, |name| name).to_owned(), value);
-        serde_json::to_vec(&fields.into_iter().map(renamed).collect::<Map<_, _>>()).expect("fields are JSON")
+        serde_json::to_vec(&Named { message, names: &self.fields }).expect("fields are JSON")
+    }
+}
+
+/// A message in the provider's words.
+struct Named<'a> {
+    message: &'a Outgoing<'a>,
+    names: &'a BTreeMap<String, String>,
+}
+
+impl Serialize for Named<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let name = |ours: &'static str| self.names.get(ours).map_or(ours, String::as_str);
+        let Outgoing { id, channel, phone, email, text, attachments, metadata } = self.message;
+        let mut fields = serializer.serialize_map(None)?;
+        fields.serialize_entry(name("id"), id)?;
+        fields.serialize_entry(name("channel"), channel)?;
+        fields.serialize_entry(name("recipientPhone"), phone)?;
+        fields.serialize_entry(name("recipientEmail"), email)?;
+        fields.serialize_entry(name("message"), text)?;
+        fields.serialize_entry(name("attachments"), attachments)?;
+        fields.serialize_entry(name("metadata"), metadata)?;
+        fields.end()
     }
 }
 

@@ -185,7 +185,8 @@ pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
     match command {
         Command::List { filter, format } => {
             let query = filter.query()?;
-            with(open_existing_guards(config).await?, async |store| list(store, query, format).await).await
+            let store = open_existing_guards(config, query.guard.as_ref()).await?;
+            with(store, async |store| list(store, query, format).await).await
         }
         Command::Show { id, named, format } => show(config, &named.key(&id)?, format).await,
         Command::Find { parts, named, format } => show(config, &named.key_of(&parts.read()?)?, format).await,
@@ -224,7 +225,7 @@ async fn list(store: &dyn Store, query: Query, format: Format) -> Result<(), Fai
 }
 
 async fn show(config: &Config, key: &ClaimKey, format: Format) -> Result<(), Failure> {
-    with(open_existing_guards(config).await?, async |store| {
+    with(open_existing_guards(config, Some(&key.guard)).await?, async |store| {
         let Reading { value, now } = store.read(key).await?;
         let claim: Claim = value.ok_or_else(|| missing(key))?;
         format.print(&ClaimView::of(&claim, now), |view| {
@@ -247,12 +248,14 @@ struct Deed {
 async fn by_hand(config: &Config, key: &ClaimKey, deed: Deed, format: Format) -> Result<(), Failure> {
     let Deed { command, done, note } = deed;
     let op = oncegate::store::Op { key: key.clone(), command };
-    with(open_existing_guards(config).await?, async |store| match store.commit(op.into()).await?.only() {
-        Answer::Refused(oncegate::Refusal::Missing) => Err(missing(key)),
-        Answer::Refused(refusal) => Err(Failure::new(refusal.to_string())),
-        _ => {
-            tell(key, done, note, format);
-            Ok(())
+    with(open_existing_guards(config, Some(&key.guard)).await?, async |store| {
+        match store.commit(op.into()).await?.only() {
+            Answer::Refused(oncegate::Refusal::Missing) => Err(missing(key)),
+            Answer::Refused(refusal) => Err(Failure::new(refusal.to_string())),
+            _ => {
+                tell(key, done, note, format);
+                Ok(())
+            }
         }
     })
     .await

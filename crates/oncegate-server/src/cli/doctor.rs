@@ -75,7 +75,7 @@ pub async fn run(command: Command, loaded: &Loaded) -> Result<(), Failure> {
 async fn guards(loaded: &Loaded) -> Option<Finding> {
     loaded.config.guard_store.as_ref()?;
     let what = "guard store";
-    Some(match open_existing_guards(&loaded.config).await {
+    Some(match open_existing_guards(&loaded.config, None).await {
         Ok(store) => {
             let report = store.report().await;
             store.close().await;

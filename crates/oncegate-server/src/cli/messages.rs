@@ -3,11 +3,11 @@
 use clap::{Args, Subcommand};
 use oncegate::store::{Listing, MainStore};
 use oncegate::{WorkspaceName, limits};
-use serde_json::json;
 use uuid::Uuid;
 
 use super::output::{Format, table};
 use super::{Failure, fields, open_existing, with};
+use crate::api::Page;
 use crate::config::Config;
 use crate::messages::document::{Document, Kept, Message, Status, by_id, time};
 use crate::messages::reply::MessageView;
@@ -104,8 +104,8 @@ async fn list(store: &dyn MainStore, listing: Listing, format: Format) -> Result
     let listed = store.list(listing).await?;
     let messages = listed.records.into_iter().map(Kept::<Message>::read).collect::<Result<Vec<_>, _>>();
     let messages = messages.map_err(unreadable)?;
-    let items: Vec<_> = messages.iter().map(MessageView::from).collect();
-    format.print(&json!({"items": items, "nextCursor": listed.next}), |_| {
+    let items = messages.iter().map(MessageView::from).collect();
+    format.print(&Page { items, next_cursor: listed.next }, |_| {
         let rows = messages.iter().map(|kept| {
             let Message { status, channel, created_us, error, .. } = &kept.document;
             let error = error.clone().unwrap_or_default().replace(char::is_control, " ");

@@ -18,11 +18,13 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
-use oncegate::store::{MainStore, StoreError};
-use oncegate::{OpenError, StoreUrl};
+use oncegate::store::{MainStore, Store, StoreError};
+use oncegate::{GuardName, OnStoreError, OpenError, StoreUrl};
 
 use self::output::say;
 use crate::config::{Config, Flag, Loaded, SecretUrl};
+use crate::late::LateStore;
+use crate::messages::IDEMPOTENCY;
 
 #[derive(Parser)]
 #[command(name = "oncegate", version, about = "Make an effect happen once, though its request comes twice.")]
@@ -207,10 +209,16 @@ pub async fn open_store(config: &Config) -> Result<Arc<dyn MainStore>, Failure> 
 }
 
 /// The store that claims are kept in, if it is another one.
-pub async fn open_guards(config: &Config) -> Result<Option<Arc<dyn MainStore>>, Failure> {
-    match &config.guard_store {
-        Some(url) => Ok(Some(url.expose().parse::<StoreUrl>()?.open_with(crate::crash::clock()).await?)),
-        None => Ok(None),
+pub async fn open_guards(config: &Config) -> Result<Option<Arc<dyn Store>>, Failure> {
+    let Some(url) = &config.guard_store else { return Ok(None) };
+    let url = url.expose().parse::<StoreUrl>()?;
+    match url.open_with(crate::crash::clock()).await {
+        Ok(store) => Ok(Some(store)),
+        Err(OpenError::Store(StoreError::Unavailable(why))) if config.messages.store_error == OnStoreError::Open => {
+            tracing::error!(event = "guard_store.away", why);
+            Ok(Some(LateStore::start(url, why)))
+        }
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -219,9 +227,10 @@ pub async fn open_existing(config: &Config) -> Result<Arc<dyn MainStore>, Failur
     open_existing_at(&config.store).await
 }
 
-/// The store that claims are kept in, if it is there.
-pub async fn open_existing_guards(config: &Config) -> Result<Arc<dyn MainStore>, Failure> {
-    open_existing_at(config.guard_store.as_ref().unwrap_or(&config.store)).await
+/// The store that claims of a guard are kept in, if it is there: those of keys are beside their messages.
+pub async fn open_existing_guards(config: &Config, guard: Option<&GuardName>) -> Result<Arc<dyn MainStore>, Failure> {
+    let apart = config.guard_store.as_ref().filter(|_| guard != Some(&*IDEMPOTENCY));
+    open_existing_at(apart.unwrap_or(&config.store)).await
 }
 
 async fn open_existing_at(url: &SecretUrl) -> Result<Arc<dyn MainStore>, Failure> {

@@ -52,8 +52,9 @@ pub fn check_relations(layers: &Layers, errors: &mut Vec<ConfigError>) {
     errors.extend(guard_tables(layers).filter_map(|(_, table)| table.lease_fits().err()));
     errors.extend(messages_table(layers).lease_fits().err());
     errors.extend(messages_table(layers).wait_fits().err());
+    let lease = messages_table(layers).span("lease");
     for (_, table) in channel_tables(layers) {
-        errors.extend(table.channel().err());
+        errors.extend(table.channel().and_then(|channel| table.timeout_fits(channel.timeout, lease)).err());
     }
 }
 

@@ -1,6 +1,7 @@
 //! `[messages.channel.NAME]`: what belongs to which kind of channel.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use url::{Host, Url};
 
@@ -8,6 +9,7 @@ use super::build::Table;
 use super::error::ConfigError;
 use super::path::KeyPath;
 use super::typed::{Channel, ChannelKind};
+use super::units::show_duration;
 use crate::outgoing::is_allowed;
 
 /// What of a channel's settings is for one kind alone.
@@ -46,6 +48,18 @@ impl Table<'_> {
         };
         let honours_key = self.maybe_flag("honours_key").unwrap_or(false);
         Ok(Channel { kind, honours_key, timeout: self.span("timeout") })
+    }
+
+    /// Whoever sends for longer than its lease would no longer own what it sends.
+    pub fn timeout_fits(&self, timeout: Duration, lease: Duration) -> Result<(), ConfigError> {
+        if timeout < lease {
+            return Ok(());
+        }
+        let (timeout, lease) = (show_duration(timeout), show_duration(lease));
+        let at = self.written("timeout").or(self.written("kind")).map_or_else(|| self.own.to_string(), |(_, at)| at);
+        let what =
+            format!("the timeout of [{}] ({timeout}) is not shorter than the lease of [messages] ({lease})", self.own);
+        Err(ConfigError::new(at, what, "write a shorter timeout, here or under [outgoing], or a longer lease"))
     }
 
     fn refuse(&self, others: &[&str], own: &[&str], kind: &str) -> Result<(), ConfigError> {

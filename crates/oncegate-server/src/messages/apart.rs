@@ -57,7 +57,7 @@ impl Messages {
         parts: Option<String>,
     ) -> Result<Asked, Problem> {
         loop {
-            let claimed = ledger.claim_waiting(key, self.apart_terms(parts.clone()), self.config.wait).await;
+            let claimed = ledger.claim_quietly(key, self.apart_terms(parts.clone()), self.config.wait).await;
             let (Reading { value: answer, now }, waited) = match claimed {
                 Ok(claimed) => claimed,
                 Err(error) => return self.guard_is_away(key, error),

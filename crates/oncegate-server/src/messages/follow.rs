@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::response::IntoResponse;
-use oncegate::{Answer, ClaimKey, Command, Token, Verdict, WorkspaceName};
+use oncegate::{Answer, ClaimKey, Command, Refusal, Token, Verdict, WorkspaceName};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
@@ -15,75 +15,92 @@ use super::document::{Kept, Lead, Message};
 use super::reply::Reply;
 use super::send::Tried;
 use crate::crash;
-use crate::problem::{Kind, Problem};
+use crate::problem::Problem;
 
 /// How often a message is looked at that another replica may be sending.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// A request that waits for its message.
+struct Waiting {
+    message: Kept<Message>,
+    lead: Kept<Lead>,
+    key: Option<(ClaimKey, Token)>,
+    /// Tells when it is over, if this process finishes it.
+    over: oneshot::Receiver<Reply>,
+    deadline: Instant,
+    answer: oneshot::Sender<Answered>,
+}
 
 impl Messages {
     /// Sends it, and answers when that is over or has taken too long.
     pub async fn see_through(self: &Arc<Self>, accepted: Accepted, answer: oneshot::Sender<Answered>) {
         let Accepted { task, held, over } = accepted;
-        let (workspace, id, key) = (task.message.workspace.clone(), task.message.id, task.claims.key.clone());
-        let deadline = Instant::now() + self.config.send_wait;
+        let waiting = Waiting {
+            message: task.message.clone(),
+            lead: task.lead.clone(),
+            key: task.claims.key.clone(),
+            over,
+            deadline: Instant::now() + self.config.send_wait,
+            answer,
+        };
         let Some(held) = held else {
             self.worker.wake();
-            return self.answer_when_over(&workspace, id, key, over, deadline, answer).await;
+            return self.answer_when_over(waiting).await;
         };
         let mut sending = std::pin::pin!(self.send(held, task));
-        match timeout_at(deadline, &mut sending).await {
+        match timeout_at(waiting.deadline, &mut sending).await {
             Ok(Tried::Over(reply)) => {
-                self.over.forget(id);
+                self.over.forget(waiting.message.id);
                 crash::point("message.finished").await;
-                _ = answer.send(Ok(reply.into_response()));
+                _ = waiting.answer.send(Ok(reply.into_response()));
             }
             // It is tried again, or somebody else has it.
-            Ok(Tried::Open) => self.answer_when_over(&workspace, id, key, over, deadline, answer).await,
+            Ok(Tried::Open) => self.answer_when_over(waiting).await,
             Err(_) => {
-                self.answer_when_over(&workspace, id, key, over, deadline, answer).await;
+                self.answer_when_over(waiting).await;
                 sending.await;
             }
         }
     }
 
-    async fn answer_when_over(
-        &self,
-        workspace: &WorkspaceName,
-        id: Uuid,
-        key: Option<(ClaimKey, Token)>,
-        over: oneshot::Receiver<Reply>,
-        deadline: Instant,
-        answer: oneshot::Sender<Answered>,
-    ) {
+    async fn answer_when_over(&self, waiting: Waiting) {
+        let Waiting { message, lead, key, over, deadline, answer } = waiting;
         let reply = tokio::select! {
-            Ok(reply) = over => Ok(reply),
-            reply = self.reply_as_it_stands(workspace, id, key, deadline) => reply,
+            Ok(reply) = over => reply,
+            found = self.await_over(&message.workspace, message.id, deadline) => {
+                // A store that cannot be read just now: what we know of it is that it was accepted.
+                let (message, lead) = found.ok().flatten().unwrap_or((message.clone(), lead));
+                Reply::to_first(&message, &lead)
+            }
         };
-        self.over.forget(id);
-        _ = answer.send(reply.map(IntoResponse::into_response));
+        self.over.forget(message.id);
+        // From here on to its end: what the request is told is what its key is answered with from now on.
+        let reply = match &key {
+            Some((key, token)) => self.keep_as_it_stands(key, *token, reply).await,
+            None => reply,
+        };
+        // Whoever asked may have hung up.
+        _ = answer.send(Ok(reply.into_response()));
     }
 
-    async fn reply_as_it_stands(
-        &self,
-        workspace: &WorkspaceName,
-        id: Uuid,
-        key: Option<(ClaimKey, Token)>,
-        deadline: Instant,
-    ) -> Result<Reply, Problem> {
-        let gone = || Kind::Internal.because(format!("the message {id} is gone"));
-        let (message, lead) = self.await_over(workspace, id, deadline).await?.ok_or_else(gone)?;
-        let reply = Reply::to_first(&message, &lead);
-        // What the request is told now is what its key is answered with from now on.
-        let Some((key, token)) = key else { return Ok(reply) };
+    /// Keeps an answer under its key, unless another was kept, which it is then.
+    async fn keep_as_it_stands(&self, key: &ClaimKey, token: Token, reply: Reply) -> Reply {
         let outcome = Some(reply.keep(self.store_outcome_body));
-        let settle = Command::Settle { token, verdict: Verdict::Done, outcome };
-        match self.main.apply(&key, settle).await?.value {
-            Answer::Applied(_) | Answer::Already(_) => Ok(reply),
-            // Whoever finished the message settled it just now.
-            _ => match self.main.read(&key).await?.value.filter(|claim| claim.outcome.is_some()) {
-                Some(claim) => self.kept_reply(&key, &claim).await,
-                None => Ok(reply),
-            },
+        let settle = Command::Settle { token, verdict: Verdict::Done, outcome: outcome.clone() };
+        let mut answered = self.main.apply(key, settle).await.map(|reading| reading.value);
+        // Nobody takes it over: it was only slow.
+        if let Ok(Answer::Refused(Refusal::LeaseEnded { .. })) = answered {
+            answered =
+                self.main.apply(key, Command::Resolve { done: true, outcome }).await.map(|reading| reading.value);
+        }
+        if !matches!(answered, Ok(Answer::Refused(_))) {
+            return reply;
+        }
+        match self.main.read(key).await.map(|reading| reading.value) {
+            Ok(Some(claim)) if claim.token == token && claim.outcome.is_some() => {
+                self.kept_reply(key, &claim).await.unwrap_or(reply)
+            }
+            _ => reply,
         }
     }
 

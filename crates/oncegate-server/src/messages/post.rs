@@ -4,6 +4,7 @@ use oncegate::limits::KEY_PART_BYTES_MAX;
 use oncegate::{ClaimKey, GuardName, WorkspaceName};
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 use url::Url;
 use utoipa::ToSchema;
 use uuid::Uuid;
@@ -111,7 +112,7 @@ impl Post {
             text: body.message,
             attachments: attachments(body.attachments.unwrap_or_default())?,
             channel: body.channel,
-            metadata: body.metadata.map(metadata).transpose()?.flatten(),
+            metadata: body.metadata.as_deref().map(metadata).transpose()?,
             nonce: text("allowDuplicate", body.allow_duplicate, NONCE_BYTES_MAX)?,
         })
     }
@@ -227,11 +228,26 @@ fn attachments(attachments: Vec<Attachment>) -> Result<Vec<Attachment>, Problem>
     Ok(attachments)
 }
 
-fn metadata(metadata: Box<RawValue>) -> Result<Option<Box<RawValue>>, Problem> {
-    match metadata.get().len() {
-        _ if metadata.get() == "null" => Ok(None),
-        _ if !metadata.get().starts_with('{') => Err(bad("metadata: an object")),
-        0..=METADATA_BYTES_MAX => Ok(Some(metadata)),
-        found => Err(bad(format!("metadata: at most {METADATA_BYTES_MAX} bytes of JSON; this has {found}"))),
+/// As it was written, but for the space around its parts: it goes into a line of a file.
+fn metadata(metadata: &RawValue) -> Result<Box<RawValue>, Problem> {
+    let found = metadata.get().len();
+    if found > METADATA_BYTES_MAX {
+        return Err(bad(format!("metadata: at most {METADATA_BYTES_MAX} bytes of JSON; this has {found}")));
     }
+    // What no reader could make sense of (half of a character, a number beyond all numbers) is not passed on.
+    let read: Result<Map<String, Value>, _> = serde_json::from_str(metadata.get());
+    read.map_err(|error| bad(format!("metadata: not an object that can be read: {error}")))?;
+    let (mut in_string, mut is_escaped) = (false, false);
+    let is_kept = |c: &char| {
+        let in_text = in_string;
+        (in_string, is_escaped) = match c {
+            _ if is_escaped => (true, false),
+            '"' => (!in_string, false),
+            '\\' => (in_string, in_string),
+            _ => (in_string, false),
+        };
+        in_text || !c.is_ascii_whitespace()
+    };
+    let compact: String = metadata.get().chars().filter(is_kept).collect();
+    RawValue::from_string(compact).map_err(|error| bad(format!("metadata: {error}")))
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use oncegate::store::{Change, Commit, Committed, Op, StoreError};
-use oncegate::{Answer, Claim, ClaimKey, Command, Refusal, State, Token, Verdict};
+use oncegate::{Answer, Claim, ClaimKey, Command, Refusal, State, Time, Token, Verdict};
 use oncegate_core::job::{self, Decision, End, Failure, Job};
 use uuid::Uuid;
 
@@ -51,6 +51,7 @@ pub enum Tried {
 #[async_trait]
 impl Handler for Messages {
     async fn run(self: Arc<Self>, held: Held) {
+        crash::point("message.leased").await;
         match self.task(&held.job).await {
             Ok(Some(task)) => _ = self.send(held, task).await,
             // Nothing to send is nothing to try again.
@@ -109,6 +110,7 @@ impl Messages {
             true => true,
             false => {
                 let committed = self.store.commit(Commit { ops: vec![], changes }).await;
+                crash::point("message.begun").await;
                 committed.is_ok_and(|committed| committed.is_written())
             }
         };
@@ -173,7 +175,7 @@ impl Messages {
             job::Command::GiveUp { .. } => job.error.clone(),
             _ => None,
         };
-        match job::decide(&job, &command, held.now()) {
+        match self.decide(&job, command, held.now()) {
             Decision::Keep(next) => {
                 let document = Message { status: Status::Queued, error, ..task.message.document.clone() };
                 let requeue = Change::Requeue { job: next, stands_until: job.stands_until() };
@@ -192,6 +194,19 @@ impl Messages {
                 tracing::warn!(event = "message.lease_lost", workspace = %job.workspace, messageId = %job.id, %refusal);
                 Tried::Open
             }
+        }
+    }
+
+    /// What becomes of the job. A try that would come after the time in which somebody waits for it is not made.
+    fn decide(&self, job: &Job, command: job::Command, now: Time) -> Decision {
+        match (job::decide(job, &command, now), command) {
+            (Decision::Keep(next), job::Command::Fail { token, failure })
+                if next.due_at > job.created_at + self.config.send_wait =>
+            {
+                let failure = Failure { is_final: true, ..failure };
+                job::decide(job, &job::Command::Fail { token, failure }, now)
+            }
+            (decision, _) => decision,
         }
     }
 

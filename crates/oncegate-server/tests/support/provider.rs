@@ -102,6 +102,10 @@ async fn answer(
         "cut" => panic!("cuts the connection"),
         "cut-once" if tries == 1 => panic!("cuts the connection"),
         "hang" => std::future::pending().await,
+        "busy" => {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            status(200)
+        }
         "slow" => {
             tokio::time::sleep(Duration::from_millis(1500)).await;
             status(200)
