@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oncegate::store::{Change, Reading};
-use oncegate::{Answer, Claim, ClaimKey, Command, Ledger, Lost, OnStoreError, StoreError, Terms, Time, Token, Verdict};
+use oncegate::{Answer, Claim, ClaimKey, Command, Ledger, OnStoreError, StoreError, Time, Token, Verdict};
 use uuid::Uuid;
 
 use super::Messages;
@@ -57,7 +57,7 @@ impl Messages {
         parts: Option<String>,
     ) -> Result<Asked, Problem> {
         loop {
-            let claimed = ledger.claim_quietly(key, self.apart_terms(parts.clone()), self.config.wait).await;
+            let claimed = ledger.claim_quietly(key, self.guard_terms(parts.clone(), None), self.config.wait).await;
             let (Reading { value: answer, now }, waited) = match claimed {
                 Ok(claimed) => claimed,
                 Err(error) => return self.guard_is_away(key, error),
@@ -104,18 +104,6 @@ impl Messages {
             }
         }
         Ok(Some(Asked::Duplicate { message: id, age, waited }))
-    }
-
-    fn apart_terms(&self, parts: Option<String>) -> Terms {
-        Terms {
-            window: self.config.window,
-            lease: self.config.lease,
-            lost: Lost::TakeOver,
-            fingerprint: None,
-            attributes: None,
-            parts,
-            outcome: None,
-        }
     }
 
     fn guard_is_away(&self, key: &ClaimKey, error: StoreError) -> Result<Asked, Problem> {

@@ -106,7 +106,7 @@ impl Messages {
         let job = self.job(&message, channel.delivery(), found.now, has_slot);
         let mut ops: Vec<Op> = asked.iter().map(|asked| self.claim_key(asked, message.id)).collect();
         if let Guard::Within(key) = guard {
-            let command = Command::Claim(self.guard_terms(message.id, parts.clone()));
+            let command = Command::Claim(self.guard_terms(parts.clone(), Some(message.id)));
             ops.push(Op { key: key.clone(), command });
         }
         let mut changes: Vec<Change> = chosen.change.into_iter().chain(thread_change).collect();
@@ -142,8 +142,8 @@ impl Messages {
         }
     }
 
-    /// Its message is in the same commit, so it is settled as it is made.
-    fn guard_terms(&self, message: Uuid, parts: Option<String>) -> Terms {
+    /// Of the duplicate claim. One whose message is in the same commit is settled as it is made.
+    pub fn guard_terms(&self, parts: Option<String>, message: Option<Uuid>) -> Terms {
         Terms {
             window: self.config.window,
             lease: self.config.lease,
@@ -151,7 +151,7 @@ impl Messages {
             fingerprint: None,
             attributes: None,
             parts,
-            outcome: Some(message.to_string().into()),
+            outcome: message.map(|message| message.to_string().into()),
         }
     }
 }
