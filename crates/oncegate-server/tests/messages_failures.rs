@@ -41,6 +41,11 @@ async fn what_was_surely_not_sent_is_failed_and_can_be_sent_again(on: On) {
     for turn in 0..2 {
         expect_failed(&office.client(turn).post("/api/messages", &by("closed", "nobody there")).await, "failed");
     }
+    // A provider that does not speak the encryption that its URL asks for.
+    for turn in 0..2 {
+        expect_failed(&office.client(turn).post("/api/messages", &by("tls", "no handshake")).await, "failed");
+    }
+    assert!(office.provider.arrivals("no handshake").is_empty());
     // The claim is gone, not only passed over.
     let find = json!({"guard": "message", "key": ["+15550100", null, "no#400"]});
     office.client(1).post("/api/claims/find", &find).await.expect_problem(404, "not-found");

@@ -59,7 +59,10 @@ fn add_what_all_share(description: &mut Value) {
         }
         let answers = operation["responses"].as_object_mut().into_iter().flatten();
         for (_, answer) in answers.filter(|(status, _)| status.starts_with(['4', '5'])) {
-            answer["content"] = problem.clone();
+            // Some answers of their own are no successes.
+            if answer["content"].is_null() {
+                answer["content"] = problem.clone();
+            }
         }
     }
 }

@@ -83,7 +83,7 @@ impl PostOffice {
 pub fn config(top: &str, messages: &str, provider: &Provider) -> String {
     // A port that nobody listens on: taken, and let go.
     let closed = std::net::TcpListener::bind("127.0.0.1:0").and_then(|taken| taken.local_addr()).expect("a port");
-    let url = provider.url();
+    let (url, address) = (provider.url(), provider.address);
     // Shorter than the lease.
     let timeout = if messages.contains("lease = \"1s\"") { "800ms" } else { "2s" };
     format!(
@@ -100,6 +100,9 @@ url = {url:?}
 kind = \"http\"
 url = {url:?}
 honours_key = true
+[messages.channel.tls]
+kind = \"http\"
+url = \"https://{address}/\"
 [messages.channel.closed]
 kind = \"http\"
 url = \"http://{closed}/\"
