@@ -76,6 +76,23 @@ async fn without_kept_bodies_an_answer_is_told_again_from_the_message(on: On) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_page_of_large_messages_ends_early_and_the_next_goes_on_from_there() {
+    let office = PostOffice::open(On::Sqlite).await;
+    let large = "x".repeat(60_000);
+    let posts = (0..120).map(|number| {
+        let (mut client, text) = (office.client(0), format!("{number} {large}"));
+        async move { client.post("/api/messages", &sms("+1", &text)).await.status }
+    });
+    let posted = futures::future::join_all(posts).await;
+    assert!(posted.iter().all(|status| matches!(status, 200 | 201)), "{posted:?}");
+    let first = office.client(0).get("/api/messages?limit=500").await.expect(200);
+    let count = |reply: &support::Reply| reply.body["items"].as_array().map_or(0, Vec::len);
+    assert!(count(&first) < 120 && first.text.len() < 8 * 1024 * 1024, "{} in {}", count(&first), first.text.len());
+    let rest = office.client(0).get(&format!("/api/messages?limit=500&cursor={}", first.text("nextCursor"))).await;
+    assert_eq!((count(&first) + count(&rest), &rest.body["nextCursor"]), (120, &serde_json::Value::Null));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_command_line_lists_and_shows_messages() {
     let office = PostOffice::open(On::Sqlite).await;
     let sent = office.post(&sms("+1", "shown")).await.expect(201);

@@ -51,7 +51,7 @@ pub enum Delivery {
 }
 
 /// How often, and how far apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tries {
     pub max: i32,
     /// Between the first and the second. It doubles from try to try,
@@ -69,7 +69,7 @@ pub enum Reached {
 }
 
 /// The record.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Job {
     pub workspace: WorkspaceName,
     /// Also the key under which every try reaches the receiver, and the id of the record that the job is for.
