@@ -298,6 +298,11 @@ async fn a_duplicate_can_be_sent_on_purpose(on: On) {
     // Nobody else makes claims under the server's own guards.
     for guard in ["message", "idempotency"] {
         client.claim(&json!({"guard": guard, "key": ["x"]})).await.expect_invalid("guard");
+        for verb in ["renew", "settle", "fail", "release"] {
+            client.owner(verb, guard, &claim, 1).await.expect_invalid("guard");
+        }
+        let resolve = json!({"guard": guard, "as": "done"});
+        client.post(&format!("/api/claims/{claim}/resolve"), &resolve).await.expect_invalid("guard");
     }
 }
 

@@ -187,6 +187,39 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn an_answer_is_an_answer_though_its_body_does_not_end() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap()).parse().unwrap();
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = [0; 4096];
+            let _ = stream.read(&mut request).await;
+            stream.write_all(b"HTTP/1.1 400 No\r\ncontent-length: 100\r\n\r\nbad\0number").await.unwrap();
+            std::future::pending::<()>().await;
+        });
+        let allow = ["127.0.0.1/32".parse().unwrap()];
+        let provider = Provider::new(url, None, BTreeMap::new(), Arc::from(allow)).unwrap();
+        let message = Outgoing {
+            id: uuid::Uuid::nil(),
+            channel: "sms",
+            phone: Some("+1"),
+            email: None,
+            text: "x",
+            attachments: &[],
+            metadata: None,
+        };
+        let failure = provider.send(&message, Duration::from_millis(300)).await.unwrap_err();
+        assert_eq!((failure.reached, failure.is_final), (Reached::No, true), "{failure:?}");
+    }
+
+    #[test]
+    fn an_error_can_be_kept_by_any_store() {
+        let failure = read(StatusCode::BAD_REQUEST, &HeaderMap::new(), b"bad\0number\x1b[2J").unwrap_err();
+        assert!(failure.error.contains("bad number") && !failure.error.contains(char::is_control), "{failure:?}");
+    }
+
     #[test]
     fn the_providers_id_is_kept_if_there_is_one() {
         let id = |body: &str| read(StatusCode::OK, &HeaderMap::new(), body.as_bytes()).unwrap().provider_message_id;
