@@ -68,7 +68,8 @@ fn run<T>(path: &Path, idle: &Idle, read: impl FnOnce(&Connection) -> rusqlite::
         None => connect(path)?,
     };
     let result = read(&connection);
-    if let Some(idle) = lock(idle).as_mut().filter(|idle| idle.len() < IDLE_MAX) {
+    // One that is left within a transaction would see the same for good.
+    if let Some(idle) = lock(idle).as_mut().filter(|idle| idle.len() < IDLE_MAX && connection.is_autocommit()) {
         idle.push(connection);
     }
     result

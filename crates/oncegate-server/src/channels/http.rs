@@ -123,8 +123,7 @@ impl Serialize for Named<'_> {
 /// How an answer is read.
 fn read(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Sent {
     let said = String::from_utf8_lossy(body);
-    let printable = |c: char| if c.is_control() { ' ' } else { c };
-    let said: String = said.trim().chars().take(ERROR_CHARS_MAX).map(printable).collect();
+    let said: String = said.trim().chars().take(ERROR_CHARS_MAX).collect();
     let error = match said.is_empty() {
         true => format!("the provider answered {status}"),
         false => format!("the provider answered {status}: {said}"),

@@ -56,17 +56,23 @@ pub type Sent = Result<Receipt, Failure>;
 
 /// Surely unsent, and the same again would not help.
 fn refused(error: impl Into<String>) -> Failure {
-    Failure { error: error.into(), reached: Reached::No, is_final: true, retry_in: None }
+    Failure { is_final: true, ..failure(error, Reached::No) }
 }
 
 /// Surely unsent; later it may be taken.
 fn busy(error: impl Into<String>, retry_in: Option<Duration>) -> Failure {
-    Failure { error: error.into(), reached: Reached::No, is_final: false, retry_in }
+    Failure { retry_in, ..failure(error, Reached::No) }
 }
 
 /// It may have been sent.
 fn unknown(error: impl Into<String>) -> Failure {
-    Failure { error: error.into(), reached: Reached::Maybe, is_final: false, retry_in: None }
+    failure(error, Reached::Maybe)
+}
+
+/// A receiver's words may be in it: what no store keeps, and a terminal would obey, is left out.
+fn failure(error: impl Into<String>, reached: Reached) -> Failure {
+    let error = error.into().replace(char::is_control, " ");
+    Failure { error, reached, is_final: false, retry_in: None }
 }
 
 pub struct Channel {

@@ -121,7 +121,7 @@ impl MailServer {
 /// The server said no, or was never reached. A 4yz reply is a no for now.
 fn no(error: &lettre::transport::smtp::Error) -> Failure {
     match error.is_transient() {
-        true => busy(format!("the mail server refused for now: {error}").replace(char::is_control, " "), None),
-        false => refused(format!("the mail server did not take it: {error}").replace(char::is_control, " ")),
+        true => busy(format!("the mail server refused for now: {error}"), None),
+        false => refused(format!("the mail server did not take it: {error}")),
     }
 }

@@ -116,7 +116,7 @@ pub enum Resolution {
 }
 
 impl Scope {
-    fn workspace(&self) -> Result<WorkspaceName, Failure> {
+    pub fn workspace(&self) -> Result<WorkspaceName, Failure> {
         WorkspaceName::new(&self.workspace).map_err(|error| Failure::usage(error.to_string()))
     }
 }

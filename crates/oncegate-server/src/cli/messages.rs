@@ -1,10 +1,11 @@
 //! `oncegate messages`: what was sent, straight from the store.
 
 use clap::{Args, Subcommand};
+use oncegate::limits;
 use oncegate::store::{Listing, MainStore};
-use oncegate::{WorkspaceName, limits};
 use uuid::Uuid;
 
+use super::claims::Scope;
 use super::output::{Format, table};
 use super::{Failure, fields, open_existing, with};
 use crate::api::Page;
@@ -25,8 +26,8 @@ pub enum Command {
     /// Show one message
     Show {
         id: String,
-        #[arg(long, default_value = "default")]
-        workspace: String,
+        #[command(flatten)]
+        scope: Scope,
         #[command(flatten)]
         format: Format,
     },
@@ -34,8 +35,8 @@ pub enum Command {
 
 #[derive(Args)]
 pub struct Filter {
-    #[arg(long, default_value = "default")]
-    workspace: String,
+    #[command(flatten)]
+    scope: Scope,
     /// The id of a lead
     #[arg(long)]
     lead: Option<Uuid>,
@@ -58,7 +59,7 @@ impl Filter {
             return Err(Failure::usage("--status is queued, sending, sent, failed or unknown"));
         }
         Ok(Listing {
-            workspace: workspace(&self.workspace)?,
+            workspace: self.scope.workspace()?,
             kind: Message::KIND,
             list: self.lead.map(Message::list_of),
             state: self.status,
@@ -68,10 +69,6 @@ impl Filter {
     }
 }
 
-fn workspace(name: &str) -> Result<WorkspaceName, Failure> {
-    WorkspaceName::new(name).map_err(|error| Failure::usage(error.to_string()))
-}
-
 /// What was asked for has to be right before the store is looked at.
 pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
     match command {
@@ -79,11 +76,11 @@ pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
             let listing = filter.listing()?;
             with(open_existing(config).await?, async |store| list(store, listing, format).await).await
         }
-        Command::Show { id, workspace: name, format } => {
-            let workspace = workspace(&name)?;
+        Command::Show { id, scope, format } => {
+            let workspace = scope.workspace()?;
             let missing = || {
-                Failure::not_found(format!("no message {id} in workspace {name}"))
-                    .hint(format!("oncegate messages list --workspace {name}"))
+                Failure::not_found(format!("no message {id} in workspace {workspace}"))
+                    .hint(format!("oncegate messages list --workspace {workspace}"))
             };
             let place = by_id::<Message>(&workspace, id.parse().map_err(|_| missing())?);
             with(open_existing(config).await?, async |store| {

@@ -17,6 +17,9 @@ use super::events::{self, Event};
 use crate::config::Mode;
 use crate::problem::Problem;
 
+/// Between two attempts to tell the guard store of a message.
+const SETTLE_PAUSE: Duration = Duration::from_millis(500);
+
 /// A claim that was won in the guard store.
 pub struct Won {
     ledger: Arc<Ledger>,
@@ -162,7 +165,7 @@ impl Won {
         tokio::spawn(async move {
             let told = async {
                 while ledger.apply(&key, settle.clone()).await.is_err() {
-                    tokio::time::sleep(Duration::from_millis(500)).await;
+                    tokio::time::sleep(SETTLE_PAUSE).await;
                 }
             };
             let _ = tokio::time::timeout(lease, told).await;
