@@ -111,7 +111,12 @@ impl Messages {
             false => {
                 let committed = self.store.commit(Commit { ops: vec![], changes }).await;
                 crash::point("message.begun").await;
-                committed.is_ok_and(|committed| committed.is_written())
+                match committed {
+                    Ok(committed) => committed.is_written(),
+                    // Its answer got lost: what is there is there.
+                    Err(StoreError::Unknown(_)) => self.is_written(&message).await,
+                    Err(_) => false,
+                }
             }
         };
         if begun {
