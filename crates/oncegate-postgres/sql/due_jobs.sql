@@ -1,9 +1,13 @@
--- What is due, or has lost its worker, longest overdue first, with the store's time; locked until the end of the transaction. What
--- another worker is just leasing is left to it.
---   $1 injected time   $2 kinds   $3 how many at most
+-- What is due, or has lost its worker, of each kind in each workspace, longest overdue first, with the store's time; locked until the end of
+-- the transaction. What another worker is just leasing is left to it.
+--   $1 injected time   $2 kinds   $3 workspaces   $4 how many of each at most
 SELECT store_time($1::bigint) AS now, j.*
-FROM jobs AS j
-WHERE kind = ANY ($2::text[]) AND wakes_at <= (SELECT store_time($1::bigint))
-ORDER BY wakes_at, id
-LIMIT $3::bigint
-FOR UPDATE SKIP LOCKED
+FROM unnest($2::text[], $3::text[], $4::bigint[]) AS k (kind, workspace, jobs)
+CROSS JOIN LATERAL (
+    SELECT j.*
+    FROM jobs AS j
+    WHERE j.kind = k.kind AND j.workspace = k.workspace AND j.wakes_at <= (SELECT store_time($1::bigint))
+    ORDER BY j.wakes_at, j.id
+    LIMIT k.jobs
+    FOR UPDATE SKIP LOCKED
+) AS j

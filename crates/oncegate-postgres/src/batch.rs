@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use oncegate_core::{ClaimKey, WorkspaceName};
+use oncegate_core::{ClaimKey, Time, WorkspaceName};
 use oncegate_store::Change;
 use uuid::Uuid;
 
@@ -51,6 +51,11 @@ impl Batch {
     /// What they change beside claims.
     pub fn changes(&self) -> impl Iterator<Item = &Change> {
         self.decided.iter().flat_map(Decided::changes)
+    }
+
+    /// Each change, and when it was decided.
+    pub fn decided_changes(&self) -> impl Iterator<Item = (&Change, Time)> {
+        self.decided.iter().flat_map(|decided| decided.changes().iter().map(|change| (change, decided.decided_at())))
     }
 
     /// Which commits have landed whole.

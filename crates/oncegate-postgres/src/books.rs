@@ -1,23 +1,22 @@
-//! Records and the queue, as they are read and leased.
-
-use std::time::Duration;
+//! Records and the queue, as they are read.
 
 use async_trait::async_trait;
-use oncegate_core::Time;
-use oncegate_core::job::{Command, Decision, decide};
-use oncegate_store::{Leased, Listed, Listing, MainStore, Place, Reading, Record, StoreError};
+use oncegate_core::WorkspaceName;
+use oncegate_core::job::Job;
+use oncegate_store::{
+    JobFilter, JobListing, KindFilter, Leased, Listed, Listing, MainStore, Place, Reading, Record, StoreError, Wanted,
+};
 use uuid::Uuid;
 
-use crate::changes::{job, requeue};
+use crate::changes::job;
 use crate::fault::Fault;
 use crate::finder::record;
-use crate::link::Link;
+use crate::lease::{LEASE_ROUNDS_MAX, lease};
 use crate::store::PostgresStore;
 
-const DUE_JOBS: &str = include_str!("../sql/due_jobs.sql");
+const LIST_JOBS: &str = include_str!("../sql/list_jobs.sql");
 const LIST_RECORDS: &str = include_str!("../sql/list_records.sql");
 const LIST_RECORDS_IN_LIST: &str = include_str!("../sql/list_records_in_list.sql");
-const NEXT_JOB: &str = include_str!("../sql/next_job.sql");
 
 #[async_trait]
 impl MainStore for PostgresStore {
@@ -45,46 +44,44 @@ impl MainStore for PostgresStore {
         Ok(Listed { records, next })
     }
 
-    async fn lease_jobs(&self, kinds: &[String], max: usize, lease: Duration) -> Result<Reading<Leased>, StoreError> {
+    async fn find_jobs(&self, ids: &[(WorkspaceName, Uuid)]) -> Result<Reading<Vec<Option<Job>>>, StoreError> {
+        self.job_finder.find(ids).await
+    }
+
+    async fn list_jobs(&self, listing: JobListing) -> Result<Vec<Job>, StoreError> {
+        let JobListing { workspace, kind, lane_prefix, state, limit, before } = &listing;
+        let (kind, kind_prefix) = match kind {
+            KindFilter::Is(kind) => (Some(kind.as_str()), None),
+            KindFilter::BeginsWith(prefix) => (None, Some(*prefix)),
+        };
+        let (state, is_tried) = match state {
+            None => (None, None),
+            Some(JobFilter::Running) => (Some(1_i16), None),
+            Some(JobFilter::Untouched) => (Some(0), Some(false)),
+            Some(JobFilter::Failed) => (Some(0), Some(true)),
+        };
+        let (before, limit) = (before.unwrap_or(Uuid::max()), i64::try_from(*limit).unwrap_or(i64::MAX));
+        let params: crate::link::Params<'_> =
+            &[&workspace.as_str(), &kind, &kind_prefix, lane_prefix, &state, &is_tried, &before, &limit];
+        let rows = self.back.ask(LIST_JOBS, params).await?;
+        Ok(rows.iter().map(job).collect::<Result<_, Fault>>()?)
+    }
+
+    async fn lease_jobs(&self, wanted: &Wanted) -> Result<Reading<Leased>, StoreError> {
         // A transaction has its connection to itself.
         let desk = self.leasing.lock().await;
         let link = desk.link().await?;
-        let leased = lease_jobs(&link, kinds, max, lease).await;
-        if leased.is_err() && link.is_usable() {
-            link.within(link.client.batch_execute("ROLLBACK")).await?;
+        for _ in 0..LEASE_ROUNDS_MAX {
+            let leased = lease(&link, wanted).await;
+            if leased.is_err() && link.is_usable() {
+                link.within(link.client.batch_execute("ROLLBACK")).await?;
+            }
+            match leased {
+                // Another replica has taken a lane at the same moment.
+                Err(Fault::Conflict(_)) => {}
+                leased => return Ok(leased?),
+            }
         }
-        Ok(leased?)
+        Err(StoreError::Unavailable("other replicas were faster, every time".into()))
     }
-}
-
-/// The locks decide who leases what. If the answer to COMMIT is lost, nobody works on what was leased, if it was, and it is taken
-/// up like any other job that has lost its worker.
-async fn lease_jobs(link: &Link, kinds: &[String], max: usize, lease: Duration) -> Result<Reading<Leased>, Fault> {
-    let max = i64::try_from(max).unwrap_or(i64::MAX);
-    let now = link.server.injected_time();
-    // Nothing to lease is the usual answer, and takes no transaction.
-    let (first_look, next_at) = next_job(link, kinds).await?;
-    if next_at.is_none_or(|next_at| next_at > first_look) {
-        return Ok(Reading { value: Leased { jobs: vec![], next_at }, now: first_look });
-    }
-    link.within(link.client.batch_execute("BEGIN")).await?;
-    let rows = link.query(DUE_JOBS, &[&now, &kinds, &max]).await?;
-    let mut jobs = vec![];
-    for row in &rows {
-        let now = Time::from_micros(row.get("now"));
-        let due = job(row).ok_or_else(|| Fault::Data("the table `jobs` has a workspace that is none".into()))?;
-        if let Decision::Keep(next) = decide(&due, &Command::Lease { lease }, now) {
-            jobs.push(next);
-        }
-    }
-    requeue(link, &jobs.iter().collect::<Vec<_>>()).await?;
-    let (now, next_at) = next_job(link, kinds).await?;
-    link.within(link.client.batch_execute("COMMIT")).await?;
-    Ok(Reading { value: Leased { jobs, next_at }, now })
-}
-
-async fn next_job(link: &Link, kinds: &[String]) -> Result<(Time, Option<Time>), Fault> {
-    let rows = link.query(NEXT_JOB, &[&link.server.injected_time(), &kinds]).await?;
-    let row = rows.first().ok_or_else(|| Fault::Unable("the server did not say the time".into()))?;
-    Ok((Time::from_micros(row.get(0)), row.get::<_, Option<i64>>(1).map(Time::from_micros)))
 }

@@ -25,6 +25,7 @@ const ENLIST_RECORDS: &str = include_str!("../sql/enlist_records.sql");
 const ENQUEUE_JOBS: &str = include_str!("../sql/enqueue_jobs.sql");
 const REQUEUE_JOBS: &str = include_str!("../sql/requeue_jobs.sql");
 const DEQUEUE_JOBS: &str = include_str!("../sql/dequeue_jobs.sql");
+const WAKE_NEXT: &str = include_str!("../sql/wake_next.sql");
 
 type Column<'a> = Box<dyn ToSql + Sync + Send + 'a>;
 
@@ -137,6 +138,11 @@ fn columns_of<'a>(changes: &[&'a Change], now: Option<i64>) -> Vec<(&'static str
         column(&dequeued, |job| job.stands_until().micros()),
     ];
     step(DEQUEUE_JOBS, !dequeued.is_empty(), dequeue);
+    // After that: a statement sees what those before it have done.
+    let left: Vec<&'a job::Job> = dequeued.into_iter().filter(|job| job.lane.is_some()).collect();
+    let lanes: Vec<Column<'a>> =
+        vec![column(&left, |job| job.workspace.as_str()), column(&left, |job| job.lane.as_deref())];
+    step(WAKE_NEXT, !left.is_empty(), lanes);
     steps
 }
 
@@ -190,6 +196,7 @@ pub(crate) fn jobs<'a>(jobs: &[&'a job::Job]) -> Vec<Column<'a>> {
         column(jobs, |job| job.created_at.micros()),
         column(jobs, |job| job.error.as_deref()),
         column(jobs, |job| job.begun),
+        column(jobs, |job| job.lane.as_deref()),
     ]
 }
 
@@ -202,18 +209,27 @@ pub(crate) async fn requeue(link: &Link, leased: &[&job::Job]) -> Result<(), Fau
     link.query(REQUEUE_JOBS, &columns).await.map(drop)
 }
 
+pub(crate) fn workspace(name: &str) -> Result<WorkspaceName, Fault> {
+    WorkspaceName::new(name).map_err(|_| Fault::Data("the table `jobs` has a workspace that is none".into()))
+}
+
 /// A job in a row, by the names of its columns.
-pub(crate) fn job(row: &Row) -> Option<job::Job> {
+pub(crate) fn job(row: &Row) -> Result<job::Job, Fault> {
     let time = |name| Time::from_micros(row.get(name));
     let span = |name| Duration::from_micros(row.get::<_, i64>(name).unsigned_abs());
     let is_set = |name| row.get::<_, i16>(name) == 1;
-    Some(job::Job {
-        workspace: WorkspaceName::new(row.get("workspace")).ok()?,
+    let state = if is_set("state") { State::Running } else { State::Pending };
+    let (due_at, wakes_at) = (time("due_at"), time("wakes_at"));
+    let is_postponed = state == State::Pending && wakes_at > due_at;
+    Ok(job::Job {
+        workspace: workspace(row.get("workspace"))?,
         id: row.get("id"),
         kind: row.get("kind"),
         payload: bytes::Bytes::copy_from_slice(row.get("payload")),
-        state: if is_set("state") { State::Running } else { State::Pending },
-        due_at: time("due_at"),
+        lane: row.get("lane"),
+        state,
+        due_at,
+        postponed_until: if is_postponed { wakes_at } else { Time::LONG_AGO },
         token: oncegate_core::Token(row.get("token")),
         lease_until: time("lease_until"),
         version: row.get("version"),

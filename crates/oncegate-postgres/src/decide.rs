@@ -165,6 +165,10 @@ impl Decided {
         self.writes.first().map(Evidence::Claim).or(record.map(Evidence::Record)).unwrap_or(Evidence::None)
     }
 
+    pub fn decided_at(&self) -> Time {
+        self.moment.now
+    }
+
     pub fn changes(&self) -> &[Change] {
         &self.job.commit.changes
     }

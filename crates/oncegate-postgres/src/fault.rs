@@ -43,6 +43,10 @@ impl From<tokio_postgres::Error> for Fault {
         if *db.code() == SqlState::READ_ONLY_SQL_TRANSACTION {
             return Fault::Gone(why);
         }
+        // Somebody else wrote what must be there once; what we do next follows from what they wrote.
+        if *db.code() == SqlState::UNIQUE_VIOLATION {
+            return Fault::Conflict(why);
+        }
         match db.code().code().get(..2) {
             Some("22" | "23" | "54") => Fault::Data(why),
             Some("40") => Fault::Conflict(why),

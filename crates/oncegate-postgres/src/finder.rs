@@ -1,39 +1,51 @@
-//! Looking records up: those who ask at the same time share a statement.
+//! Looking things up by their places: those who ask at the same time share a statement.
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use bytes::Bytes;
+use oncegate_core::job::Job;
 use oncegate_core::{Time, WorkspaceName};
 use oncegate_store::{At, Place, Reading, Record, StoreError};
 use tokio::sync::{mpsc, oneshot};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
+use crate::changes::job;
 use crate::desk::Desk;
 use crate::fault::Fault;
 use crate::server::Server;
 
+const FIND_JOBS: &str = include_str!("../sql/find_jobs.sql");
 const FIND_RECORDS: &str = include_str!("../sql/find_records.sql");
 
 /// Lookups in one statement, and in line for it.
 const TOGETHER_MAX: usize = 256;
 const WAITING_MAX: usize = 16 * 1024;
 
-pub(crate) type Found = Reading<Vec<Option<Record>>>;
+/// Something that is looked up by where it is.
+#[async_trait]
+pub(crate) trait Looked: Sized + Clone + Send + 'static {
+    type Place: Clone + Send + Sync + 'static;
 
-struct Lookup {
-    places: Vec<Place>,
-    answer: oneshot::Sender<Result<Found, StoreError>>,
+    async fn find(desk: &Desk, places: &[&Self::Place]) -> Result<Found<Self>, Fault>;
 }
 
-pub(crate) struct Finder(mpsc::Sender<Lookup>);
+pub(crate) type Found<T> = Reading<Vec<Option<T>>>;
 
-impl Finder {
+struct Lookup<T: Looked> {
+    places: Vec<T::Place>,
+    answer: oneshot::Sender<Result<Found<T>, StoreError>>,
+}
+
+pub(crate) struct Finder<T: Looked>(mpsc::Sender<Lookup<T>>);
+
+impl<T: Looked> Finder<T> {
     /// Ends when it is dropped.
-    pub fn start(server: Arc<Server>) -> Finder {
-        let (lookups, mut waiting) = mpsc::channel::<Lookup>(WAITING_MAX);
+    pub fn start(server: Arc<Server>) -> Finder<T> {
+        let (lookups, mut waiting) = mpsc::channel::<Lookup<T>>(WAITING_MAX);
         tokio::spawn(async move {
-            let desk = Desk::new(server);
+            let desk = Desk::for_probes(server);
             let mut together = vec![];
             while waiting.recv_many(&mut together, TOGETHER_MAX).await > 0 {
                 answer(&desk, together.split_off(0)).await;
@@ -42,7 +54,7 @@ impl Finder {
         Finder(lookups)
     }
 
-    pub async fn find(&self, places: &[Place]) -> Result<Found, StoreError> {
+    pub async fn find(&self, places: &[T::Place]) -> Result<Found<T>, StoreError> {
         let (answer, answered) = oneshot::channel();
         let busy = |_| StoreError::Unavailable("too many lookups wait for the server".into());
         self.0.try_send(Lookup { places: places.to_vec(), answer }).map_err(busy)?;
@@ -51,14 +63,14 @@ impl Finder {
 }
 
 /// Each gets the places that it asked for; or all the same error.
-async fn answer(desk: &Desk, lookups: Vec<Lookup>) {
-    let places: Vec<&Place> = lookups.iter().flat_map(|lookup| &lookup.places).collect();
-    match find(desk, &places).await {
+async fn answer<T: Looked>(desk: &Desk, lookups: Vec<Lookup<T>>) {
+    let places: Vec<&T::Place> = lookups.iter().flat_map(|lookup| &lookup.places).collect();
+    match T::find(desk, &places).await {
         Ok(Reading { value, now }) => {
-            let mut records = value.into_iter();
+            let mut found = value.into_iter();
             for Lookup { places, answer } in lookups {
                 // Whoever asked may be gone.
-                let _ = answer.send(Ok(Reading { value: records.by_ref().take(places.len()).collect(), now }));
+                let _ = answer.send(Ok(Reading { value: found.by_ref().take(places.len()).collect(), now }));
             }
         }
         Err(fault) => {
@@ -68,27 +80,53 @@ async fn answer(desk: &Desk, lookups: Vec<Lookup>) {
     }
 }
 
-async fn find(desk: &Desk, places: &[&Place]) -> Result<Found, Fault> {
-    let workspaces: Vec<&str> = places.iter().map(|place| place.workspace.as_str()).collect();
-    let kinds: Vec<&str> = places.iter().map(|place| place.kind).collect();
-    let (ids, names): (Vec<Option<Uuid>>, Vec<Option<&str>>) = places
-        .iter()
-        .map(|place| match &place.at {
-            At::Id(id) => (Some(*id), None),
-            At::Name(name) => (None, Some(name.as_str())),
-        })
-        .unzip();
-    let rows = desk.ask(FIND_RECORDS, &[&desk.injected_time(), &workspaces, &kinds, &ids, &names]).await?;
+/// Puts what was found in its place: the store's time is in the first column, the place, counted from one, in the second.
+fn in_places<T: Clone>(
+    rows: &[Row],
+    places: usize,
+    read: impl Fn(&Row, usize) -> Result<T, Fault>,
+) -> Result<Found<T>, Fault> {
     let first = rows.first().ok_or_else(|| Fault::Unable("the server did not say the time".into()))?;
     let now = Time::from_micros(first.get(0));
-    let mut records = vec![None; places.len()];
-    for row in &rows {
+    let mut found = vec![None; places];
+    for row in rows {
         if let Some(ord) = row.get::<_, Option<i64>>(1) {
             let place = usize::try_from(ord - 1).expect("WITH ORDINALITY counts from one");
-            records[place] = Some(record(row, 2, &places[place].workspace, places[place].kind));
+            found[place] = Some(read(row, place)?);
         }
     }
-    Ok(Reading { value: records, now })
+    Ok(Reading { value: found, now })
+}
+
+#[async_trait]
+impl Looked for Record {
+    type Place = Place;
+
+    async fn find(desk: &Desk, places: &[&Place]) -> Result<Found<Record>, Fault> {
+        let workspaces: Vec<&str> = places.iter().map(|place| place.workspace.as_str()).collect();
+        let kinds: Vec<&str> = places.iter().map(|place| place.kind).collect();
+        let (ids, names): (Vec<Option<Uuid>>, Vec<Option<&str>>) = places
+            .iter()
+            .map(|place| match &place.at {
+                At::Id(id) => (Some(*id), None),
+                At::Name(name) => (None, Some(name.as_str())),
+            })
+            .unzip();
+        let rows = desk.ask(FIND_RECORDS, &[&desk.injected_time(), &workspaces, &kinds, &ids, &names]).await?;
+        in_places(&rows, places.len(), |row, at| Ok(record(row, 2, &places[at].workspace, places[at].kind)))
+    }
+}
+
+#[async_trait]
+impl Looked for Job {
+    type Place = (WorkspaceName, Uuid);
+
+    async fn find(desk: &Desk, places: &[&Self::Place]) -> Result<Found<Job>, Fault> {
+        let (workspaces, ids): (Vec<&str>, Vec<Uuid>) =
+            places.iter().map(|(workspace, id)| (workspace.as_str(), *id)).unzip();
+        let rows = desk.ask(FIND_JOBS, &[&desk.injected_time(), &workspaces, &ids]).await?;
+        in_places(&rows, places.len(), |row, _| job(row))
+    }
 }
 
 /// The record in the columns from `first` on.

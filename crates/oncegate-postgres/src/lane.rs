@@ -25,11 +25,6 @@ use crate::write::{Written, write};
 /// How often the queue is looked through for those that waited too long.
 const EXPIRE_EVERY: Duration = Duration::from_millis(50);
 
-/// What a lane asks all day is planned once, maybe while the tables are still empty. All of it is probes of indexes, one
-/// row after the other, whatever the tables' size; a plan that reads a whole table would be wrong ever after.
-const PLANNING: &str = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_hashjoin = off;
-    SET enable_mergejoin = off";
-
 /// What is said to those who lost too many races, or had no time for another.
 const LOST: &str = "others were faster, every time";
 
@@ -91,7 +86,7 @@ impl Lane {
 
     async fn open(&self) -> Result<Link, Fault> {
         let link = Link::open(self.server.clone()).await?;
-        link.within(link.client.batch_execute(PLANNING)).await?;
+        link.only_probes().await?;
         Ok(link)
     }
 
@@ -130,7 +125,10 @@ impl Lane {
             }
         };
         match commit(link, &written.seal, evidence).await {
-            Outcome::Committed => self.queue.push_again(batch.answer(&written), LOST),
+            Outcome::Committed => {
+                batch.decided_changes().for_each(|(change, at)| self.channel.wake_after(change, at));
+                self.queue.push_again(batch.answer(&written), LOST);
+            }
             Outcome::Undone => self.queue.push_again(batch.into_jobs(), "the connection broke before COMMIT"),
             Outcome::Unknown(why) => self.queue.push_again(batch.answer_unknown(&written, &why), &why),
         }

@@ -7,12 +7,13 @@
 //! Operations of concurrent callers share their statements and their COMMIT: a bounded `queue` feeds a few `lane`s
 //! of one connection each, and each takes whatever waits when it is free. One kind reads and decides (`decide`),
 //! and answers those who change nothing; the other writes (`batch`, `write`) and commits (`commit`).
-//! What is not an operation on a claim goes over a `desk`. Settled claims that somebody waits for are announced
-//! on the channel `oncegate_<schema>` (`listen`).
+//! What is not an operation on a claim goes over a `desk`, lookups share their statements (`finder`), and jobs are leased in a
+//! transaction of their own (`lease`). Settled claims that somebody waits for are announced on the channel `oncegate_<schema>`, jobs
+//! that are due on `oncegate_<schema>_jobs` (`listen`).
 //!
 //! Everything is in a schema of its own, `oncegate` unless the options say otherwise.
 //!
-//! Needs PostgreSQL 14. Connections are not encrypted: a URL that asks for it is refused.
+//! Needs PostgreSQL 14.
 
 mod batch;
 mod books;
@@ -25,6 +26,7 @@ mod finder;
 mod job;
 mod keyring;
 mod lane;
+mod lease;
 mod line;
 mod link;
 mod listen;

@@ -27,7 +27,17 @@ pub(crate) struct Link {
     is_broken: AtomicBool,
 }
 
+/// What is asked all day is planned once, maybe while the tables are still empty. All of it is probes of indexes, one
+/// row after the other, whatever the tables' size; a plan that reads a whole table would be wrong ever after.
+const PLANNING: &str = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_hashjoin = off;
+    SET enable_mergejoin = off";
+
 impl Link {
+    /// From here on.
+    pub async fn only_probes(&self) -> Result<(), Fault> {
+        self.within(self.client.batch_execute(PLANNING)).await
+    }
+
     pub async fn open(server: Arc<Server>) -> Result<Link, Fault> {
         let (client, connection) = server.connect().await?;
         let (driving, driven) = watch::channel(());

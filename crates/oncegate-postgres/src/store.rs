@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
+use oncegate_core::job;
 use oncegate_core::{Claim, ClaimId, ClaimKey, GuardName, Time};
 use oncegate_store::{
-    Commit, Committed, Cursor, DuplicateCount, Page, Query, Reading, Report, Store, StoreError, Waiters,
+    Commit, Committed, Cursor, DuplicateCount, Page, Query, Reading, Record, Report, Store, StoreError, Waiters,
 };
 use tokio::task::{JoinHandle, JoinSet};
 
@@ -38,11 +39,13 @@ pub struct PostgresStore {
     pub(crate) front: Desk,
     /// For what may take longer: lists, sweeping, counting.
     pub(crate) back: Desk,
-    pub(crate) finder: Finder,
+    pub(crate) finder: Finder<Record>,
+    pub(crate) job_finder: Finder<job::Job>,
     /// For leasing jobs, which takes a transaction: one at a time.
     pub(crate) leasing: tokio::sync::Mutex<Desk>,
     lanes: Mutex<JoinSet<()>>,
     listener: JoinHandle<()>,
+    teller: JoinHandle<()>,
 }
 
 impl PostgresStore {
@@ -68,10 +71,16 @@ impl PostgresStore {
         }
         lanes.spawn(expire(queue.clone()));
         let listener = tokio::spawn(listen(server.clone(), channel.clone()));
+        let teller = {
+            let (channel, desk) = (channel.clone(), Desk::new(server.clone()));
+            tokio::spawn(async move { channel.keep_telling(&desk).await })
+        };
         let back = Desk::new(server.clone());
-        let leasing = tokio::sync::Mutex::new(Desk::new(server.clone()));
+        let leasing = tokio::sync::Mutex::new(Desk::for_probes(server.clone()));
         let finder = Finder::start(server.clone());
-        Ok(PostgresStore { server, queue, channel, front, back, finder, leasing, lanes: Mutex::new(lanes), listener })
+        let job_finder = Finder::start(server.clone());
+        let lanes = Mutex::new(lanes);
+        Ok(PostgresStore { server, queue, channel, front, back, finder, job_finder, leasing, lanes, listener, teller })
     }
 }
 
@@ -154,6 +163,7 @@ impl Store for PostgresStore {
         let mut lanes = std::mem::take(&mut *self.lanes.lock().expect("no holder of this lock panics"));
         while lanes.join_next().await.is_some() {}
         self.listener.abort();
+        self.teller.abort();
         self.front.close().await;
         self.back.close().await;
         self.leasing.lock().await.close().await;
@@ -166,6 +176,7 @@ impl Drop for PostgresStore {
         self.queue.close();
         self.lanes.get_mut().expect("no holder of this lock panics").detach_all();
         self.listener.abort();
+        self.teller.abort();
     }
 }
 

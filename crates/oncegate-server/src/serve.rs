@@ -104,7 +104,7 @@ async fn start(
     let main = Arc::new(Ledger::start(store.clone(), telemetry.clone()));
     let apart = guards.map(|guards| Arc::new(Ledger::start(guards, telemetry)));
     let ledger = apart.clone().unwrap_or_else(|| main.clone());
-    let worker = Worker::new(store.clone(), config.messages.lease, config.messages.workers);
+    let worker = Worker::new(store.clone(), main.waiters().clone(), config.messages.lease, config.messages.workers);
     let messages = Arc::new(Messages {
         config: config.messages.clone(),
         store_parts: config.privacy.store_parts,
@@ -117,7 +117,7 @@ async fn start(
         over: Default::default(),
         room: Arc::new(Semaphore::new(config.limits.connections)),
     });
-    tokio::spawn(worker.keep_leasing(messages::JOB, messages.clone()));
+    tokio::spawn(worker.keep_leasing(vec![messages::JOB.into()], messages.clone()));
     Ok(Arc::new(App {
         config,
         keys,

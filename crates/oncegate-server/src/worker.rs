@@ -1,34 +1,76 @@
 //! The workers of the one queue: they lease what is due, run it, and are woken by commits and by time.
 //!
-//! A slot is an effect that may be under way: there are so many of them, and what is due beyond that waits in the queue.
-//! Whoever puts something into the queue that is due at once may take a free slot with it, and run it without leasing it again.
+//! A slot is an effect that may be under way: there are so many of them, and what is due beyond that waits in the queue. Slots are shared
+//! between workspaces as `oncegate_core::job::share` says. Whoever puts something into the queue that is due at once may take a free slot with it,
+//! and run it without leasing it again.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use oncegate::Time;
-use oncegate::store::{Leased, MainStore, Reading};
-use oncegate_core::job::Job;
+use oncegate::store::{Change, Commit, Leased, Listener, MainStore, Reading, StoreError, Waiters, Wanted, Whose};
+use oncegate::{Time, WorkspaceName};
+use oncegate_core::job::{self, Decision, Job};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
 /// Jobs that are leased at once, at most.
 const LEASED_MAX: usize = 64;
-/// How long the queue goes without a look. Other replicas put jobs into it too.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Between two looks of which the first found nothing: another replica may be leasing what is due.
-const LOOK_PAUSE: Duration = Duration::from_millis(10);
+/// How long the queue goes without a look: a replica may die before it has told the others of a new job.
+pub const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Before the next look, where one found nothing though something is due: another replica may be leasing it, or a workspace has all the
+/// slots that it can get. Twice as long each time,
+const LOOK_PAUSE: Duration = Duration::from_millis(5);
+/// up to this.
+const LOOK_PAUSE_MAX: Duration = Duration::from_millis(320);
+/// A lease is renewed when so much of it has passed.
+const RENEWED_AFTER: f64 = 0.4;
 
-/// Runs jobs of one kind.
+/// Runs jobs.
 #[async_trait]
 pub trait Handler: Send + Sync + 'static {
     /// Runs it, and writes down what became of it. If it does not, the next worker does when the lease ends.
     async fn run(self: Arc<Self>, held: Held);
 }
 
-/// A place among the effects that are under way.
-pub type Slot = OwnedSemaphorePermit;
+/// A place among the effects that are under way, and whose it is.
+pub struct Slot {
+    slots: Arc<Slots>,
+    workspace: WorkspaceName,
+    /// The last to go.
+    _permit: OwnedSemaphorePermit,
+}
+
+struct Slots {
+    free: Arc<Semaphore>,
+    taken: Mutex<BTreeMap<WorkspaceName, usize>>,
+    released: Notify,
+}
+
+impl Slots {
+    fn taken(&self) -> BTreeMap<WorkspaceName, usize> {
+        self.taken.lock().expect("no holder of this lock panics").clone()
+    }
+
+    fn give(self: &Arc<Slots>, permit: OwnedSemaphorePermit, workspace: &WorkspaceName) -> Slot {
+        *self.taken.lock().expect("no holder of this lock panics").entry(workspace.clone()).or_default() += 1;
+        Slot { slots: self.clone(), workspace: workspace.clone(), _permit: permit }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let mut taken = self.slots.taken.lock().expect("no holder of this lock panics");
+        if let Some(count) = taken.get_mut(&self.workspace) {
+            *count -= 1;
+            if *count == 0 {
+                taken.remove(&self.workspace);
+            }
+        }
+        self.slots.released.notify_one();
+    }
+}
 
 /// A leased job.
 pub struct Held {
@@ -48,38 +90,101 @@ impl Held {
     pub fn lease_left(&self) -> Duration {
         self.job.lease_until.since(self.now())
     }
+
+    /// Waits for an effect, and says in time, again and again, that its worker is alive. `None` if the lease is lost: whoever has it
+    /// now says what became of it.
+    pub async fn renewed<T>(
+        &mut self,
+        store: &dyn MainStore,
+        lease: Duration,
+        effect: impl Future<Output = T>,
+    ) -> Option<T> {
+        let mut effect = std::pin::pin!(effect);
+        loop {
+            let left = self.lease_left();
+            if left.is_zero() {
+                return None;
+            }
+            // After an attempt that was not answered there is less left.
+            let pause = left.mul_f64(RENEWED_AFTER);
+            tokio::select! {
+                done = &mut effect => return Some(done),
+                () = tokio::time::sleep(pause) => {}
+            }
+            // The effect goes on meanwhile.
+            let renewal = self.renew(store, lease);
+            tokio::pin!(renewal);
+            let renewed = tokio::select! {
+                biased;
+                renewed = &mut renewal => renewed,
+                done = &mut effect => {
+                    // What the renewal has written is what the end is written onto.
+                    let renewed = renewal.await;
+                    return (!matches!(renewed, Renewal::Lost)).then_some(done);
+                }
+            };
+            if matches!(renewed, Renewal::Lost) {
+                return None;
+            }
+        }
+    }
+
+    async fn renew(&mut self, store: &dyn MainStore, lease: Duration) -> Renewal {
+        let command = job::Command::Renew { token: self.job.token, lease };
+        let Decision::Keep(next) = job::decide(&self.job, &command, self.now()) else { return Renewal::Lost };
+        let change = Change::Requeue { job: next.clone(), stands_until: self.job.stands_until() };
+        match store.commit(Commit { ops: vec![], changes: vec![change] }).await {
+            Ok(committed) if committed.is_written() => {
+                self.job = next;
+                Renewal::Written
+            }
+            Ok(_) => Renewal::Lost,
+            // It may be written, though nobody said so.
+            Err(StoreError::Unknown(_)) => match store.find_jobs(&[(next.workspace.clone(), next.id)]).await {
+                Ok(mut found) if found.value[0] == Some(next.clone()) => {
+                    self.job = found.value.remove(0).expect("it is there");
+                    Renewal::Written
+                }
+                _ => Renewal::NotHeard,
+            },
+            Err(_) => Renewal::NotHeard,
+        }
+    }
+}
+
+enum Renewal {
+    Written,
+    Lost,
+    NotHeard,
 }
 
 pub struct Worker {
     store: Arc<dyn MainStore>,
-    lease: Duration,
-    slots: Arc<Semaphore>,
-    woken: Notify,
+    waiters: Arc<Waiters>,
+    pub lease: Duration,
+    slots: Arc<Slots>,
     is_stopping: watch::Sender<bool>,
     /// One of these is held by everything that is under way.
     under_way: Arc<()>,
 }
 
 impl Worker {
-    pub fn new(store: Arc<dyn MainStore>, lease: Duration, slots: usize) -> Arc<Worker> {
+    pub fn new(store: Arc<dyn MainStore>, waiters: Arc<Waiters>, lease: Duration, slots: usize) -> Arc<Worker> {
+        let free = Arc::new(Semaphore::new(slots));
         Arc::new(Worker {
             store,
+            waiters,
             lease,
-            slots: Arc::new(Semaphore::new(slots)),
-            woken: Notify::new(),
+            slots: Arc::new(Slots { free, taken: Mutex::default(), released: Notify::new() }),
             is_stopping: watch::Sender::new(false),
             under_way: Arc::new(()),
         })
     }
 
     /// A free slot, for a job that is born leased.
-    pub fn try_slot(&self) -> Option<Slot> {
-        self.slots.clone().try_acquire_owned().ok()
-    }
-
-    /// Something is due.
-    pub fn wake(&self) {
-        self.woken.notify_one();
+    pub fn try_slot(&self, workspace: &WorkspaceName) -> Option<Slot> {
+        let permit = self.slots.free.clone().try_acquire_owned().ok()?;
+        Some(self.slots.give(permit, workspace))
     }
 
     /// Held by what is to be finished before the process ends.
@@ -93,52 +198,71 @@ impl Worker {
         let _ = self.is_stopping.subscribe().wait_for(|stopping| *stopping).await;
     }
 
-    /// Leases jobs of this kind and has them run, until it is stopped.
-    pub async fn keep_leasing(self: Arc<Self>, kind: &str, handler: Arc<dyn Handler>) {
-        let kinds = [kind.to_owned()];
+    /// Leases jobs of these kinds and has them run, until it is stopped.
+    pub async fn keep_leasing(self: Arc<Self>, kinds: Vec<String>, handler: Arc<dyn Handler>) {
+        let listener = self.waiters.jobs.listen(kinds.clone());
+        let mut pause = LOOK_PAUSE;
         loop {
-            let slots = tokio::select! {
-                slots = self.free_slots() => slots,
+            let permits = tokio::select! {
+                permits = self.free_permits() => permits,
                 () = self.stopped() => return,
             };
-            let pause = self.lease_some(&kinds, slots, &handler).await;
+            let look = self.lease_some(&kinds, permits, &handler).await;
+            let wait = async {
+                if look.found || look.next_at > look.now {
+                    pause = LOOK_PAUSE;
+                    return look.heard_or_due(&listener).await;
+                }
+                tokio::select! {
+                    () = tokio::time::sleep(pause) => pause = (pause * 2).min(LOOK_PAUSE_MAX),
+                    _ = listener.heard() => pause = LOOK_PAUSE,
+                    () = self.slots.released.notified() => {}
+                }
+            };
             tokio::select! {
-                _ = tokio::time::timeout(pause, self.woken.notified()) => {}
+                () = wait => {}
                 () = self.stopped() => return,
             }
         }
     }
 
     /// Those that are free, once there is one. What is leased begins at once, so that no lease is spent on waiting.
-    async fn free_slots(&self) -> Vec<Slot> {
-        let mut slots = vec![self.slots.clone().acquire_owned().await.expect("never closed")];
-        slots.extend(std::iter::from_fn(|| self.try_slot()).take(LEASED_MAX - 1));
-        slots
+    async fn free_permits(&self) -> Vec<OwnedSemaphorePermit> {
+        let free = &self.slots.free;
+        let mut permits = vec![free.clone().acquire_owned().await.expect("never closed")];
+        permits.extend(std::iter::from_fn(|| free.clone().try_acquire_owned().ok()).take(LEASED_MAX - 1));
+        permits
     }
 
-    /// Leases as much as there are slots for; says when to look again.
-    async fn lease_some(&self, kinds: &[String], mut slots: Vec<Slot>, handler: &Arc<dyn Handler>) -> Duration {
+    /// Leases as much as there are slots for.
+    async fn lease_some(
+        &self,
+        kinds: &[String],
+        mut permits: Vec<OwnedSemaphorePermit>,
+        handler: &Arc<dyn Handler>,
+    ) -> Look {
         // What is leased is run, also if it is told to stop just now.
         let _under_way = self.under_way();
         let before = Instant::now();
-        let leased = self.store.lease_jobs(kinds, slots.len(), self.lease).await;
+        let whose = Whose::All { free: permits.len(), taken: self.slots.taken() };
+        let leased = self.store.lease_jobs(&Wanted { kinds: kinds.to_vec(), lease: self.lease, whose }).await;
         let Reading { value: Leased { jobs, next_at }, now } = match leased {
             Ok(leased) => leased,
             Err(error) => {
                 tracing::warn!(event = "worker.not_leasing", %error);
-                return LOOK_EVERY;
+                return Look::in_a_while(before);
             }
         };
-        let found = jobs.len();
+        let found = !jobs.is_empty();
         for job in jobs {
-            let (slot, handler, under_way) = (slots.pop(), handler.clone(), self.under_way());
+            let slot = permits.pop().map(|permit| self.slots.give(permit, &job.workspace));
+            let (handler, under_way) = (handler.clone(), self.under_way());
             tokio::spawn(async move {
                 handler.run(Held { job, slot, leased: (now, before) }).await;
                 drop(under_way);
             });
         }
-        let next = next_at.map_or(LOOK_EVERY, |at| at.since(now)).min(LOOK_EVERY);
-        if found == 0 { next.max(LOOK_PAUSE) } else { next }
+        Look { found, next_at: next_at.unwrap_or(Time::NEVER), now, at: before }
     }
 
     /// Leases no more.
@@ -150,6 +274,35 @@ impl Worker {
     pub async fn finish_by(&self, deadline: Instant) {
         while Arc::strong_count(&self.under_way) > 1 && Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+/// A look at the queue.
+pub struct Look {
+    /// Something was leased.
+    pub found: bool,
+    /// When there is something to look at again.
+    pub next_at: Time,
+    /// The store's time, and ours just before.
+    pub now: Time,
+    pub at: Instant,
+}
+
+impl Look {
+    fn in_a_while(at: Instant) -> Look {
+        Look { found: false, next_at: Time::NEVER, now: Time::LONG_AGO, at }
+    }
+
+    /// Returns when it is time to look again: something is due, or has been said to be, or it has been a while.
+    pub async fn heard_or_due(&self, listener: &Listener) {
+        let mut next_at = self.next_at;
+        loop {
+            let until = self.at + next_at.since(self.now).min(LOOK_EVERY);
+            tokio::select! {
+                () = tokio::time::sleep_until(until) => return,
+                heard = listener.heard() => next_at = next_at.min(heard),
+            }
         }
     }
 }

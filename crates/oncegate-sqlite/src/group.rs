@@ -195,7 +195,7 @@ pub fn answer(job: Job, done: Done, index: &Index, waiters: Option<&Arc<Waiters>
         if let Some(waiters) = waiters
             && committed.is_written()
         {
-            commit.ops.iter().for_each(|op| waiters.wake_after(op));
+            waiters.wake_after(commit);
         }
     };
     // Callers that have gone away need no answer; what was written stands.

@@ -12,6 +12,7 @@ mod claims;
 mod group;
 mod index;
 mod keyring;
+mod queue;
 mod readers;
 mod rows;
 mod schema;

@@ -9,6 +9,7 @@ const STEPS: &[(&str, &str)] = &[
     ("ledger", include_str!("../migrations/0001_ledger.sql")),
     ("appended", include_str!("../migrations/0002_appended.sql")),
     ("books", include_str!("../migrations/0003_books.sql")),
+    ("lanes", include_str!("../migrations/0004_lanes.sql")),
 ];
 
 /// All steps, and whether a file at `version` has them.

@@ -22,8 +22,16 @@ fn key(part: &str) -> ClaimKey {
 fn claim(part: &str) -> Op {
     let attributes = Some(format!("{{\"padding\":\"{}\"}}", "x".repeat(200)));
     let (window, lease) = (Duration::from_secs(900), Duration::from_secs(300));
-    let terms =
-        Terms { window, lease, lost: Lost::TakeOver, fingerprint: None, attributes, parts: None, outcome: None };
+    let terms = Terms {
+        window,
+        lease,
+        lost: Lost::TakeOver,
+        fingerprint: None,
+        attributes,
+        parts: None,
+        outcome: None,
+        replaces: None,
+    };
     Op { key: key(part), command: Command::Claim(terms) }
 }
 

@@ -50,6 +50,7 @@ fn terms() -> Terms {
         attributes: None,
         parts: None,
         outcome: None,
+        replaces: None,
     }
 }
 

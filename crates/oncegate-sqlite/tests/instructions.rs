@@ -73,6 +73,7 @@ fn claim(caller: u64, number: u64) -> Op {
         attributes: None,
         parts: None,
         outcome: None,
+        replaces: None,
     };
     Op { key: ClaimKey::of(&WorkspaceName::default_workspace(), &guard, &parts), command: ClaimCommand::Claim(terms) }
 }

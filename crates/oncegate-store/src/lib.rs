@@ -5,6 +5,7 @@
 //! [`MemoryStore`] is the model that the others are compared with; `conformance` (a feature)
 //! is the suite that each of them passes.
 
+mod bell;
 mod clock;
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -14,12 +15,13 @@ mod record;
 mod store;
 mod waiters;
 
+pub use bell::{Bell, Listener};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use keyring::{ApiKey, KeyHash, Keyring, Role};
 pub use memory::MemoryStore;
 pub use record::{At, Change, Listed, Listing, Place, Record};
 pub use store::{
-    Commit, Committed, Cursor, DuplicateCount, Leased, MainStore, Migration, Op, Page, Query, Reading, Report, Store,
-    StoreError,
+    Commit, Committed, Cursor, DuplicateCount, JobFilter, JobListing, KindFilter, Leased, MainStore, Migration, Op,
+    Page, Query, Reading, Report, Store, StoreError, Wanted, Whose,
 };
 pub use waiters::{Waiter, Waiters};

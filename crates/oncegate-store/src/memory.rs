@@ -2,16 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
-use std::time::Duration;
 
 use async_trait::async_trait;
-use oncegate_core::job::{self, Job};
+use oncegate_core::job::{self, Due, Job, Share};
 use oncegate_core::{Claim, ClaimKey, Moment, Time, Token, WorkspaceName, decide};
 use uuid::Uuid;
 
 use crate::{
-    ApiKey, At, Change, Clock, Commit, Committed, Cursor, DuplicateCount, Keyring, Leased, Listed, Listing, MainStore,
-    Page, Place, Query, Reading, Record, Report, Store, StoreError, SystemClock, Waiters,
+    ApiKey, At, Change, Clock, Commit, Committed, Cursor, DuplicateCount, JobFilter, JobListing, Keyring, Leased,
+    Listed, Listing, MainStore, Page, Place, Query, Reading, Record, Report, Store, StoreError, SystemClock, Waiters,
+    Wanted,
 };
 
 /// Keeps everything in memory, and nothing when the process ends. For tests and simulation.
@@ -74,9 +74,25 @@ impl Books {
             }
             Change::Dequeue(job) => {
                 let removed = self.jobs.remove(&(job.workspace.clone(), job.id));
+                self.wake_next(job);
                 removed.is_some_and(|found| found.version == job.version && now < job.stands_until())
             }
         }
+    }
+
+    /// The first of those who wait for the lane of a job that has left it.
+    fn wake_next(&mut self, gone: &Job) {
+        let waits = |job: &&mut Job| job.lane == gone.lane && job.workspace == gone.workspace;
+        let is_postponed = |job: &&mut Job| job.state == job::State::Pending && job.wakes_at() > job.due_at;
+        let waiting = self.jobs.values_mut().filter(waits).filter(is_postponed);
+        if let Some(next) = waiting.min_by_key(|job| (job.due_at, job.id)).filter(|_| gone.lane.is_some()) {
+            *next = Job { postponed_until: Time::LONG_AGO, version: next.version + 1, ..next.clone() };
+        }
+    }
+
+    fn lane_is_taken(&self, job: &Job) -> bool {
+        let is_in_the_way = |other: &Job| other.has_started() && other.lane == job.lane && other.id != job.id;
+        job.lane.is_some() && self.jobs.values().any(|other| other.workspace == job.workspace && is_in_the_way(other))
     }
 
     fn name(&mut self, shelf: &Shelf, names: &[String], id: Uuid) -> bool {
@@ -121,7 +137,7 @@ impl Store for MemoryStore {
                 }
                 drop(shelves);
                 if let Some(waiters) = self.waiters.get() {
-                    commit.ops.iter().for_each(|op| waiters.wake_after(op));
+                    waiters.wake_after(&commit);
                 }
             }
         }
@@ -235,18 +251,49 @@ impl MainStore for MemoryStore {
         Ok(Listed { records, next })
     }
 
-    async fn lease_jobs(&self, kinds: &[String], max: usize, lease: Duration) -> Result<Reading<Leased>, StoreError> {
+    async fn find_jobs(&self, ids: &[(WorkspaceName, Uuid)]) -> Result<Reading<Vec<Option<Job>>>, StoreError> {
+        let jobs = &self.lock().books.jobs;
+        Ok(Reading { value: ids.iter().map(|id| jobs.get(id).cloned()).collect(), now: self.clock.now() })
+    }
+
+    async fn list_jobs(&self, listing: JobListing) -> Result<Vec<Job>, StoreError> {
+        let JobListing { workspace, kind, lane_prefix, state, limit, before } = listing;
+        let has_prefix = |job: &Job, prefix: &str| job.lane.as_ref().is_some_and(|lane| lane.starts_with(prefix));
+        let books = &self.lock().books;
+        let jobs = books.jobs.values().rev().filter(|job| job.workspace == workspace && kind.fits(&job.kind));
+        Ok(jobs
+            .filter(|job| lane_prefix.as_ref().is_none_or(|prefix| has_prefix(job, prefix)))
+            .filter(|job| state.is_none_or(|state| JobFilter::of(job) == state))
+            .filter(|job| before.is_none_or(|before| job.id < before))
+            .take(limit)
+            .cloned()
+            .collect())
+    }
+
+    async fn lease_jobs(&self, wanted: &Wanted) -> Result<Reading<Leased>, StoreError> {
         let now = self.clock.now();
-        let jobs = &mut self.lock().books.jobs;
-        let mut waiting: Vec<&mut Job> = jobs.values_mut().filter(|job| kinds.contains(&job.kind)).collect();
-        waiting.sort_by_key(|job| (job.wakes_at(), job.id));
+        let books = &mut self.lock().books;
+        let waiting = |books: &Books| -> Vec<Job> {
+            let mut jobs: Vec<Job> =
+                books.jobs.values().filter(|job| wanted.kinds.contains(&job.kind)).cloned().collect();
+            jobs.sort_by_key(|job| (job.wakes_at(), job.id));
+            jobs
+        };
+        let due: Vec<Job> = waiting(books).into_iter().filter(|job| job.wakes_at() <= now).collect();
+        let since = due.iter().map(|job| Due { workspace: job.workspace.clone(), since: job.wakes_at() });
         let mut leased = vec![];
-        for job in waiting.iter_mut().take(max) {
-            let job::Decision::Keep(next) = job::decide(job, &job::Command::Lease { lease }, now) else { break };
-            **job = next.clone();
-            leased.push(next);
+        for Share { workspace, jobs } in wanted.shares(since.collect()) {
+            for job in due.iter().filter(|job| job.workspace == workspace).take(jobs) {
+                let command = match books.lane_is_taken(job) {
+                    false => job::Command::Lease { lease: wanted.lease },
+                    true => job::Command::Postpone { until: now + wanted.lease },
+                };
+                let job::Decision::Keep(next) = job::decide(job, &command, now) else { continue };
+                books.jobs.insert((workspace.clone(), job.id), next.clone());
+                leased.extend(Some(next).filter(|next| next.state == job::State::Running));
+            }
         }
-        let next_at = waiting.iter().map(|job| job.wakes_at()).min();
+        let next_at = waiting(books).first().map(Job::wakes_at);
         Ok(Reading { value: Leased { jobs: leased, next_at }, now })
     }
 }

@@ -4,8 +4,8 @@
 //! its place, its version, what it is called, and which lists it is in.
 
 use bytes::Bytes;
-use oncegate_core::WorkspaceName;
 use oncegate_core::job::Job;
+use oncegate_core::{Time, WorkspaceName};
 use uuid::Uuid;
 
 /// A document under an id. Ids grow with time (UUIDv7): lists are in the order of their making.
@@ -54,8 +54,8 @@ pub enum Change {
     /// Into the queue, unless there is a job with its id; one that is born leased, within its lease.
     Enqueue(Job),
     /// Onto the version before it, within the lease that it was decided under.
-    Requeue { job: Job, stands_until: oncegate_core::Time },
-    /// Out of the queue: this version of it, within its lease.
+    Requeue { job: Job, stands_until: Time },
+    /// Out of the queue: this version of it, within its lease. The next in its lane is woken.
     Dequeue(Job),
 }
 
@@ -66,6 +66,16 @@ impl Change {
 
     pub fn replace(record: Record) -> Change {
         Change::Replace { record, names: vec![] }
+    }
+
+    /// A kind of job that somebody has to look at once this is written, and when.
+    pub fn wakes(&self) -> Option<(&str, Time)> {
+        match self {
+            Change::Enqueue(job) | Change::Requeue { job, .. } => Some((&job.kind, job.wakes_at())),
+            // Whoever is next in its lane may go.
+            Change::Dequeue(job) => job.lane.as_ref().map(|_| (job.kind.as_str(), Time::LONG_AGO)),
+            Change::Create { .. } | Change::Replace { .. } => None,
+        }
     }
 
     /// How much it brings.

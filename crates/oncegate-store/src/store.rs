@@ -1,13 +1,15 @@
 //! The seam.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::future::join_all;
-use oncegate_core::job::Job;
+use oncegate_core::job::{self, Due, Job, Share, share};
 use oncegate_core::{Answer, Claim, ClaimKey, Command, GuardName, State, Time, Token, WorkspaceName};
+use uuid::Uuid;
 
 use crate::{Change, Keyring, Listed, Listing, Place, Record, Waiters};
 
@@ -140,6 +142,92 @@ pub enum StoreError {
     Refused(String),
 }
 
+/// Which jobs somebody wants to lease.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    pub kinds: Vec<String>,
+    pub lease: Duration,
+    pub whose: Whose,
+}
+
+#[derive(Clone, Debug)]
+pub enum Whose {
+    /// One workspace's, so many at most.
+    One { workspace: WorkspaceName, max: usize },
+    /// Everybody's, as [`share`](oncegate_core::job::share) says: `free` slots, of which each workspace has taken some already.
+    All { free: usize, taken: BTreeMap<WorkspaceName, usize> },
+}
+
+impl Wanted {
+    /// Everybody's, by somebody who has none so far.
+    pub fn all(kinds: &[&str], free: usize, lease: Duration) -> Wanted {
+        let kinds = kinds.iter().map(|kind| (*kind).to_owned()).collect();
+        Wanted { kinds, lease, whose: Whose::All { free, taken: BTreeMap::new() } }
+    }
+
+    /// How many of each workspace's, of those that have something due; who is named more than once is due since the first.
+    pub fn shares(&self, mut due: Vec<Due>) -> Vec<Share> {
+        due.sort_by(|a, b| (&a.workspace, a.since).cmp(&(&b.workspace, b.since)));
+        due.dedup_by(|later, first| later.workspace == first.workspace);
+        match &self.whose {
+            Whose::One { workspace, max } => {
+                due.retain(|due| due.workspace == *workspace);
+                due.into_iter().map(|due| Share { workspace: due.workspace, jobs: *max }).collect()
+            }
+            Whose::All { free, taken } => share(due, taken, *free),
+        }
+    }
+}
+
+/// Which of the jobs that are in the queue to list, newest first.
+#[derive(Clone, Debug)]
+pub struct JobListing {
+    pub workspace: WorkspaceName,
+    /// One kind, or all those that begin like this.
+    pub kind: KindFilter,
+    /// What their lanes begin with.
+    pub lane_prefix: Option<String>,
+    pub state: Option<JobFilter>,
+    pub limit: usize,
+    /// Those older than this one.
+    pub before: Option<Uuid>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KindFilter {
+    Is(String),
+    BeginsWith(&'static str),
+}
+
+impl KindFilter {
+    pub fn fits(&self, kind: &str) -> bool {
+        match self {
+            KindFilter::Is(is) => kind == is,
+            KindFilter::BeginsWith(prefix) => kind.starts_with(prefix),
+        }
+    }
+}
+
+/// How a job in the queue stands, as people see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobFilter {
+    /// Nobody has started with it.
+    Untouched,
+    Running,
+    /// A try has failed, and it waits for the next.
+    Failed,
+}
+
+impl JobFilter {
+    pub fn of(job: &Job) -> JobFilter {
+        match (job.state, job.tried) {
+            (job::State::Running, _) => JobFilter::Running,
+            (job::State::Pending, 0) => JobFilter::Untouched,
+            (job::State::Pending, _) => JobFilter::Failed,
+        }
+    }
+}
+
 /// Jobs that a worker has leased.
 #[derive(Clone, Debug)]
 pub struct Leased {
@@ -183,7 +271,8 @@ pub trait Store: Send + Sync + 'static {
     }
 
     /// Hands over those to wake, after the commit, whenever a claim is settled, given back or forgotten. It is the
-    /// store that wakes them and not whoever settled: that one may be gone before its answer is.
+    /// store that wakes them and not whoever settled: that one may be gone before its answer is. Those who wait for
+    /// jobs hear of each that is put into the queue, or moved within it.
     fn attach(&self, waiters: Arc<Waiters>);
 
     async fn report(&self) -> Result<Report, StoreError>;
@@ -200,9 +289,15 @@ pub trait MainStore: Store + Keyring {
 
     async fn list(&self, listing: Listing) -> Result<Listed, StoreError>;
 
-    /// Leases up to `max` jobs of these kinds that are due, or whose worker is gone: the longest overdue first. No two
-    /// workers get the same one.
-    async fn lease_jobs(&self, kinds: &[String], max: usize, lease: Duration) -> Result<Reading<Leased>, StoreError>;
+    /// The jobs with these ids that are in the queue, one for each, as they were last committed.
+    async fn find_jobs(&self, ids: &[(WorkspaceName, Uuid)]) -> Result<Reading<Vec<Option<Job>>>, StoreError>;
+
+    async fn list_jobs(&self, listing: JobListing) -> Result<Vec<Job>, StoreError>;
+
+    /// Leases jobs of these kinds that are due, or whose worker is gone: of each workspace the longest overdue first. No two
+    /// workers get the same one, nor two in the same lane: whoever finds its lane taken is postponed for as long as
+    /// a lease, and woken when the one before it leaves the queue.
+    async fn lease_jobs(&self, wanted: &Wanted) -> Result<Reading<Leased>, StoreError>;
 }
 
 impl Commit {

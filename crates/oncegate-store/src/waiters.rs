@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use oncegate_core::{ClaimId, Command, WorkspaceName};
 use tokio::sync::Notify;
 
-use crate::Op;
+use crate::{Bell, Commit, Op};
 
 type Place = (WorkspaceName, ClaimId);
 
@@ -17,6 +17,8 @@ type Place = (WorkspaceName, ClaimId);
 #[derive(Debug, Default)]
 pub struct Waiters {
     by_claim: Mutex<HashMap<Place, Entry>>,
+    /// For those who wait for jobs.
+    pub jobs: Bell,
 }
 
 #[derive(Debug)]
@@ -47,8 +49,13 @@ impl Waiters {
         }
     }
 
-    /// Wakes those for whom this command, accepted, changed something.
-    pub fn wake_after(&self, op: &Op) {
+    /// Wakes those for whom this commit, written, changed something.
+    pub fn wake_after(&self, commit: &Commit) {
+        commit.ops.iter().for_each(|op| self.wake_after_op(op));
+        commit.changes.iter().for_each(|change| self.jobs.ring_after(change));
+    }
+
+    fn wake_after_op(&self, op: &Op) {
         if !matches!(op.command, Command::Claim(_) | Command::Renew { .. }) {
             self.wake(&op.key.workspace, op.key.id);
         }
@@ -57,6 +64,7 @@ impl Waiters {
     /// Wakes everyone, after a time in which wake-ups may have been lost.
     pub fn wake_all(&self) {
         self.lock().values().for_each(|entry| entry.notify.notify_waiters());
+        self.jobs.ring_all();
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Place, Entry>> {

@@ -112,6 +112,7 @@ impl Guard {
             attributes: None,
             parts: None,
             outcome: None,
+            replaces: None,
         }
     }
 }

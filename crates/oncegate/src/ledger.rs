@@ -66,6 +66,11 @@ impl Ledger {
         &self.store
     }
 
+    /// Whom the store wakes.
+    pub fn waiters(&self) -> &Arc<Waiters> {
+        &self.waiters
+    }
+
     /// Claims `key`. Where its owner is at work, waits up to `wait` for it to settle, release or die.
     pub async fn claim(&self, key: &ClaimKey, terms: Terms, wait: Duration) -> Result<Reading<Answer>, StoreError> {
         let command = Command::Claim(terms);

@@ -51,6 +51,9 @@ fn won(claim: Claim) -> Decision {
 
 /// A caller meets a live claim.
 fn meet(claim: &Claim, terms: &Terms, moment: Moment) -> Decision {
+    if terms.replaces == Some(claim.token) {
+        return won(first_owner(&claim.key, Some(claim), terms, moment));
+    }
     let answer = |answer: Answer| Decision { write: None, answer };
     if let (Some(made_from), Some(brought)) = (&claim.fingerprint, &terms.fingerprint)
         && made_from != brought

@@ -129,6 +129,9 @@ pub struct Terms {
     pub parts: Option<String>,
     /// The effect is written in the same commit: the claim is settled as it is made, with this.
     pub outcome: Option<Bytes>,
+    /// The owner that is to be succeeded, though its window has not ended: what it stands for is over. Another's claim is met
+    /// as ever.
+    pub replaces: Option<Token>,
 }
 
 /// How an owner settles.

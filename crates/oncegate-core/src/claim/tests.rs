@@ -23,6 +23,7 @@ fn terms() -> Terms {
         attributes: None,
         parts: None,
         outcome: None,
+        replaces: None,
     }
 }
 

@@ -25,6 +25,13 @@ pub fn decide(job: &Job, command: &Command, now: Time) -> Decision {
             let tried = job.tried - i32::from(job.begun);
             Next::Keep(Job { state: State::Pending, due_at: now, tried, begun: false, ..job.clone() })
         }),
+        Command::Postpone { until } => {
+            waiting(job).map(|job| Next::Keep(Job { postponed_until: *until, ..job.clone() }))
+        }
+        Command::Revise { payload, due_at } => match job.is_untouched() {
+            false => Err(Refusal::Started),
+            true => Ok(Next::Keep(Job { payload: payload.clone(), due_at: *due_at, ..job.clone() })),
+        },
         Command::Cancel => waiting(job).map(|_| Next::End(End::Cancelled)),
         Command::RunNow => waiting(job).map(|job| Next::Keep(Job { due_at: job.due_at.min(now), ..job.clone() })),
     };
@@ -43,7 +50,7 @@ enum Next {
 /// Leases what is due. Of what its last worker had begun nobody knows how far it came.
 fn leased(job: &Job, lease: Duration, now: Time) -> Result<Job, Refusal> {
     match job.state {
-        State::Pending if now < job.due_at => return Err(Refusal::NotDue { at: job.due_at }),
+        State::Pending if now < job.wakes_at() => return Err(Refusal::NotDue { at: job.wakes_at() }),
         State::Running if job.is_leased(now) => return Err(Refusal::Leased { until: job.lease_until }),
         _ => {}
     }
@@ -52,6 +59,7 @@ fn leased(job: &Job, lease: Duration, now: Time) -> Result<Job, Refusal> {
         state: State::Running,
         token: Token(job.token.0 + 1),
         lease_until: now + lease,
+        postponed_until: Time::LONG_AGO,
         begun: false,
         reached: if is_lost { Reached::Maybe } else { job.reached },
         error: if is_lost { Some("its worker was lost".into()) } else { job.error.clone() },

@@ -8,6 +8,7 @@
 //! the job is for: the record is what people look at.
 
 mod decide;
+mod share;
 #[cfg(test)]
 mod tests;
 
@@ -21,6 +22,7 @@ use crate::names::WorkspaceName;
 use crate::time::Time;
 
 pub use decide::decide;
+pub use share::{Due, Share, share};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
@@ -77,8 +79,12 @@ pub struct Job {
     /// What to do: which handler it is for.
     pub kind: String,
     pub payload: Bytes,
+    /// Jobs in one lane are not at work at the same time: the one that has started has the lane until it ends.
+    pub lane: Option<String>,
     pub state: State,
     pub due_at: Time,
+    /// It waits for its lane until then, though it is due. When the lane is free, it is woken before.
+    pub postponed_until: Time,
     /// Of the last lease.
     pub token: Token,
     pub lease_until: Time,
@@ -106,8 +112,35 @@ impl Job {
     /// When somebody has to look at it next: to run it, or to see to it that its worker is gone.
     pub fn wakes_at(&self) -> Time {
         match self.state {
-            State::Pending => self.due_at,
+            State::Pending => self.due_at.max(self.postponed_until),
             State::Running => self.lease_until,
+        }
+    }
+
+    /// Nobody has ever leased it: it may still become something else. What was leased and given back may not, since somebody may have
+    /// seen it start, and gone on from there.
+    pub fn is_untouched(&self) -> bool {
+        self.state == State::Pending && self.token == Token(0)
+    }
+
+    /// A worker has it, or has tried it: it has its lane until it ends.
+    pub fn has_started(&self) -> bool {
+        self.state == State::Running || self.tried > 0
+    }
+
+    /// The same job from the beginning, for the next time that it is due.
+    pub fn again(&self, payload: Bytes, due_at: Time) -> Job {
+        Job {
+            payload,
+            due_at,
+            state: State::Pending,
+            postponed_until: Time::LONG_AGO,
+            version: self.version + 1,
+            tried: 0,
+            begun: false,
+            reached: Reached::No,
+            error: None,
+            ..self.clone()
         }
     }
 
@@ -167,6 +200,15 @@ pub enum Command {
     GiveBack {
         token: Token,
     },
+    /// Another in its lane has started: it has to wait, until woken or until then.
+    Postpone {
+        until: Time,
+    },
+    /// It is to be something else, at another time; if it is untouched.
+    Revise {
+        payload: Bytes,
+        due_at: Time,
+    },
     /// A person's verbs.
     Cancel,
     RunNow,
@@ -207,4 +249,6 @@ pub enum Refusal {
     NotLeased,
     #[error("it has more tries")]
     NotGivenUp,
+    #[error("it has started")]
+    Started,
 }

@@ -26,6 +26,7 @@ pub fn terms() -> Terms {
         attributes: None,
         parts: None,
         outcome: None,
+        replaces: None,
     }
 }
 

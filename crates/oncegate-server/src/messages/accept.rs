@@ -175,7 +175,7 @@ impl Messages {
         guard: &mut Guard,
         key: &ClaimKey,
     ) -> Result<Outcome, Trouble> {
-        let mut slot = self.worker.try_slot();
+        let mut slot = self.worker.try_slot(request.workspace);
         for round in 0..ROUNDS_MAX {
             if round > 0 {
                 found = self.look(request.workspace, &request.post.contact).await?;

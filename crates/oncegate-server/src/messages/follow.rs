@@ -43,10 +43,7 @@ impl Messages {
             deadline: Instant::now() + self.config.send_wait,
             answer,
         };
-        let Some(held) = held else {
-            self.worker.wake();
-            return self.answer_when_over(waiting).await;
-        };
+        let Some(held) = held else { return self.answer_when_over(waiting).await };
         let mut sending = std::pin::pin!(self.send(held, task));
         match timeout_at(waiting.deadline, &mut sending).await {
             Ok(Tried::Over(reply)) => {

@@ -47,6 +47,7 @@ impl Messages {
             attributes: None,
             parts: None,
             outcome: None,
+            replaces: None,
         }
     }
 

@@ -127,8 +127,10 @@ impl Messages {
             id: message.id,
             kind: JOB.into(),
             payload: Bytes::new(),
+            lane: None,
             state,
             due_at: now,
+            postponed_until: Time::LONG_AGO,
             token,
             lease_until,
             version: 1,
@@ -152,6 +154,7 @@ impl Messages {
             attributes: None,
             parts,
             outcome: message.map(|message| message.to_string().into()),
+            replaces: None,
         }
     }
 }

@@ -186,7 +186,6 @@ impl Messages {
                 let requeue = Change::Requeue { job: next, stands_until: job.stands_until() };
                 let changes = vec![requeue, Change::replace(task.message.with(document).record())];
                 self.commit_within_lease(held, || Commit { ops: vec![], changes: changes.clone() }).await;
-                self.worker.wake();
                 Tried::Open
             }
             Decision::End(end) => {

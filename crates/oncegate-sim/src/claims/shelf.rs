@@ -30,7 +30,16 @@ static KEY: LazyLock<ClaimKey> = LazyLock::new(|| {
 });
 
 pub fn terms(lost: Lost) -> Terms {
-    Terms { window: WINDOW, lease: LEASE, lost, fingerprint: None, attributes: None, parts: None, outcome: None }
+    Terms {
+        window: WINDOW,
+        lease: LEASE,
+        lost,
+        fingerprint: None,
+        attributes: None,
+        parts: None,
+        outcome: None,
+        replaces: None,
+    }
 }
 
 /// A store that is built wrongly, in one way.

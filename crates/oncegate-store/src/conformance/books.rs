@@ -1,19 +1,15 @@
-//! What is written beside claims: records, their names and lists, and the queue.
-
-use std::time::Duration;
+//! What is written beside claims: records, their names and lists.
 
 use bytes::Bytes;
 use futures::future::join_all;
-use oncegate_core::job::{self, Delivery, Job, Reached, Tries};
-use oncegate_core::{Answer, Command, State, Terms, Time, Token};
+use oncegate_core::{Answer, Command, State, Terms, Token};
 use uuid::Uuid;
 
-use super::{LEASE, START, World, key, terms, workspace};
+use super::queue::job;
+use super::{START, World, key, terms, workspace};
 use crate::{At, Change, Commit, Committed, Listing, Op, Place, Record};
 
-const MILLI: Duration = Duration::from_millis(1);
-
-fn record(number: u128, body: &str) -> Record {
+pub(super) fn record(number: u128, body: &str) -> Record {
     Record {
         workspace: workspace("default"),
         kind: "thing",
@@ -32,39 +28,13 @@ fn at_name(name: &str) -> Place {
     Place { workspace: workspace("default"), kind: "thing", at: At::Name(name.into()) }
 }
 
-fn job(number: u128, due_at: Time) -> Job {
-    Job {
-        workspace: workspace("default"),
-        id: Uuid::from_u128(number),
-        kind: "send".into(),
-        payload: Bytes::from_static(b"{}"),
-        state: job::State::Pending,
-        due_at,
-        token: Token(0),
-        lease_until: Time::LONG_AGO,
-        version: 1,
-        tried: 0,
-        tries: Tries { max: 3, pause: MILLI, pause_max: Duration::from_secs(5) },
-        delivery: Delivery::AtMostOnce,
-        begun: false,
-        reached: Reached::No,
-        created_at: START,
-        error: None,
-    }
-}
-
 impl World {
-    async fn change(&self, changes: Vec<Change>) -> Committed {
+    pub(super) async fn change(&self, changes: Vec<Change>) -> Committed {
         self.store.commit(Commit { ops: vec![], changes }).await.expect("the store is there")
     }
 
-    async fn find(&self, place: Place) -> Option<Record> {
+    pub(super) async fn find(&self, place: Place) -> Option<Record> {
         self.store.find(&[place]).await.expect("the store is there").value.remove(0)
-    }
-
-    async fn lease(&self, max: usize) -> (Vec<Job>, Option<Time>) {
-        let leased = self.store.lease_jobs(&["send".into()], max, LEASE).await.expect("the store is there").value;
-        (leased.jobs, leased.next_at)
     }
 }
 
@@ -183,90 +153,6 @@ pub async fn lists_of_records_are_newest_first_filtered_and_paged(world: World) 
     assert_eq!(list(None, Some("failed"), 1, None).await, (vec![7], Some(7)));
 }
 
-pub async fn a_job_keeps_every_field_and_is_leased_when_due_to_the_millisecond(world: World) {
-    let later = Job {
-        due_at: START + LEASE,
-        tried: 1,
-        token: Token(4),
-        delivery: Delivery::AtLeastOnce,
-        reached: Reached::Maybe,
-        error: Some("refused".into()),
-        payload: Bytes::from_static(b"\x00 any bytes"),
-        ..job(1, START)
-    };
-    assert!(world.change(vec![Change::Enqueue(later.clone())]).await.is_written());
-    assert_eq!(world.change(vec![Change::Enqueue(later.clone())]).await.conflict, Some(0), "it is there");
-    world.clock.set(START + LEASE.saturating_sub(MILLI));
-    assert_eq!(world.lease(10).await, (vec![], Some(START + LEASE)));
-    world.clock.set(START + LEASE);
-    let expected = Job {
-        state: job::State::Running,
-        token: Token(5),
-        tried: 2,
-        begun: true,
-        version: 2,
-        lease_until: START + LEASE + LEASE,
-        ..later
-    };
-    assert_eq!(world.lease(10).await, (vec![expected.clone()], Some(START + LEASE + LEASE)));
-    assert_eq!(world.lease(10).await, (vec![], Some(START + LEASE + LEASE)), "it has a worker");
-    let others = world.store.lease_jobs(&["other".into()], 10, LEASE).await.expect("answers").value;
-    assert!(others.jobs.is_empty() && others.next_at.is_none(), "jobs of another kind are for others");
-    world.clock.set(START + LEASE + LEASE);
-    let (again, _) = world.lease(10).await;
-    assert_eq!(
-        (again[0].token, again[0].version, again[0].error.as_deref()),
-        (Token(6), 3, Some("its worker was lost"))
-    );
-}
-
-pub async fn the_longest_overdue_are_leased_first_and_no_more_than_asked_for(world: World) {
-    for (number, seconds) in [(1, 30), (2, 10), (3, 20), (4, 40)] {
-        let due_at = START + Duration::from_secs(seconds);
-        assert!(world.change(vec![Change::Enqueue(job(number, due_at))]).await.is_written());
-    }
-    world.clock.set(START + Duration::from_secs(35));
-    let (jobs, next_at) = world.lease(2).await;
-    assert_eq!(jobs.iter().map(|job| job.id.as_u128()).collect::<Vec<_>>(), [2, 3]);
-    assert_eq!(next_at, Some(START + Duration::from_secs(30)), "the next is due already");
-    let (jobs, next_at) = world.lease(2).await;
-    assert_eq!((jobs.len(), next_at), (1, Some(START + Duration::from_secs(40))), "before any lease ends");
-}
-
-pub async fn a_worker_paused_past_its_lease_changes_nothing(world: World) {
-    let leased = async |number: u128| {
-        assert!(world.change(vec![Change::Enqueue(job(number, START))]).await.is_written());
-        world.lease(1).await.0.remove(0)
-    };
-    let requeue = |job: &Job| Change::Requeue {
-        job: Job { state: job::State::Pending, version: job.version + 1, due_at: START + LEASE * 9, ..job.clone() },
-        stands_until: job.stands_until(),
-    };
-    let (first, second, third) = (leased(1).await, leased(2).await, leased(3).await);
-    world.clock.set(START + LEASE.saturating_sub(MILLI));
-    let stale = Job { version: 1, ..second.clone() };
-    assert_eq!(world.change(vec![Change::Dequeue(stale)]).await.conflict, Some(0), "not the version that it is");
-    assert!(world.change(vec![requeue(&first), Change::Dequeue(second)]).await.is_written());
-    world.clock.set(START + LEASE);
-    let late_born = Job { state: job::State::Running, lease_until: START + LEASE, begun: true, ..job(8, START) };
-    let committed = world.change(vec![Change::Enqueue(late_born.clone())]).await;
-    assert_eq!(committed.conflict, Some(0), "born when its lease was over");
-    let in_time = Job { lease_until: START + LEASE * 3, ..late_born };
-    assert!(
-        world.change(vec![Change::Enqueue(in_time.clone()), Change::Dequeue(third.clone())]).await.conflict == Some(1)
-    );
-    assert!(world.change(vec![Change::Enqueue(in_time)]).await.is_written());
-    let late = record(9, "{}");
-    for change in [requeue(&third), Change::Dequeue(third.clone())] {
-        let committed = world.change(vec![Change::create(late.clone()), change]).await;
-        assert_eq!(committed.conflict, Some(1), "its lease is over");
-    }
-    assert_eq!(world.find(late.place()).await, None);
-    let (again, next_at) = world.lease(10).await;
-    assert_eq!((again.len(), again[0].id, next_at), (1, third.id, Some(START + LEASE * 2)));
-    assert_eq!(world.change(vec![Change::Dequeue(third)]).await.conflict, Some(0), "another has it");
-}
-
 pub async fn of_many_who_create_the_same_thing_at_once_one_does(world: World) {
     for round in 0..20_u128 {
         let create = async |caller: u128| {
@@ -280,30 +166,6 @@ pub async fn of_many_who_create_the_same_thing_at_once_one_does(world: World) {
         assert_eq!(written.into_iter().filter(|written| *written).count(), 1);
     }
     assert_eq!(world.lease(100).await.0.len(), 20);
-}
-
-pub async fn no_two_workers_lease_the_same_job(world: World) {
-    for number in 0..300 {
-        assert!(world.change(vec![Change::Enqueue(job(number, START))]).await.is_written());
-    }
-    let work = |store: std::sync::Arc<dyn crate::MainStore>| async move {
-        let mut mine = vec![];
-        loop {
-            let leased = store.lease_jobs(&["send".into()], 7, LEASE).await.expect("answers").value;
-            // Others may hold what there is at this moment; it is over when all have a worker.
-            if leased.jobs.is_empty() && leased.next_at.is_none_or(|next| next > START) {
-                return mine;
-            }
-            mine.extend(leased.jobs.iter().map(|job| job.id));
-        }
-    };
-    let workers: Vec<_> = (0..8).map(|_| tokio::spawn(work(world.store.clone()))).collect();
-    let mut all: Vec<Uuid> =
-        join_all(workers).await.into_iter().flat_map(|mine| mine.expect("does not panic")).collect();
-    assert_eq!(all.len(), 300);
-    all.sort();
-    all.dedup();
-    assert_eq!(all.len(), 300, "each once");
 }
 
 pub async fn of_concurrent_changes_to_one_record_none_is_lost_and_none_counted_twice(world: World) {

@@ -6,6 +6,7 @@
 pub mod books;
 pub mod histories;
 pub mod keyring;
+pub mod queue;
 pub mod races;
 pub mod rules;
 
@@ -81,6 +82,7 @@ pub fn terms() -> Terms {
         attributes: None,
         parts: None,
         outcome: None,
+        replaces: None,
     }
 }
 
@@ -121,11 +123,16 @@ macro_rules! suite {
             books::claims_and_changes_stand_or_fall_together,
             books::a_claim_settled_as_it_is_made_can_be_taken_back_by_its_maker_alone,
             books::lists_of_records_are_newest_first_filtered_and_paged,
-            books::a_job_keeps_every_field_and_is_leased_when_due_to_the_millisecond,
-            books::the_longest_overdue_are_leased_first_and_no_more_than_asked_for,
-            books::a_worker_paused_past_its_lease_changes_nothing,
+            queue::a_job_keeps_every_field_and_is_leased_when_due_to_the_millisecond,
+            queue::the_longest_overdue_are_leased_first_and_no_more_than_asked_for,
+            queue::a_worker_paused_past_its_lease_changes_nothing,
             books::of_many_who_create_the_same_thing_at_once_one_does,
-            books::no_two_workers_lease_the_same_job,
+            queue::no_two_workers_lease_the_same_job,
+            queue::one_workspaces_jobs_do_not_hold_up_anothers,
+            queue::one_job_in_a_lane_is_at_work_at_a_time,
+            queue::of_many_workers_two_never_have_the_same_lane,
+            queue::jobs_are_found_and_listed_newest_first,
+            rules::a_claim_that_is_replaced_has_the_next_token_and_a_window_of_its_own,
             books::of_concurrent_changes_to_one_record_none_is_lost_and_none_counted_twice,
             histories::concurrent_clients_see_one_owner_and_one_outcome,
         );

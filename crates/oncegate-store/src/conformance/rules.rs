@@ -24,6 +24,7 @@ pub async fn a_claim_keeps_every_field(world: World) {
         attributes: Some(r#"{"from":"curl"}"#.into()),
         parts: Some(r#"["k",null]"#.into()),
         outcome: None,
+        replaces: None,
     };
     let token = world.win_with(&key, brought.clone()).await;
     let claim = world.read(&key).await.expect("just made");
@@ -354,4 +355,19 @@ pub async fn a_waiter_registered_before_the_settle_is_woken(world: World) {
     world.store.expect_wake(&key).await.expect("the store is there");
     world.apply(&key, settle(token, "1")).await;
     tokio::time::timeout(Duration::from_secs(10), waiter.woken()).await.expect("woken by the settle");
+}
+
+pub async fn a_claim_that_is_replaced_has_the_next_token_and_a_window_of_its_own(world: World) {
+    let settled = Terms { outcome: Some(Bytes::from_static(b"1")), ..terms() };
+    let token = world.win_with(&key("a"), settled.clone()).await;
+    world.clock.set(START + WINDOW.saturating_sub(Duration::from_millis(1)));
+    let replace = |token| Command::Claim(Terms { replaces: Some(token), ..settled.clone() });
+    let met = world.apply(&key("a"), replace(Token(token.0 - 1))).await;
+    assert!(matches!(met, Answer::Duplicate(_)), "{met:?}: another's");
+    let won = world.apply(&key("a"), replace(token)).await;
+    let Answer::Won(won) = won else { panic!("{won:?}") };
+    assert!(won.token > token && won.attempt == 1);
+    assert_eq!(won.expires_at, START + WINDOW.saturating_sub(Duration::from_millis(1)) + WINDOW);
+    let late = world.apply(&key("a"), replace(token)).await;
+    assert!(matches!(late, Answer::Duplicate(_)), "{late:?}: whoever replaces it second meets the first");
 }

@@ -79,6 +79,7 @@ impl ClaimBody {
                 attributes: self.attributes.map(attributes).transpose()?,
                 parts,
                 outcome: None,
+                replaces: None,
             },
             wait: wait.unwrap_or_default(),
             on_store_error: policy.on_store_error,

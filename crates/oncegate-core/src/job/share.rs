@@ -1,0 +1,77 @@
+//! Who gets how many of the free slots: one workspace's jobs do not hold up another's, however many they are.
+
+use std::collections::BTreeMap;
+
+use crate::names::WorkspaceName;
+use crate::time::Time;
+
+/// A workspace takes another slot only while it has fewer than so many times those that are left: some are always left for
+/// whoever comes next.
+const OF_WHAT_IS_LEFT: usize = 3;
+
+/// A workspace with jobs that are due.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Due {
+    pub workspace: WorkspaceName,
+    /// When the first of them was to be looked at.
+    pub since: Time,
+}
+
+/// So many jobs of this workspace, at most.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Share {
+    pub workspace: WorkspaceName,
+    pub jobs: usize,
+}
+
+/// Shares `free` slots between those who have something due. `taken` says how many each has already. Whoever has fewest comes first, and
+/// of those who have as many, the one that has waited longest.
+pub fn share(mut due: Vec<Due>, taken: &BTreeMap<WorkspaceName, usize>, free: usize) -> Vec<Share> {
+    let taken = |workspace: &WorkspaceName| taken.get(workspace).copied().unwrap_or(0);
+    due.sort_by_key(|due| (taken(&due.workspace), due.since));
+    let mut left = free;
+    let mut shares = vec![];
+    for (place, Due { workspace, .. }) in due.iter().enumerate() {
+        let may_take = (OF_WHAT_IS_LEFT * left).saturating_sub(taken(workspace)).div_ceil(OF_WHAT_IS_LEFT + 1);
+        let jobs = left.div_ceil(due.len() - place).min(may_take);
+        if jobs > 0 {
+            shares.push(Share { workspace: workspace.clone(), jobs });
+            left -= jobs;
+        }
+    }
+    shares
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(name: &str) -> WorkspaceName {
+        WorkspaceName::new(name).expect("a good name")
+    }
+
+    fn shares(due: &[(&str, i64)], taken: &[(&str, usize)], free: usize) -> Vec<(String, usize)> {
+        let due = due.iter().map(|(of, since)| Due { workspace: name(of), since: Time::from_micros(*since) }).collect();
+        let taken = taken.iter().map(|(of, taken)| (name(of), *taken)).collect();
+        let shares = share(due, &taken, free);
+        shares.into_iter().map(|Share { workspace, jobs }| (workspace.to_string(), jobs)).collect()
+    }
+
+    #[test]
+    fn a_quarter_is_left_for_whoever_comes_next() {
+        assert_eq!(shares(&[("a", 1)], &[], 16), [("a".to_owned(), 12)]);
+        assert_eq!(shares(&[("a", 1)], &[("a", 12)], 4), []);
+        assert_eq!(shares(&[("a", 1)], &[("a", 11)], 5), [("a".to_owned(), 1)]);
+        assert_eq!(shares(&[("a", 1), ("b", 9)], &[("a", 12)], 4), [("b".to_owned(), 2)]);
+        assert_eq!(shares(&[("a", 1)], &[], 1), [("a".to_owned(), 1)], "who has one slot uses it");
+        assert_eq!(shares(&[("a", 1)], &[("b", 15)], 1), [("a".to_owned(), 1)], "nor is the last one kept for nobody");
+    }
+
+    #[test]
+    fn what_is_free_is_shared_evenly_and_begins_with_whoever_has_least() {
+        assert_eq!(shares(&[("a", 1), ("b", 2)], &[], 16), [("a".to_owned(), 8), ("b".to_owned(), 6)]);
+        assert_eq!(shares(&[("a", 1), ("b", 2)], &[("a", 1)], 2), [("b".to_owned(), 1), ("a".to_owned(), 1)]);
+        let many = [("a", 5), ("b", 4), ("c", 3)];
+        assert_eq!(shares(&many, &[], 2), [("c".to_owned(), 1), ("b".to_owned(), 1)], "the longest wait first");
+    }
+}

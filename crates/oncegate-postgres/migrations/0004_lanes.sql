@@ -1,0 +1,10 @@
+-- Jobs in one lane are not at work at the same time; and each workspace's are found by themselves, so that one's do not hold up
+-- another's.
+
+ALTER TABLE jobs ADD COLUMN lane text COLLATE "C";
+
+DROP INDEX jobs_wake;
+CREATE INDEX jobs_wake ON jobs (kind, workspace, wakes_at, id);
+CREATE INDEX jobs_lane ON jobs (workspace, lane, due_at, id) WHERE lane IS NOT NULL;
+-- Whoever has started has the lane: of two that start at once, the second conflicts.
+CREATE UNIQUE INDEX jobs_lane_taken ON jobs (workspace, lane) WHERE lane IS NOT NULL AND (state = 1 OR tried > 0);

@@ -1,0 +1,134 @@
+//! Leasing jobs: the rows' locks decide who leases what, and the index of lanes who has which lane.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use oncegate_core::job::{Command, Decision, Due, Job, Share, State, decide};
+use oncegate_core::{Time, WorkspaceName};
+use oncegate_store::{Leased, Reading, Wanted};
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use crate::changes::{job, requeue, workspace};
+use crate::fault::Fault;
+use crate::link::Link;
+
+const DUE_JOBS: &str = include_str!("../sql/due_jobs.sql");
+const FIRST_OF_EACH: &str = include_str!("../sql/first_of_each.sql");
+const KEEP_LANES: &str = include_str!("../sql/keep_lanes.sql");
+const LANES_TAKEN: &str = include_str!("../sql/lanes_taken.sql");
+
+/// How often it is tried again when another replica takes a lane at the same moment.
+pub(crate) const LEASE_ROUNDS_MAX: usize = 10;
+
+/// If the answer to COMMIT is lost, nobody works on what was leased, if it was, and it is taken up like any other job that
+/// has lost its worker.
+pub(crate) async fn lease(link: &Link, wanted: &Wanted) -> Result<Reading<Leased>, Fault> {
+    // Nothing to lease is the usual answer, and takes no transaction.
+    let first = First::look(link, &wanted.kinds).await?;
+    let due: Vec<&(String, Due)> = first.of_each.iter().filter(|(_, due)| due.since <= first.now).collect();
+    let shares = wanted.shares(due.iter().map(|(_, due)| due.clone()).collect());
+    let of_kinds = |share: &Share| {
+        let kinds = due.iter().filter(|(_, due)| due.workspace == share.workspace).map(|(kind, _)| kind.clone());
+        kinds.map(|kind| (kind, share.clone())).collect::<Vec<_>>()
+    };
+    let places: Vec<(String, Share)> = shares.iter().flat_map(of_kinds).collect();
+    if places.is_empty() {
+        return Ok(Reading { value: Leased { jobs: vec![], next_at: first.next_at() }, now: first.now });
+    }
+    link.within(link.client.batch_execute("BEGIN")).await?;
+    let rows = due_jobs(link, &places).await?;
+    let now = rows.first().map_or(first.now, |row| Time::from_micros(row.get("now")));
+    let mut by_workspace: BTreeMap<WorkspaceName, Vec<Job>> = BTreeMap::new();
+    for row in &rows {
+        let job = job(row)?;
+        by_workspace.entry(job.workspace.clone()).or_default().push(job);
+    }
+    let mut jobs = vec![];
+    for share in &shares {
+        let mut own = by_workspace.remove(&share.workspace).unwrap_or_default();
+        own.sort_by_key(|job| (job.wakes_at(), job.id));
+        jobs.extend(own.into_iter().take(share.jobs));
+    }
+    let jobs = decide_all(link, jobs, wanted, now).await?;
+    requeue(link, &jobs.iter().collect::<Vec<_>>()).await?;
+    let next_at = First::look(link, &wanted.kinds).await?.next_at();
+    link.within(link.client.batch_execute("COMMIT")).await?;
+    let jobs = jobs.into_iter().filter(|job| job.state == State::Running).collect();
+    Ok(Reading { value: Leased { jobs, next_at }, now })
+}
+
+/// The first job of each kind in each workspace.
+struct First {
+    of_each: Vec<(String, Due)>,
+    now: Time,
+}
+
+impl First {
+    async fn look(link: &Link, kinds: &[String]) -> Result<First, Fault> {
+        let rows = link.query(FIRST_OF_EACH, &[&link.server.injected_time(), &kinds]).await?;
+        let now = rows.first().ok_or_else(|| Fault::Unable("the server did not say the time".into()))?.get(0);
+        let mut of_each = vec![];
+        for row in &rows {
+            if let Some(kind) = row.get(1) {
+                let due = Due { workspace: workspace(row.get(2))?, since: Time::from_micros(row.get(3)) };
+                of_each.push((kind, due));
+            }
+        }
+        Ok(First { of_each, now: Time::from_micros(now) })
+    }
+
+    fn next_at(&self) -> Option<Time> {
+        self.of_each.iter().map(|(_, due)| due.since).min()
+    }
+}
+
+async fn due_jobs(link: &Link, places: &[(String, Share)]) -> Result<Vec<Row>, Fault> {
+    let kinds: Vec<&str> = places.iter().map(|(kind, _)| kind.as_str()).collect();
+    let workspaces: Vec<&str> = places.iter().map(|(_, share)| share.workspace.as_str()).collect();
+    let limits: Vec<i64> = places.iter().map(|(_, share)| i64::try_from(share.jobs).unwrap_or(i64::MAX)).collect();
+    link.query(DUE_JOBS, &[&link.server.injected_time(), &kinds, &workspaces, &limits]).await
+}
+
+type Lane<'a> = (&'a str, &'a str);
+
+fn lane(job: &Job) -> Option<Lane<'_>> {
+    job.lane.as_deref().map(|lane| (job.workspace.as_str(), lane))
+}
+
+/// What becomes of jobs that are due: leased, or postponed where their lanes are taken. Left as it is where whoever has the lane is just
+/// leaving it.
+async fn decide_all(link: &Link, due: Vec<Job>, wanted: &Wanted, now: Time) -> Result<Vec<Job>, Fault> {
+    let (workspaces, lanes): (Vec<&str>, Vec<&str>) = due.iter().filter_map(lane).unzip();
+    let rows = match lanes.is_empty() {
+        true => vec![],
+        false => link.query(LANES_TAKEN, &[&workspaces, &lanes]).await?,
+    };
+    let mut taken: HashMap<Lane<'_>, Uuid> = rows.iter().map(|row| ((row.get(0), row.get(1)), row.get(2))).collect();
+    let mut next = vec![];
+    let mut waiting = vec![];
+    for job in &due {
+        let owner = lane(job).map(|lane| *taken.entry(lane).or_insert(job.id));
+        match owner.is_none_or(|owner| owner == job.id) {
+            true => next.extend(decided(job, &Command::Lease { lease: wanted.lease }, now)),
+            false => waiting.push(job),
+        }
+    }
+    if waiting.is_empty() {
+        return Ok(next);
+    }
+    let owners = waiting.iter().filter_map(|job| Some((job.workspace.as_str(), taken[&lane(job)?])));
+    let (workspaces, ids): (Vec<&str>, Vec<Uuid>) = owners.unzip();
+    let rows = link.query(KEEP_LANES, &[&workspaces, &ids]).await?;
+    let stay: HashSet<Lane<'_>> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+    let postpone = Command::Postpone { until: now + wanted.lease };
+    let behind = waiting.into_iter().filter(|job| lane(job).is_some_and(|lane| stay.contains(&lane)));
+    next.extend(behind.filter_map(|job| decided(job, &postpone, now)));
+    Ok(next)
+}
+
+fn decided(job: &Job, command: &Command, now: Time) -> Option<Job> {
+    match decide(job, command, now) {
+        Decision::Keep(next) => Some(next),
+        Decision::End(_) | Decision::Refuse(_) => None,
+    }
+}

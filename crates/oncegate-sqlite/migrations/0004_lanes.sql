@@ -1,0 +1,8 @@
+-- Jobs in one lane are not at work at the same time; and each workspace's are found by themselves, so that one's do not hold up
+-- another's.
+
+ALTER TABLE jobs ADD COLUMN lane TEXT;
+
+DROP INDEX jobs_wake;
+CREATE INDEX jobs_wake ON jobs (kind, workspace, wakes_at, id);
+CREATE INDEX jobs_lane ON jobs (workspace, lane, due_at, id) WHERE lane IS NOT NULL;

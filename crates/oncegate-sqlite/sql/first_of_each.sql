@@ -1,0 +1,12 @@
+-- Each workspace that has jobs of a kind, with the first that somebody has to look at. From one workspace to the next by the index:
+-- as many steps as there are workspaces, whatever they have waiting.
+WITH RECURSIVE next (workspace) AS (
+    SELECT min(workspace) FROM jobs WHERE kind = ?1
+    UNION ALL
+    SELECT (SELECT min(j.workspace) FROM jobs AS j WHERE j.kind = ?1 AND j.workspace > next.workspace)
+    FROM next
+    WHERE next.workspace IS NOT NULL
+)
+SELECT workspace, (SELECT min(j.wakes_at) FROM jobs AS j WHERE j.kind = ?1 AND j.workspace = next.workspace)
+FROM next
+WHERE workspace IS NOT NULL

@@ -1,0 +1,86 @@
+//! Those who wait for jobs, and are told when there is something to look at.
+//!
+//! Whoever leases looks at the queue, learns when the next job is due, and sleeps until then; a job that is put in before that rings.
+
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+use oncegate_core::Time;
+use tokio::sync::Notify;
+
+use crate::Change;
+
+#[derive(Debug, Default)]
+pub struct Bell(Mutex<Vec<Weak<Ear>>>);
+
+#[derive(Debug)]
+struct Ear {
+    kinds: Vec<String>,
+    /// The first that somebody has to look at, of those that it has been told of and has not heard yet.
+    earliest: Mutex<Option<Time>>,
+    notify: Notify,
+}
+
+/// Somebody who waits for jobs of some kinds, for as long as this lives.
+#[derive(Debug)]
+pub struct Listener(Arc<Ear>);
+
+impl Bell {
+    pub fn listen(&self, kinds: Vec<String>) -> Listener {
+        let ear = Arc::new(Ear { kinds, earliest: Mutex::default(), notify: Notify::new() });
+        let mut ears = self.lock();
+        ears.retain(|ear| ear.strong_count() > 0);
+        ears.push(Arc::downgrade(&ear));
+        Listener(ear)
+    }
+
+    /// Somebody has to look at a job of this kind, at this time.
+    pub fn ring(&self, kind: &str, at: Time) {
+        self.each(|ear| {
+            if ear.kinds.iter().any(|heard| heard == kind) {
+                ear.tell(at);
+            }
+        });
+    }
+
+    /// There may be anything.
+    pub fn ring_all(&self) {
+        self.each(|ear| ear.tell(Time::LONG_AGO));
+    }
+
+    /// What a change, written, means to those who wait.
+    pub fn ring_after(&self, change: &Change) {
+        if let Some((kind, at)) = change.wakes() {
+            self.ring(kind, at);
+        }
+    }
+
+    fn each(&self, tell: impl Fn(&Ear)) {
+        self.lock().iter().filter_map(Weak::upgrade).for_each(|ear| tell(&ear));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Weak<Ear>>> {
+        self.0.lock().expect("no holder of this lock panics")
+    }
+}
+
+impl Ear {
+    fn tell(&self, at: Time) {
+        let mut earliest = self.earliest.lock().expect("no holder of this lock panics");
+        if earliest.is_none_or(|earliest| at < earliest) {
+            *earliest = Some(at);
+            self.notify.notify_one();
+        }
+    }
+}
+
+impl Listener {
+    /// When to look, by what it has been told since this was last asked; waits until it is told something.
+    pub async fn heard(&self) -> Time {
+        loop {
+            if let Some(at) = self.0.earliest.lock().expect("no holder of this lock panics").take() {
+                return at;
+            }
+            self.0.notify.notified().await;
+        }
+    }
+}
