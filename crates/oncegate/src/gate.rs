@@ -8,6 +8,7 @@ use std::sync::Arc;
 use oncegate_core::{GuardName, InvalidName, Policy, WorkspaceName};
 use oncegate_store::{Clock, MainStore, MemoryStore, Migration, Store, StoreError, SystemClock};
 
+use crate::actions::Actions;
 use crate::guard::{Guard, GuardError};
 use crate::ledger::{Ledger, Observer};
 
@@ -108,6 +109,7 @@ impl StoreUrl {
 #[derive(Clone)]
 pub struct Gate {
     ledger: Arc<Ledger>,
+    actions: Option<Actions>,
     workspace: WorkspaceName,
 }
 
@@ -115,17 +117,28 @@ impl Gate {
     /// Opens the store at `url`, in the workspace `default`.
     pub async fn open(url: &str) -> Result<Gate, OpenError> {
         let store = url.parse::<StoreUrl>()?.open().await?;
-        Ok(Gate::over(store, Arc::new(())))
+        let gate = Gate::over(store.clone(), Arc::new(()));
+        Ok(Gate { actions: Some(Actions::over(store, gate.ledger.clone())), ..gate })
     }
 
     /// Over a store that is open already, with somebody who hears of every decision.
     pub fn over(store: Arc<dyn Store>, observer: Arc<dyn Observer>) -> Gate {
-        Gate { ledger: Arc::new(Ledger::start(store, observer)), workspace: WorkspaceName::default_workspace() }
+        let ledger = Arc::new(Ledger::start(store, observer));
+        Gate { ledger, actions: None, workspace: WorkspaceName::default_workspace() }
     }
 
     /// The same store, in another workspace.
     pub fn in_workspace(&self, name: &str) -> Result<Gate, InvalidName> {
-        Ok(Gate { ledger: self.ledger.clone(), workspace: WorkspaceName::new(name)? })
+        Ok(Gate { workspace: WorkspaceName::new(name)?, ..self.clone() })
+    }
+
+    pub fn workspace(&self) -> &WorkspaceName {
+        &self.workspace
+    }
+
+    /// What is to be done later; the server's workers run it. None over a store that keeps claims alone.
+    pub fn actions(&self) -> Option<&Actions> {
+        self.actions.as_ref()
     }
 
     /// A guard: claims under `name`, by `policy`.

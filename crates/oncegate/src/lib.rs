@@ -25,6 +25,7 @@
 //! the store alone. A process that dies between the effect and its record leaves a claim whose owner
 //! is gone; [`Policy::lost`] says whether the next caller may try, or a person has to look.
 
+pub mod actions;
 mod duplicates;
 mod gate;
 mod guard;

@@ -1,0 +1,161 @@
+//! How schedules of one slot fold into one action. No clock, no store.
+
+use oncegate_core::job::{Delivery, Job, Reached, State, Tries};
+use oncegate_core::{Time, Token, WorkspaceName};
+use serde_json::Value;
+use serde_json::value::RawValue;
+use uuid::Uuid;
+
+use super::schedule::{Mode, Schedule, When};
+use super::{Action, Outcome, PAYLOAD_BYTES_MAX, Recurrence, ScheduleError, Scheduled};
+
+/// An action that nobody has leased, and when it is to run.
+#[derive(Clone, Debug)]
+pub(super) struct Standing {
+    pub id: Uuid,
+    pub action: Action,
+    pub due_at: Time,
+}
+
+impl Standing {
+    pub fn read(job: &Job) -> Result<Standing, oncegate_store::StoreError> {
+        Ok(Standing { id: job.id, action: Action::read(&job.payload, job.id)?, due_at: job.due_at })
+    }
+
+    /// What the first schedule of a slot makes, or one that has no slot.
+    pub fn first(schedule: &Schedule, now: Time) -> Standing {
+        let is_deduplicated = schedule.deduplicated().is_some();
+        let recurrence = schedule.repeats.as_ref().map(|repeats| Recurrence::new(repeats.clone(), schedule.when, now));
+        let due_at = match (schedule.when, &recurrence) {
+            (When::At(at), _) => at,
+            (When::After(delay), _) => now + delay,
+            (When::Unsaid, Some(recurrence)) => recurrence.first(),
+            (When::Unsaid, None) if is_deduplicated => now + schedule.window,
+            (When::Unsaid, None) => now,
+        };
+        let action = Action {
+            action_type: schedule.action_type.clone(),
+            payload: schedule.payload.clone(),
+            entity: schedule.entity.clone(),
+            revision: 1,
+            created_us: now.micros(),
+            revised_us: vec![now.micros()],
+            window_until_us: is_deduplicated.then(|| (now + schedule.stands_for()).micros()),
+            tries: vec![],
+            recurrence,
+            tick_of: None,
+            ended: None,
+            record_version: 0,
+        };
+        Standing { id: Uuid::now_v7(), action, due_at }
+    }
+
+    /// Until when duplicates fold into it.
+    pub fn until(&self) -> Time {
+        Time::from_micros(self.action.window_until_us.unwrap_or(0))
+    }
+
+    /// Another schedule of its slot.
+    pub fn fold(&mut self, schedule: &Schedule, now: Time) -> Result<Scheduled, ScheduleError> {
+        let payload = match schedule.mode {
+            Mode::KeepFirst => return Ok(self.told(Outcome::Dropped)),
+            Mode::Merge => merged(&self.action.payload, &schedule.payload)?,
+            Mode::Replace | Mode::Debounce | Mode::Off => schedule.payload.clone(),
+        };
+        self.action.payload = payload;
+        self.due_at = match (schedule.when, schedule.mode) {
+            (When::At(at), Mode::Debounce) => at.min(self.until()),
+            (When::At(at), _) => at,
+            (When::After(delay), Mode::Debounce) => (now + delay).min(self.until()),
+            (When::After(delay), _) => now + delay,
+            (When::Unsaid, Mode::Debounce) => (now + schedule.window).min(self.until()),
+            (When::Unsaid, _) => self.due_at,
+        };
+        self.action.revised(now);
+        Ok(self.told(Outcome::Updated))
+    }
+
+    pub fn told(&self, outcome: Outcome) -> Scheduled {
+        Scheduled { id: self.id, outcome, run_at: self.due_at, revision: self.action.revision }
+    }
+
+    /// Its job, new.
+    pub fn job(&self, workspace: &WorkspaceName, tries: Tries, delivery: Delivery, now: Time) -> Job {
+        // A schedule has one job for all of its ticks, which cannot meet itself.
+        let entity = self.action.entity.as_ref().filter(|_| self.action.recurrence.is_none());
+        Job {
+            workspace: workspace.clone(),
+            id: self.id,
+            kind: Action::job_kind(&self.action.action_type),
+            payload: self.action.bytes(),
+            lane: entity.map(|entity| entity.lane(&self.action.action_type)),
+            state: State::Pending,
+            due_at: self.due_at,
+            postponed_until: Time::LONG_AGO,
+            token: Token(0),
+            lease_until: Time::LONG_AGO,
+            version: 1,
+            tried: 0,
+            tries,
+            delivery,
+            begun: false,
+            reached: Reached::No,
+            created_at: now,
+            error: None,
+        }
+    }
+}
+
+fn merged(onto: &RawValue, patch: &RawValue) -> Result<Box<RawValue>, ScheduleError> {
+    let invalid = |error: serde_json::Error| ScheduleError::Invalid(format!("payload: {error}"));
+    let mut target: Value = serde_json::from_str(onto.get()).map_err(invalid)?;
+    merge(&mut target, serde_json::from_str(patch.get()).map_err(invalid)?);
+    let merged = serde_json::value::to_raw_value(&target).map_err(invalid)?;
+    match merged.get().len() > PAYLOAD_BYTES_MAX {
+        true => Err(ScheduleError::TooLarge("payload, merged")),
+        false => Ok(merged),
+    }
+}
+
+/// RFC 7396: objects are merged, null removes, and everything else replaces.
+fn merge(target: &mut Value, patch: Value) {
+    let Value::Object(patch) = patch else {
+        *target = patch;
+        return;
+    };
+    if !target.is_object() {
+        *target = Value::Object(Default::default());
+    }
+    let fields = target.as_object_mut().expect("made one just now");
+    for (name, value) in patch {
+        match value {
+            Value::Null => _ = fields.remove(&name),
+            value => merge(fields.entry(name).or_insert(Value::Null), value),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_merge_patch_does_as_the_rfc_says() {
+        let cases = [
+            (r#"{"a":"b"}"#, r#"{"a":"c"}"#, r#"{"a":"c"}"#),
+            (r#"{"a":"b"}"#, r#"{"b":"c"}"#, r#"{"a":"b","b":"c"}"#),
+            (r#"{"a":"b"}"#, r#"{"a":null}"#, r#"{}"#),
+            (r#"{"a":"b","b":"c"}"#, r#"{"a":null}"#, r#"{"b":"c"}"#),
+            (r#"{"a":["b"]}"#, r#"{"a":"c"}"#, r#"{"a":"c"}"#),
+            (r#"{"a":{"b":"c"}}"#, r#"{"a":{"b":"d","c":null}}"#, r#"{"a":{"b":"d"}}"#),
+            (r#"{"a":[{"b":"c"}]}"#, r#"{"a":[1]}"#, r#"{"a":[1]}"#),
+            (r#"{"e":null}"#, r#"{"a":1}"#, r#"{"e":null,"a":1}"#),
+            (r#"[1,2]"#, r#"{"a":"b","c":null}"#, r#"{"a":"b"}"#),
+            (r#"{}"#, r#"{"a":{"bb":{"ccc":null}}}"#, r#"{"a":{"bb":{}}}"#),
+        ];
+        for (target, patch, expected) in cases {
+            let raw = |text: &str| RawValue::from_string(text.into()).expect("is JSON");
+            assert_eq!(merged(&raw(target), &raw(patch)).expect("merges").get(), expected, "{target} with {patch}");
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! Schedules of one slot wait in line, and whoever is at the counter is served together.
+//!
+//! Each would otherwise race the others of this process for the same record, and all but one lose, again and again. Those that came
+//! while one round was being written are folded into the next.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use oncegate_core::job::{self, Command as JobCommand, Decision, Job};
+use oncegate_core::{Answer, Claim, ClaimKey, Command, Lost, Terms, Time, Token, WorkspaceName};
+use oncegate_store::{Change, Commit, Op, Reading, StoreError};
+use tokio::sync::oneshot;
+use uuid::Uuid;
+
+use super::fold::Standing;
+use super::{Action, Actions, Outcome, Schedule, ScheduleError, Scheduled};
+
+/// How often a round is begun anew when others are faster.
+const ROUNDS_MAX: usize = 1000;
+/// Slots of which it is remembered which action stands in them.
+const REMEMBERED_MAX: usize = 32 * 1024;
+
+type Answered = Result<Scheduled, ScheduleError>;
+
+struct Waiting {
+    schedule: Schedule,
+    answer: oneshot::Sender<Answered>,
+}
+
+#[derive(Default)]
+pub(super) struct Lines {
+    waiting: Mutex<HashMap<ClaimKey, Vec<Waiting>>>,
+    remembered: Mutex<Remembered>,
+}
+
+/// The claims of slots, the newest half of them and the half before.
+#[derive(Default)]
+struct Remembered {
+    newer: HashMap<ClaimKey, Arc<Claim>>,
+    older: HashMap<ClaimKey, Arc<Claim>>,
+}
+
+impl Lines {
+    fn waiting(&self) -> MutexGuard<'_, HashMap<ClaimKey, Vec<Waiting>>> {
+        self.waiting.lock().expect("no holder of this lock panics")
+    }
+
+    /// Says whether it is the first in its line.
+    fn join(&self, slot: &ClaimKey, waiting: Waiting) -> bool {
+        let mut lines = self.waiting();
+        match lines.get_mut(slot) {
+            Some(line) => {
+                line.push(waiting);
+                false
+            }
+            None => {
+                lines.insert(slot.clone(), vec![waiting]);
+                true
+            }
+        }
+    }
+
+    /// Everybody in the line; none, and there is no line any more.
+    fn next(&self, slot: &ClaimKey) -> Vec<Waiting> {
+        let mut lines = self.waiting();
+        let next = lines.get_mut(slot).map(std::mem::take).unwrap_or_default();
+        if next.is_empty() {
+            lines.remove(slot);
+        }
+        next
+    }
+
+    fn remember(&self, claim: Arc<Claim>) {
+        let mut remembered = self.remembered.lock().expect("no holder of this lock panics");
+        if remembered.newer.len() >= REMEMBERED_MAX / 2 {
+            remembered.older = std::mem::take(&mut remembered.newer);
+        }
+        remembered.newer.insert(claim.key.clone(), claim);
+    }
+
+    fn recall(&self, slot: &ClaimKey) -> Option<Arc<Claim>> {
+        let remembered = self.remembered.lock().expect("no holder of this lock panics");
+        remembered.newer.get(slot).or_else(|| remembered.older.get(slot)).cloned()
+    }
+}
+
+impl Actions {
+    /// Schedules an action, or revises the one that stands in its slot.
+    pub async fn schedule(&self, workspace: &WorkspaceName, schedule: Schedule) -> Answered {
+        let Some(entity) = schedule.deduplicated() else { return self.schedule_alone(workspace, &schedule).await };
+        let slot = Actions::slot(workspace, &schedule.action_type, entity);
+        let (answer, answered) = oneshot::channel();
+        if self.lines.join(&slot, Waiting { schedule, answer }) {
+            // A task of its own: whoever began it may go away, and the others in line may not.
+            tokio::spawn(self.clone().serve(slot));
+        }
+        answered.await.unwrap_or_else(|_| Err(StoreError::Unknown("whoever wrote it was stopped".into()).into()))
+    }
+
+    async fn schedule_alone(&self, workspace: &WorkspaceName, schedule: &Schedule) -> Answered {
+        let now = self.store.find_jobs(&[]).await?.now;
+        let standing = Standing::first(schedule, now);
+        let job = standing.job(workspace, schedule.tries, schedule.delivery, now);
+        let commit = Commit { ops: vec![], changes: vec![Change::Enqueue(job.clone())] };
+        match self.commit(commit, &job, &standing).await? {
+            Some(_) => Ok(standing.told(Outcome::Created)),
+            None => Err(StoreError::Unavailable("its id was taken".into()).into()),
+        }
+    }
+
+    /// Serves a line until nobody is in it.
+    async fn serve(self, slot: ClaimKey) {
+        loop {
+            let line = self.lines.next(&slot);
+            if line.is_empty() {
+                return;
+            }
+            let (schedules, answers): (Vec<Schedule>, Vec<_>) =
+                line.into_iter().map(|waiting| (waiting.schedule, waiting.answer)).unzip();
+            let served = self.serve_together(&slot, &schedules).await;
+            let served = served.unwrap_or_else(|error| vec![Err(error.into()); schedules.len()]);
+            for (answer, answered) in answers.into_iter().zip(served) {
+                // Whoever asked may be gone; what was written stands.
+                let _ = answer.send(answered);
+            }
+        }
+    }
+
+    /// Looks who stands in the slot, by the claim that is known or was met, and revises it; or succeeds it, if it has started or ended.
+    async fn serve_together(&self, slot: &ClaimKey, schedules: &[Schedule]) -> Result<Vec<Answered>, StoreError> {
+        let mut claim = self.lines.recall(slot);
+        for _ in 0..ROUNDS_MAX {
+            let id = claim.as_deref().and_then(action_of).map(|id| (slot.workspace.clone(), id));
+            let Reading { mut value, now } = self.store.find_jobs(id.as_slice()).await?;
+            let standing = match value.pop().flatten().filter(Job::is_untouched) {
+                Some(job) => Some((Standing::read(&job)?, job)).filter(|(standing, _)| now < standing.until()),
+                None => None,
+            };
+            let round = match (standing, &claim) {
+                (Some((standing, job)), Some(claim)) => self.revise(standing, &job, claim, schedules, now).await?,
+                (_, last) => self.create(slot, schedules, last.as_deref().map(|claim| claim.token), now).await?,
+            };
+            match round {
+                Round::Written(answers) => return Ok(answers),
+                Round::Met(met) => claim = Some(met),
+                Round::Again => {}
+            }
+        }
+        Err(StoreError::Unavailable("others were faster, every time".into()))
+    }
+
+    /// Folds schedules into an action that nobody has leased. That it is still so, and that its window has not ended, is decided by one
+    /// conditional write.
+    async fn revise(
+        &self,
+        mut standing: Standing,
+        job: &Job,
+        claim: &Claim,
+        schedules: &[Schedule],
+        now: Time,
+    ) -> Result<Round, StoreError> {
+        let until = standing.until();
+        let answers: Vec<Answered> = schedules.iter().map(|schedule| standing.fold(schedule, now)).collect();
+        let is_update = |answer: &Answered| matches!(answer, Ok(Scheduled { outcome: Outcome::Updated, .. }));
+        if answers.iter().any(is_update) {
+            let command = JobCommand::Revise { payload: standing.action.bytes(), due_at: standing.due_at };
+            let Decision::Keep(next) = job::decide(job, &command, now) else { return Ok(Round::Again) };
+            let changes = vec![Change::Requeue { job: next.clone(), stands_until: until }];
+            if self.commit(Commit { ops: vec![], changes }, &next, &standing).await?.is_none() {
+                return Ok(Round::Again);
+            }
+        }
+        schedules.iter().for_each(|_| self.ledger.count_duplicate(claim, now));
+        Ok(Round::Written(answers))
+    }
+
+    /// Makes the claim and the action, together. If somebody else's claim stands, and is not the one to succeed, it is theirs that counts.
+    async fn create(
+        &self,
+        slot: &ClaimKey,
+        schedules: &[Schedule],
+        replaces: Option<Token>,
+        now: Time,
+    ) -> Result<Round, StoreError> {
+        let first = &schedules[0];
+        let mut standing = Standing::first(first, now);
+        let mut answers = vec![Ok(standing.told(Outcome::Created))];
+        answers.extend(schedules[1..].iter().map(|schedule| standing.fold(schedule, now)));
+        let job = standing.job(&slot.workspace, first.tries, first.delivery, now);
+        let terms = Terms {
+            window: first.stands_for(),
+            lease: first.stands_for(),
+            lost: Lost::TakeOver,
+            fingerprint: None,
+            attributes: None,
+            parts: None,
+            outcome: Some(standing.id.to_string().into()),
+            replaces,
+        };
+        let op = Op { key: slot.clone(), command: Command::Claim(terms) };
+        let commit = Commit { ops: vec![op], changes: vec![Change::Enqueue(job.clone())] };
+        match self.commit(commit, &job, &standing).await? {
+            None => Ok(Round::Again),
+            Some(mut written) => match written.pop() {
+                Some(Answer::Won(claim)) => {
+                    schedules[1..].iter().for_each(|_| self.ledger.count_duplicate(&claim, now));
+                    self.lines.remember(Arc::new(claim));
+                    Ok(Round::Written(answers))
+                }
+                Some(met) => Ok(met.met().map_or(Round::Again, |met| Round::Met(Arc::new(met.clone())))),
+                // Its answer got lost, and so did the claim; the action is there.
+                None => Ok(Round::Written(answers)),
+            },
+        }
+    }
+
+    /// Writes an action. `None` if something else was there than was expected. The answers are those to its operations, if they came.
+    async fn commit(&self, commit: Commit, job: &Job, standing: &Standing) -> Result<Option<Vec<Answer>>, StoreError> {
+        match self.store.commit(commit).await {
+            Ok(committed) if committed.conflict.is_some() => Ok(None),
+            Ok(committed) => Ok(Some(committed.answers)),
+            // What is there is there.
+            Err(StoreError::Unknown(why)) => match self.is_there(job, standing).await? {
+                true => Ok(Some(vec![])),
+                false => Err(StoreError::Unknown(why)),
+            },
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether this revision of an action was written; it may have run since.
+    async fn is_there(&self, job: &Job, standing: &Standing) -> Result<bool, StoreError> {
+        let mut found = self.store.find_jobs(&[(job.workspace.clone(), job.id)]).await?.value;
+        if let Some(found) = found.remove(0) {
+            return Ok(Action::read(&found.payload, found.id)?.revision >= standing.action.revision);
+        }
+        let mut found = self.store.find(&[Action::place(&job.workspace, job.id)]).await?.value;
+        let record = found.remove(0).map(|record| Action::read(&record.body, record.id)).transpose()?;
+        Ok(record.is_some_and(|action| action.revision >= standing.action.revision))
+    }
+}
+
+enum Round {
+    Written(Vec<Answered>),
+    /// Somebody else's claim.
+    Met(Arc<Claim>),
+    Again,
+}
+
+/// The action that a slot's claim was made for.
+fn action_of(claim: &Claim) -> Option<Uuid> {
+    std::str::from_utf8(claim.outcome.as_deref()?).ok()?.parse().ok()
+}

@@ -1,0 +1,225 @@
+//! Looking at actions, and a person's verbs.
+
+use std::time::Duration;
+
+use oncegate_core::job::{Command, Job, Refusal};
+use oncegate_core::{Time, Token, WorkspaceName};
+use oncegate_store::{Change, Commit, JobListing, KindFilter, Listing, Reading, StoreError};
+use uuid::Uuid;
+
+use super::fold::Standing;
+use super::{Action, Actions, Applied, Entity, JOBS, KIND, Status};
+
+/// How long a verb waits for a worker that is about to be done.
+const PATIENCE: Duration = Duration::from_secs(2);
+const LOOK_PAUSE: Duration = Duration::from_millis(20);
+/// Records that are looked through for one page, in pages of this size.
+const PAGES_MAX: usize = 20;
+
+/// An action, and where it is.
+#[derive(Clone, Debug)]
+pub struct Found {
+    pub workspace: WorkspaceName,
+    pub id: Uuid,
+    pub action: Action,
+    /// While it is in the queue.
+    pub job: Option<Job>,
+    /// Of its record, if there is one.
+    record_version: i64,
+}
+
+/// Which actions to list, newest first.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    pub status: Option<Status>,
+    pub action_type: Option<String>,
+    pub entity_id: Option<String>,
+    /// Ticks of a schedule, those that have run.
+    pub schedule: Option<Uuid>,
+    pub limit: usize,
+    /// Those older than this one.
+    pub before: Option<Uuid>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Page {
+    pub items: Vec<Found>,
+    pub next: Option<Uuid>,
+}
+
+/// Why a person's verb changed nothing.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Refused {
+    #[error("there is no such action")]
+    Missing,
+    #[error("the action is {0}: {1}")]
+    Status(&'static str, String),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl Found {
+    pub fn status(&self) -> Status {
+        match (&self.job, &self.action.ended) {
+            (Some(job), _) => Status::of(job),
+            (None, Some(ended)) => ended.status,
+            // Between its record and its job: somebody has it tried again just now.
+            (None, None) => Status::Pending,
+        }
+    }
+
+    pub fn run_at(&self) -> Time {
+        let ended = self.action.ended.as_ref().map_or(0, |ended| ended.due_us);
+        self.job.as_ref().map_or(Time::from_micros(ended), |job| job.due_at)
+    }
+}
+
+impl Actions {
+    pub async fn find(&self, workspace: &WorkspaceName, id: Uuid) -> Result<Option<Found>, StoreError> {
+        // In this order: what leaves the queue meanwhile is found as a record.
+        let job = self.store.find_jobs(&[(workspace.clone(), id)]).await?.value.remove(0);
+        if let Some(job) = job.filter(|job| job.kind.starts_with(JOBS)) {
+            return found_job(job).map(Some);
+        }
+        let record = self.store.find(&[Action::place(workspace, id)]).await?.value.remove(0);
+        record.map(found_record).transpose()
+    }
+
+    pub async fn list(&self, workspace: &WorkspaceName, filter: &Filter) -> Result<Page, StoreError> {
+        let Filter { status, action_type, entity_id, schedule, limit, before } = filter;
+        let mut items = vec![];
+        // In this order: what leaves the queue meanwhile is found twice, and not missed.
+        if status.is_none_or(|status| status.in_queue().is_some()) && schedule.is_none() {
+            let kind = action_type.as_ref().map(|name| KindFilter::Is(Action::job_kind(name)));
+            let listing = JobListing {
+                workspace: workspace.clone(),
+                kind: kind.unwrap_or(KindFilter::BeginsWith(JOBS)),
+                lane_prefix: entity_id.as_deref().map(Entity::lane_prefix),
+                state: status.and_then(Status::in_queue),
+                limit: limit + 1,
+                before: *before,
+            };
+            for job in self.store.list_jobs(listing).await? {
+                items.push(found_job(job)?);
+            }
+        }
+        if status.is_none_or(|status| status.in_queue().is_none()) {
+            items.extend(self.list_ended(workspace, filter).await?);
+        }
+        // Of one that is there twice the record is the newer.
+        items.sort_by_key(|found| std::cmp::Reverse((found.id, found.job.is_none())));
+        items.dedup_by_key(|found| found.id);
+        let more = items.len() > *limit;
+        items.truncate(*limit);
+        let next = items.last().map(|last| last.id).filter(|_| more);
+        Ok(Page { items, next })
+    }
+
+    /// One more than asked for, if there are that many.
+    async fn list_ended(&self, workspace: &WorkspaceName, filter: &Filter) -> Result<Vec<Found>, StoreError> {
+        let Filter { status, action_type, entity_id, schedule, limit, before } = filter;
+        let of_type = || action_type.as_deref().map(Action::list_of_type);
+        let of_entity = || entity_id.as_deref().map(Action::list_of_entity);
+        let list = schedule.map(Action::list_of_schedule).or_else(of_entity).or_else(of_type);
+        let fits = |found: &Found| {
+            let Action { ended, entity, action_type: is, .. } = &found.action;
+            ended.is_some()
+                && action_type.as_ref().is_none_or(|wanted| wanted == is)
+                && entity_id.as_ref().is_none_or(|id| entity.as_ref().is_some_and(|entity| entity.id == *id))
+        };
+        let (mut items, mut before) = (vec![], *before);
+        for _ in 0..PAGES_MAX {
+            let listing = Listing {
+                workspace: workspace.clone(),
+                kind: KIND,
+                list: list.clone(),
+                state: status.map(|status| status.as_str().to_owned()),
+                limit: limit + 1,
+                before,
+            };
+            let listed = self.store.list(listing).await?;
+            let page = listed.records.into_iter().map(found_record).collect::<Result<Vec<_>, _>>()?;
+            items.extend(page.into_iter().filter(fits));
+            before = listed.next;
+            if items.len() > *limit || before.is_none() {
+                break;
+            }
+        }
+        Ok(items)
+    }
+
+    /// It will not run; of a schedule, not any more.
+    pub async fn cancel(&self, workspace: &WorkspaceName, id: Uuid) -> Result<Found, Refused> {
+        self.tell(workspace, id, Command::Cancel).await
+    }
+
+    /// What waits runs now.
+    pub async fn run_now(&self, workspace: &WorkspaceName, id: Uuid) -> Result<Found, Refused> {
+        self.tell(workspace, id, Command::RunNow).await
+    }
+
+    /// A worker may be about to be done, and a schedule with short intervals is often at work.
+    async fn tell(&self, workspace: &WorkspaceName, id: Uuid, command: Command) -> Result<Found, Refused> {
+        let give_up_at = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            let applied = self.apply(workspace, id, command.clone()).await?;
+            let found = self.find(workspace, id).await?.ok_or(Refused::Missing)?;
+            match applied {
+                Applied::Kept(_) | Applied::Ended(..) => return Ok(found),
+                Applied::Refused(Refusal::Leased { until }) => {
+                    let repeats = found.action.recurrence.is_some();
+                    if !repeats || tokio::time::Instant::now() > give_up_at {
+                        return Err(Refused::Status("running", format!("a worker has it until {until}")));
+                    }
+                    tokio::time::sleep(LOOK_PAUSE).await;
+                }
+                Applied::Refused(_) | Applied::Missing => {
+                    return Err(Refused::Status(found.status().as_str(), "it is not in the queue any more".into()));
+                }
+            }
+        }
+    }
+
+    /// What has ended without success goes back into the queue, from the beginning. What waits for its next try makes it now.
+    pub async fn retry(&self, workspace: &WorkspaceName, id: Uuid) -> Result<Found, Refused> {
+        let found = self.find(workspace, id).await?.ok_or(Refused::Missing)?;
+        let ended = match (&found.job, found.action.ended.clone()) {
+            (Some(job), _) if Status::of(job) == Status::Failed => return self.run_now(workspace, id).await,
+            (None, Some(ended)) if ended.status != Status::Completed => ended,
+            _ => {
+                return Err(Refused::Status(found.status().as_str(), "only what has failed can be tried again".into()));
+            }
+        };
+        let Reading { now, .. } = self.store.find_jobs(&[]).await?;
+        let mut action = Action { ended: None, record_version: found.record_version + 1, ..found.action };
+        let mut due_at = now;
+        if let Some(recurrence) = action.recurrence.take() {
+            let tick = Time::from_micros(recurrence.tick_us);
+            due_at = if tick > now { tick } else { recurrence.next(now, now).unwrap_or(now) };
+            action.recurrence = Some(recurrence.at_tick(due_at));
+        }
+        let record = action.record(workspace, id, action.record_version);
+        let fresh = Standing { id, action, due_at }.job(workspace, ended.tries(), ended.delivery(), now);
+        // Past those of its workers before, and not untouched: no schedule folds into it.
+        let job = Job { token: Token(ended.token.max(1)), ..fresh };
+        // Of two who have it tried again, one finds the record as it was.
+        let changes = vec![Change::replace(record), Change::Enqueue(job)];
+        let committed = self.store.commit(Commit { ops: vec![], changes }).await?;
+        let found = self.find(workspace, id).await?.ok_or(Refused::Missing)?;
+        match committed.is_written() {
+            true => Ok(found),
+            false => Err(Refused::Status(found.status().as_str(), "somebody else has it tried again".into())),
+        }
+    }
+}
+
+fn found_job(job: Job) -> Result<Found, StoreError> {
+    let action = Action::read(&job.payload, job.id)?;
+    let record_version = action.record_version;
+    Ok(Found { workspace: job.workspace.clone(), id: job.id, action, job: Some(job), record_version })
+}
+
+fn found_record(record: oncegate_store::Record) -> Result<Found, StoreError> {
+    let action = Action::read(&record.body, record.id)?;
+    Ok(Found { workspace: record.workspace, id: record.id, action, job: None, record_version: record.version })
+}

@@ -1,0 +1,95 @@
+//! Scheduled actions: something to do later. Duplicates within a window fold into one action, which carries the newest payload.
+//!
+//! The slot of a window is a claim: whoever makes it makes the action in the same commit, and whoever meets it revises that
+//! action, if nobody has leased it yet. An action that a worker has taken is never written to: the newest payload becomes an action
+//! of its own, which succeeds it in the slot. So an update is never lost.
+//!
+//! An action that lives is a job of the queue; when it has ended it is a record.
+
+mod action;
+mod fold;
+mod lines;
+mod look;
+mod recurrence;
+mod schedule;
+mod work;
+
+use std::sync::{Arc, LazyLock};
+
+use oncegate_core::{ClaimKey, GuardName, Time};
+use oncegate_store::{MainStore, StoreError};
+use uuid::Uuid;
+
+pub use action::{Action, Ended, Entity, JOBS, KIND, Status, Try};
+pub use look::{Filter, Found, Page, Refused};
+pub use recurrence::{Recurrence, Repeats};
+pub use schedule::{Mode, Schedule, When};
+pub use work::{Applied, Done, Leased, effect_key};
+
+use crate::ledger::Ledger;
+use lines::Lines;
+
+/// The guard of the slots. Nobody else makes claims under it.
+pub static GUARD: LazyLock<GuardName> = LazyLock::new(|| GuardName::new("action").expect("a good name"));
+
+/// The longest payload, in bytes of JSON. Payloads that are merged may grow up to it.
+pub const PAYLOAD_BYTES_MAX: usize = 1024 * 1024;
+
+/// Schedules actions, and looks after them. Cheap to clone.
+#[derive(Clone)]
+pub struct Actions {
+    store: Arc<dyn MainStore>,
+    ledger: Arc<Ledger>,
+    lines: Arc<Lines>,
+}
+
+/// What became of a schedule. There is always an id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scheduled {
+    pub id: Uuid,
+    pub outcome: Outcome,
+    pub run_at: Time,
+    pub revision: i64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Created,
+    /// The action that stands carries this payload now.
+    Updated,
+    /// The action that stands is as it was: the first is kept.
+    Dropped,
+}
+
+impl Outcome {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Outcome::Created => "created",
+            Outcome::Updated => "updated",
+            Outcome::Dropped => "dropped",
+        }
+    }
+}
+
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ScheduleError {
+    /// Which field, and what is wrong with it.
+    #[error("{0}")]
+    Invalid(String),
+    #[error("{0}: at most {PAYLOAD_BYTES_MAX} bytes of JSON")]
+    TooLarge(&'static str),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl Actions {
+    /// Over a store, and the ledger of its claims.
+    pub fn over(store: Arc<dyn MainStore>, ledger: Arc<Ledger>) -> Actions {
+        Actions { store, ledger, lines: Arc::default() }
+    }
+
+    /// The slot of an action: its type, its entity, and the type of that.
+    fn slot(workspace: &oncegate_core::WorkspaceName, action_type: &str, entity: &Entity) -> ClaimKey {
+        ClaimKey::of(workspace, &GUARD, &[Some(action_type), Some(&entity.id), entity.entity_type.as_deref()])
+    }
+}

@@ -1,0 +1,212 @@
+//! What somebody wants done later.
+
+use std::time::Duration;
+
+use oncegate_core::Time;
+use oncegate_core::job::{Delivery, Tries};
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::{Entity, PAYLOAD_BYTES_MAX, Repeats, ScheduleError};
+
+/// The longest name of a type, id of an entity, or name of its type.
+const NAME_BYTES_MAX: usize = 255;
+/// A window is this long unless somebody says otherwise.
+const WINDOW: Duration = Duration::from_secs(5);
+/// How much longer than its window a debounced action may be put off.
+const WAIT_FACTOR: u32 = 12;
+const TRIES: Tries = Tries { max: 5, pause: Duration::from_secs(1), pause_max: Duration::from_secs(300) };
+
+/// What duplicates within a window become.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// The newest payload.
+    #[default]
+    Replace,
+    /// The first one stays; later ones are dropped, and say so.
+    KeepFirst,
+    /// The newest payload, and each puts it off a little longer.
+    Debounce,
+    /// The payloads, merged (RFC 7396).
+    Merge,
+    /// Actions of their own.
+    Off,
+}
+
+impl Mode {
+    pub const ALL: [Mode; 5] = [Mode::Replace, Mode::KeepFirst, Mode::Debounce, Mode::Merge, Mode::Off];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Mode::Replace => "replace",
+            Mode::KeepFirst => "keep_first",
+            Mode::Debounce => "debounce",
+            Mode::Merge => "merge",
+            Mode::Off => "off",
+        }
+    }
+
+    pub fn parse(name: &str) -> Option<Mode> {
+        Self::ALL.into_iter().find(|mode| mode.as_str() == name)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// When its window closes; at once, where it has none.
+    Unsaid,
+    At(Time),
+    After(Duration),
+}
+
+/// An action to schedule.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use oncegate::Gate;
+/// use oncegate::actions::{Outcome, Schedule};
+///
+/// let gate = Gate::open("memory:").await?; // or sqlite:FILE, postgres://…
+/// let actions = gate.actions().expect("all of these keep actions");
+/// let saved = |name: &str| Schedule::new("crm:sync", &serde_json::json!({ "entityId": "lead 7", "name": name }));
+///
+/// let first = actions.schedule(gate.workspace(), saved("Ada")?).await?;
+/// let again = actions.schedule(gate.workspace(), saved("Ada Lovelace")?).await?;
+/// assert_eq!((first.outcome, again.outcome), (Outcome::Created, Outcome::Updated));
+/// assert_eq!((first.id, again.revision), (again.id, 2));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Schedule {
+    pub(super) action_type: String,
+    pub(super) payload: Box<RawValue>,
+    pub(super) entity: Option<Entity>,
+    pub(super) when: When,
+    pub(super) window: Duration,
+    pub(super) mode: Mode,
+    pub(super) max_wait: Option<Duration>,
+    pub(super) repeats: Option<Repeats>,
+    pub(super) tries: Tries,
+    pub(super) delivery: Delivery,
+}
+
+impl Schedule {
+    /// With a window of 5 s, to be tried 5 times, at least once.
+    pub fn new(action_type: &str, payload: &impl serde::Serialize) -> Result<Schedule, ScheduleError> {
+        let payload = serde_json::value::to_raw_value(payload)
+            .map_err(|error| ScheduleError::Invalid(format!("payload: {error}")))?;
+        Schedule::of(action_type.into(), payload)
+    }
+
+    /// Of JSON as it came.
+    pub fn of(action_type: String, payload: Box<RawValue>) -> Result<Schedule, ScheduleError> {
+        check_name("actionType", &action_type)?;
+        if payload.get().len() > PAYLOAD_BYTES_MAX {
+            return Err(ScheduleError::TooLarge("payload"));
+        }
+        Ok(Schedule {
+            entity: entity_of(&payload)?,
+            action_type,
+            payload,
+            when: When::Unsaid,
+            window: WINDOW,
+            mode: Mode::Replace,
+            max_wait: None,
+            repeats: None,
+            tries: TRIES,
+            delivery: Delivery::AtLeastOnce,
+        })
+    }
+
+    pub fn when(self, when: When) -> Schedule {
+        Schedule { when, ..self }
+    }
+
+    /// Nothing is no window: what comes next is an action of its own.
+    pub fn window(self, window: Duration) -> Schedule {
+        Schedule { window, ..self }
+    }
+
+    pub fn mode(self, mode: Mode) -> Schedule {
+        Schedule { mode, ..self }
+    }
+
+    /// How long a debounced action may be put off, from its creation.
+    pub fn max_wait(self, max_wait: Option<Duration>) -> Schedule {
+        Schedule { max_wait, ..self }
+    }
+
+    pub fn repeats(self, repeats: Option<Repeats>) -> Schedule {
+        Schedule { repeats, ..self }
+    }
+
+    pub fn tries(self, max: i32) -> Schedule {
+        Schedule { tries: Tries { max, ..self.tries }, ..self }
+    }
+
+    pub fn delivery(self, delivery: Delivery) -> Schedule {
+        Schedule { delivery, ..self }
+    }
+
+    pub fn action_type(&self) -> &str {
+        &self.action_type
+    }
+
+    /// What it is deduplicated by; none if it is not.
+    pub(super) fn deduplicated(&self) -> Option<&Entity> {
+        let is_on = !self.window.is_zero() && self.mode != Mode::Off && self.repeats.is_none();
+        self.entity.as_ref().filter(|_| is_on)
+    }
+
+    /// How long duplicates fold into it, from its creation.
+    pub(super) fn stands_for(&self) -> Duration {
+        match self.mode {
+            Mode::Debounce => self.max_wait.unwrap_or(self.window.saturating_mul(WAIT_FACTOR)).max(self.window),
+            _ => self.window,
+        }
+    }
+}
+
+fn check_name(field: &str, name: &str) -> Result<(), ScheduleError> {
+    let wrong = |what: String| Err(ScheduleError::Invalid(format!("{field}: {what}")));
+    match name {
+        "" => wrong("it is empty".into()),
+        _ if name.len() > NAME_BYTES_MAX => {
+            wrong(format!("at most {NAME_BYTES_MAX} bytes; this one has {}", name.len()))
+        }
+        _ if name.chars().any(char::is_control) => wrong("control characters are not allowed".into()),
+        _ => Ok(()),
+    }
+}
+
+/// The fields of a payload that say what it is about. A number is as good an id as its digits are.
+fn entity_of(payload: &RawValue) -> Result<Option<Entity>, ScheduleError> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct About {
+        #[serde(default)]
+        entity_id: Value,
+        #[serde(default)]
+        entity_type: Value,
+    }
+    if !payload.get().trim_start().starts_with('{') {
+        return Ok(None);
+    }
+    let invalid = |error: serde_json::Error| ScheduleError::Invalid(format!("payload: {error}"));
+    let about: About = serde_json::from_str(payload.get()).map_err(invalid)?;
+    let name = |field: &str, value: Value| {
+        let name = match value {
+            Value::Null => return Ok(None),
+            Value::String(name) => name,
+            Value::Number(number) => number.to_string(),
+            _ => return Err(ScheduleError::Invalid(format!("{field}: a text or a number is an id; this is neither"))),
+        };
+        check_name(field, &name).map(|()| Some(name))
+    };
+    let entity_type = name("payload.entityType", about.entity_type)?;
+    let id = name("payload.entityId", about.entity_id)?;
+    Ok(id.map(|id| Entity { id, entity_type }))
+}

@@ -1,0 +1,261 @@
+//! What workers do to an action: each verb is decided by the queue's rules, and written with what people see of it.
+
+use std::time::Duration;
+
+use oncegate_core::job::{self, Command, Decision, Delivery, End, Job, Refusal, Tries};
+use oncegate_core::{Time, WorkspaceName};
+use oncegate_store::{Change, Commit, Reading, StoreError};
+use serde_json::value::RawValue;
+use uuid::Uuid;
+
+use super::{Action, Actions, Ended, Status};
+
+/// How often a verb is decided anew when the action changes under it.
+const ROUNDS_MAX: usize = 100;
+
+/// An action that a worker has leased.
+#[derive(Clone, Debug)]
+pub struct Leased {
+    pub job: Job,
+    pub action: Action,
+}
+
+/// A verb was written.
+#[derive(Clone, Debug)]
+pub enum Applied {
+    /// It is in the queue, like this.
+    Kept(Box<Job>),
+    /// So it ended, under this id: the action's, or the tick's. A worker that says again how it ended hears the same.
+    Ended(Status, Uuid),
+    Refused(Refusal),
+    /// There is no such action in the queue.
+    Missing,
+}
+
+/// What a worker brings with a verb.
+#[derive(Clone, Debug)]
+pub struct Done {
+    pub command: Command,
+    pub result: Option<Box<RawValue>>,
+}
+
+impl From<Command> for Done {
+    fn from(command: Command) -> Self {
+        Done { command, result: None }
+    }
+}
+
+/// The key under which each try of one run reaches its receiver. A tick is known by its schedule and its due time.
+pub fn effect_key(id: Uuid, action: &Action) -> Uuid {
+    match &action.recurrence {
+        Some(recurrence) => tick_id(id, recurrence.tick_us),
+        None => id,
+    }
+}
+
+/// The same for the same tick; in the order of time, as all ids are.
+fn tick_id(schedule: Uuid, tick_us: i64) -> Uuid {
+    let mixed = uuid::Uuid::new_v5(&schedule, &tick_us.to_le_bytes());
+    let millis = u64::try_from(tick_us / 1000).unwrap_or(0);
+    let random: [u8; 10] = mixed.as_bytes()[6..].try_into().expect("ten of sixteen bytes");
+    uuid::Builder::from_unix_timestamp_millis(millis, &random).into_uuid()
+}
+
+impl Leased {
+    pub fn read(job: Job) -> Result<Leased, StoreError> {
+        Ok(Leased { action: Action::read(&job.payload, job.id)?, job })
+    }
+
+    pub fn effect_key(&self) -> Uuid {
+        effect_key(self.job.id, &self.action)
+    }
+}
+
+/// What a verb writes.
+struct Plan {
+    changes: Vec<Change>,
+    applied: Applied,
+}
+
+/// Decides a verb, and what people will see of it.
+fn plan(job: &Job, done: &Done, now: Time) -> Result<Plan, StoreError> {
+    let mut action = Action::read(&job.payload, job.id)?;
+    if let Command::Fail { failure, .. } = &done.command {
+        action.failed(job.tried, now, &failure.error, failure.reached);
+    }
+    let stands_until = job.stands_until();
+    let end = match job::decide(job, &done.command, now) {
+        Decision::Refuse(refusal) => return Ok(Plan { changes: vec![], applied: Applied::Refused(refusal) }),
+        Decision::Keep(next) => {
+            let next = Job { payload: action.bytes(), ..next };
+            let changes = vec![Change::Requeue { job: next.clone(), stands_until }];
+            return Ok(Plan { changes, applied: Applied::Kept(Box::new(next)) });
+        }
+        Decision::End(end) => end,
+    };
+    let ended = ended(job, &action, end, done, now);
+    let status = ended.status;
+    let next_tick = action.recurrence.as_ref().filter(|_| end != End::Cancelled).map(|recurrence| {
+        let tick = Time::from_micros(recurrence.tick_us);
+        (tick_id(job.id, recurrence.tick_us), recurrence.next(tick, now))
+    });
+    let Some((tick, next)) = next_tick else {
+        let changes = vec![Change::Dequeue(job.clone()), Action { ended: Some(ended), ..action }.end(job, job.id)];
+        return Ok(Plan { changes, applied: Applied::Ended(status, job.id) });
+    };
+    let ticked = Action {
+        ended: Some(ended.clone()),
+        tick_of: Some(job.id),
+        recurrence: None,
+        record_version: 0,
+        ..action.clone()
+    };
+    let mut changes = vec![ticked.end(job, tick)];
+    match next {
+        Some(due_at) => {
+            let recurrence = action.recurrence.map(|recurrence| recurrence.at_tick(due_at));
+            let again = Action { recurrence, tries: vec![], ..action };
+            changes.push(Change::Requeue { job: job.again(again.bytes(), due_at), stands_until });
+        }
+        // It has no next tick: the schedule itself is over.
+        None => {
+            changes.push(Change::Dequeue(job.clone()));
+            changes.push(Action { ended: Some(ended), ..action }.end(job, job.id));
+        }
+    }
+    Ok(Plan { changes, applied: Applied::Ended(status, tick) })
+}
+
+fn ended(job: &Job, action: &Action, end: End, done: &Done, now: Time) -> Ended {
+    let micros = |span: Duration| i64::try_from(span.as_micros()).unwrap_or(i64::MAX);
+    let error = match (&done.command, end) {
+        (Command::Fail { failure, .. }, _) => Some(failure.error.clone()),
+        (_, End::Completed | End::Cancelled) => None,
+        _ => job.error.clone(),
+    };
+    Ended {
+        status: match end {
+            End::Completed => Status::Completed,
+            End::Dead => Status::Dead,
+            End::Unknown => Status::Unknown,
+            End::Cancelled => Status::Cancelled,
+        },
+        at_us: now.micros(),
+        due_us: action.recurrence.as_ref().map_or(job.due_at.micros(), |recurrence| recurrence.tick_us),
+        attempt: job.tried.min(job.tries.max),
+        token: job.token.0,
+        result: done.result.clone(),
+        error,
+        tries_max: job.tries.max,
+        pause_us: micros(job.tries.pause),
+        pause_max_us: micros(job.tries.pause_max),
+        at_most_once: job.delivery == Delivery::AtMostOnce,
+    }
+}
+
+impl Ended {
+    pub(super) fn tries(&self) -> Tries {
+        let span = |micros: i64| Duration::from_micros(micros.unsigned_abs());
+        Tries { max: self.tries_max, pause: span(self.pause_us), pause_max: span(self.pause_max_us) }
+    }
+
+    pub(super) fn delivery(&self) -> Delivery {
+        if self.at_most_once { Delivery::AtMostOnce } else { Delivery::AtLeastOnce }
+    }
+}
+
+impl Action {
+    /// Its record, where none is or where somebody has had it tried again.
+    fn end(&self, job: &Job, id: Uuid) -> Change {
+        match self.record_version {
+            0 => Change::Create { record: self.record(&job.workspace, id, 1), names: vec![], lists: self.lists() },
+            version => Change::replace(self.record(&job.workspace, id, version + 1)),
+        }
+    }
+}
+
+impl Actions {
+    /// A worker's verb on what it holds, by its own clock. `Missing` if it no longer is as the worker has it.
+    pub async fn work(&self, job: &Job, done: impl Into<Done>, now: Time) -> Result<Applied, StoreError> {
+        let plan = plan(job, &done.into(), now)?;
+        if plan.changes.is_empty() {
+            return Ok(plan.applied);
+        }
+        match self.store.commit(Commit { ops: vec![], changes: plan.changes }).await {
+            Ok(committed) if committed.is_written() => Ok(plan.applied),
+            Ok(_) => Ok(Applied::Missing),
+            Err(StoreError::Unknown(why)) => match self.is_applied(&job.workspace, &plan.applied).await? {
+                true => Ok(plan.applied),
+                false => Err(StoreError::Unknown(why)),
+            },
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A verb on an action by its id, on the store's clock: a remote worker's, or a person's.
+    pub async fn apply(
+        &self,
+        workspace: &WorkspaceName,
+        id: Uuid,
+        done: impl Into<Done>,
+    ) -> Result<Applied, StoreError> {
+        let done = done.into();
+        for _ in 0..ROUNDS_MAX {
+            let Reading { mut value, now } = self.store.find_jobs(&[(workspace.clone(), id)]).await?;
+            let Some(job) = value.remove(0) else { return self.already(workspace, id, &done.command).await };
+            match self.work(&job, done.clone(), now).await? {
+                Applied::Missing => {}
+                // Of a schedule the last tick may be what is meant.
+                Applied::Refused(refusal) => return self.already_ticked(&job, &done.command, refusal).await,
+                applied => return Ok(applied),
+            }
+        }
+        Err(StoreError::Unavailable("others were faster, every time".into()))
+    }
+
+    async fn is_applied(&self, workspace: &WorkspaceName, applied: &Applied) -> Result<bool, StoreError> {
+        match applied {
+            Applied::Kept(job) => {
+                let found = self.store.find_jobs(&[(workspace.clone(), job.id)]).await?.value.remove(0);
+                Ok(found.as_ref() == Some(&**job))
+            }
+            Applied::Ended(status, id) => {
+                Ok(self.ended(workspace, *id).await?.is_some_and(|ended| ended.status == *status))
+            }
+            Applied::Refused(_) | Applied::Missing => Ok(false),
+        }
+    }
+
+    /// The answer to a worker's last word may have been lost: saying the same again is a success.
+    async fn already(&self, workspace: &WorkspaceName, id: Uuid, command: &Command) -> Result<Applied, StoreError> {
+        let Some(ended) = self.ended(workspace, id).await? else { return Ok(Applied::Missing) };
+        let says_the_same = match command {
+            Command::Complete { token } => ended.status == Status::Completed && token.0 == ended.token,
+            Command::Fail { token, .. } => {
+                matches!(ended.status, Status::Dead | Status::Unknown) && token.0 == ended.token
+            }
+            _ => false,
+        };
+        match says_the_same {
+            true => Ok(Applied::Ended(ended.status, id)),
+            false => Ok(Applied::Refused(Refusal::NotLeased)),
+        }
+    }
+
+    async fn already_ticked(&self, job: &Job, command: &Command, refusal: Refusal) -> Result<Applied, StoreError> {
+        let action = Action::read(&job.payload, job.id)?;
+        let Some(last) = action.recurrence.and_then(|recurrence| recurrence.last_us) else {
+            return Ok(Applied::Refused(refusal));
+        };
+        match self.already(&job.workspace, tick_id(job.id, last), command).await? {
+            Applied::Ended(status, tick) => Ok(Applied::Ended(status, tick)),
+            _ => Ok(Applied::Refused(refusal)),
+        }
+    }
+
+    pub(super) async fn ended(&self, workspace: &WorkspaceName, id: Uuid) -> Result<Option<Ended>, StoreError> {
+        let found = self.store.find(&[Action::place(workspace, id)]).await?.value.remove(0);
+        let action = found.map(|record| Action::read(&record.body, record.id)).transpose()?;
+        Ok(action.and_then(|action| action.ended))
+    }
+}
