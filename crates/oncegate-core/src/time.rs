@@ -23,6 +23,12 @@ impl Time {
         self.0
     }
 
+    /// Reads RFC 3339, with any offset.
+    pub fn parse(text: &str) -> Option<Time> {
+        let at: jiff::Timestamp = text.parse().ok()?;
+        Some(Time(at.as_microsecond()))
+    }
+
     /// How long ago `earlier` was; zero if it has yet to come.
     pub fn since(self, earlier: Time) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0).max(0).unsigned_abs())
@@ -58,6 +64,8 @@ mod tests {
         assert_eq!(Time::from_micros(1_700_000_000_123_456).to_string(), "2023-11-14T22:13:20.123Z");
         assert_eq!(Time::from_micros(0).to_string(), "1970-01-01T00:00:00.000Z");
         assert_eq!(Time::NEVER.to_string(), "never");
+        assert_eq!(Time::parse("2023-11-15T00:13:20.123456+02:00"), Some(Time::from_micros(1_700_000_000_123_456)));
+        assert_eq!(["", "today", "2023-11-15", "2023-11-15T00:13:20"].map(Time::parse), [None; 4]);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `oncegate`: the server and the command line.
 
+mod actions;
 mod api;
 mod auth;
 mod bench;

@@ -25,6 +25,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tower::ServiceExt;
 
+use crate::actions::Runner;
 use crate::api::{self, App, Bodies};
 use crate::auth::Keys;
 use crate::channels::Channels;
@@ -105,6 +106,7 @@ async fn start(
     let apart = guards.map(|guards| Arc::new(Ledger::start(guards, telemetry)));
     let ledger = apart.clone().unwrap_or_else(|| main.clone());
     let worker = Worker::new(store.clone(), main.waiters().clone(), config.messages.lease, config.messages.workers);
+    let actions = Runner::open(&config, store.clone(), main.clone()).map_err(Failure::new)?;
     let messages = Arc::new(Messages {
         config: config.messages.clone(),
         store_parts: config.privacy.store_parts,
@@ -124,6 +126,7 @@ async fn start(
         store,
         ledger,
         messages,
+        actions,
         metrics,
         rates,
         bodies: Bodies::default(),
@@ -207,11 +210,13 @@ async fn accept_until_stopped(listener: TcpListener, app: Arc<App>, mut signals:
     app.messages.main.stop_waiting();
     app.ledger.stop_waiting();
     app.messages.worker.stop();
+    app.actions.worker.stop();
     let deadline = tokio::time::Instant::now() + STOP_GRACE;
     if tokio::time::timeout_at(deadline, connections.graceful.shutdown()).await.is_err() {
         tracing::warn!(event = "server.connections_cut", after = ?STOP_GRACE);
     }
     app.messages.worker.finish_by(deadline).await;
+    app.actions.worker.finish_by(deadline).await;
 }
 
 struct Connections {

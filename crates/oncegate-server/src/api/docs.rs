@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use utoipa::OpenApi;
 
 use super::extract::Named;
-use super::{Nearby, claims, health, leads, messages};
+use super::{Nearby, actions, claims, health, leads, messages};
 use crate::problem::{Kind, Problem};
 
 #[derive(OpenApi)]
@@ -19,10 +19,12 @@ use crate::problem::{Kind, Problem};
     paths(
         claims::create, claims::batch::batch, claims::find, claims::list, claims::show, claims::forget, claims::renew,
         claims::settle, claims::fail, claims::release, claims::resolve,
+        actions::create, actions::list, actions::show, actions::cancel, actions::retry, actions::run_now,
+        actions::remote::lease, actions::remote::renew, actions::remote::complete, actions::remote::fail,
         messages::create, messages::list, messages::show, leads::create, leads::list, leads::show, leads::show_thread,
         health::healthz, health::readyz, health::metrics
     ),
-    tags((name = "messages"), (name = "leads"), (name = "claims"), (name = "health"))
+    tags((name = "messages"), (name = "leads"), (name = "actions"), (name = "claims"), (name = "health"))
 )]
 struct Api;
 

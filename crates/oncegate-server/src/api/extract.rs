@@ -169,6 +169,18 @@ fn depth_exceeds(json: &[u8], limit: usize) -> bool {
     false
 }
 
+/// So many seconds, or why not.
+pub fn seconds(
+    field: &str,
+    value: Option<f64>,
+    range: std::ops::RangeInclusive<Duration>,
+) -> Result<Option<Duration>, String> {
+    let Some(value) = value else { return Ok(None) };
+    let span = Duration::try_from_secs_f64(value).ok().filter(|span| range.contains(span));
+    let (min, max) = (range.start().as_secs_f64(), range.end().as_secs_f64());
+    span.map(Some).ok_or_else(|| format!("{field}: {min} to {max} seconds, not {value}"))
+}
+
 /// A query string; unknown parameters are refused by name where the type says so.
 pub struct Params<T>(pub T);
 

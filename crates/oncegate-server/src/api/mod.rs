@@ -1,5 +1,6 @@
 //! The HTTP API: one file per resource.
 
+mod actions;
 mod claims;
 mod docs;
 mod extract;
@@ -18,6 +19,7 @@ use axum::http::request::Parts;
 use axum::response::Response;
 use axum::routing::{get, post};
 use metrics_exporter_prometheus::PrometheusHandle;
+use oncegate::actions::GUARD as SLOTS;
 use oncegate::store::MainStore;
 use oncegate::{GuardName, Ledger};
 
@@ -25,6 +27,7 @@ pub use claims::{ClaimView, PageView, parse_cursor};
 pub use extract::{Bodies, parse as read_json};
 pub use page::Page;
 
+use crate::actions::Runner;
 use crate::auth::{Caller, Keys};
 use crate::config::Config;
 use crate::messages::{IDEMPOTENCY, Messages};
@@ -39,6 +42,7 @@ pub struct App {
     /// Over the store that claims are kept in.
     pub ledger: Arc<Ledger>,
     pub messages: Arc<Messages>,
+    pub actions: Arc<Runner>,
     pub metrics: PrometheusHandle,
     pub rates: Rates,
     pub bodies: Bodies,
@@ -47,14 +51,28 @@ pub struct App {
 }
 
 impl App {
-    /// Where the claims of a guard are: those of keys are beside their messages.
+    /// Where the claims of a guard are: those of keys are beside their messages, and those of slots beside their actions.
     pub fn ledger_of(&self, guard: Option<&GuardName>) -> &Ledger {
-        if guard == Some(&*IDEMPOTENCY) { &self.messages.main } else { &self.ledger }
+        if guard.is_some_and(is_kept_beside) { &self.messages.main } else { &self.ledger }
     }
+}
+
+/// Whether the claims of a guard are in the main store, whatever the guard store is: they are written with what they guard.
+pub fn is_kept_beside(guard: &GuardName) -> bool {
+    guard == &*IDEMPOTENCY || guard == &*SLOTS
 }
 
 pub fn router(app: Arc<App>) -> Router {
     Router::new()
+        .route("/api/actions", get(actions::list).post(actions::create))
+        .route("/api/actions/lease", post(actions::lease))
+        .route("/api/actions/{id}", get(actions::show))
+        .route("/api/actions/{id}/cancel", post(actions::cancel))
+        .route("/api/actions/{id}/complete", post(actions::complete))
+        .route("/api/actions/{id}/fail", post(actions::fail))
+        .route("/api/actions/{id}/renew", post(actions::renew))
+        .route("/api/actions/{id}/retry", post(actions::retry))
+        .route("/api/actions/{id}/run-now", post(actions::run_now))
         .route("/api/claims", get(claims::list).post(claims::create))
         .route("/api/claims/batch", post(claims::batch::batch))
         .route("/api/claims/find", post(claims::find))

@@ -3,6 +3,7 @@
 //! A figure alone says more about the machine than about us. So each round measures everything once, a
 //! ratio is taken within its round, and what is printed is the median over the rounds with its spread.
 
+mod actions;
 mod decisions;
 mod http;
 mod library;
@@ -48,6 +49,7 @@ enum Part {
     Sqlite,
     Postgres,
     Http,
+    Actions,
 }
 
 /// What every measurement is told.
@@ -125,6 +127,10 @@ async fn round(setting: &Setting, only: Option<Part>, bar: &ProgressBar) -> Resu
     if measures(Part::Http) {
         bar.set_message("HTTP");
         measured.extend(http::measure(setting).await?);
+    }
+    if measures(Part::Actions) {
+        bar.set_message("actions");
+        measured.extend(actions::measure(setting).await?);
     }
 
     Ok(measured)

@@ -11,7 +11,7 @@ use super::stats::{Latency, Rate};
 use super::{Measured, Setting, decisions};
 use crate::cli::Failure;
 
-const SCHEMA: &str = "oncegate_bench";
+pub const SCHEMA: &str = "oncegate_bench";
 const CALLERS: [(usize, &str); 3] = [
     (1, "library, PostgreSQL, 1 caller"),
     (32, "library, PostgreSQL, 32 callers"),
@@ -35,6 +35,21 @@ pub async fn measure(setting: &Setting) -> Result<Vec<Measured>, Failure> {
     }
     control.batch_execute(&format!("DROP SCHEMA {SCHEMA} CASCADE")).await.map_err(failed)?;
     Ok(measured)
+}
+
+/// A schema of its own, for as long as something is measured.
+pub struct Bench(Client);
+
+impl Bench {
+    pub async fn open(url: &str) -> Result<Bench, Failure> {
+        let control = connect(url).await?;
+        fresh_schema(&control).await.map_err(failed)?;
+        Ok(Bench(control))
+    }
+
+    pub async fn close(self) -> Result<(), Failure> {
+        self.0.batch_execute(&format!("DROP SCHEMA {SCHEMA} CASCADE")).await.map_err(failed)
+    }
 }
 
 async fn fresh_schema(control: &Client) -> Result<(), tokio_postgres::Error> {

@@ -1,31 +1,17 @@
 //! `http`: a POST to a provider's URL.
-//!
-//! Each send has a connection of its own. One that is kept alive may be closed by the provider just as the next request goes
-//! out, and then nobody can say whether that one arrived; a new one that cannot be made has surely sent nothing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::client::conn::http1;
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER, USER_AGENT};
-use hyper::{HeaderMap, Method, Request, StatusCode};
-use hyper_util::rt::TokioIo;
+use hyper::header::{HeaderValue, RETRY_AFTER};
 use ipnet::IpNet;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::Value;
-use tokio::time::{Instant, timeout_at};
-use url::{Position, Url};
+use url::Url;
 
 use super::{Outgoing, Receipt, Sent, busy, refused, unknown};
-use crate::outgoing;
-
-/// What is read of an answer.
-const ANSWER_BYTES_MAX: usize = 64 * 1024;
-/// What is kept of an answer that is an error.
-const ERROR_CHARS_MAX: usize = 300;
+use crate::outgoing::{NotPosted, Posted, post};
 
 pub struct Provider {
     url: Url,
@@ -48,49 +34,12 @@ impl Provider {
     }
 
     pub async fn send(&self, message: &Outgoing<'_>, within: Duration) -> Sent {
-        let deadline = Instant::now() + within;
-        let stream = match timeout_at(deadline, outgoing::connect(&self.url, &self.allow)).await {
-            Ok(Ok(stream)) => stream,
-            Ok(Err(error)) => return Err(refused(error.to_string())),
-            Err(_) => return Err(refused(format!("no connection within {within:?}"))),
-        };
-        let (mut sender, connection) = match http1::handshake(TokioIo::new(stream)).await {
-            Ok(ready) => ready,
-            Err(error) => return Err(refused(error.to_string())),
-        };
-        let connection = tokio::spawn(connection);
-        // From here on it may have arrived, whatever goes wrong.
-        let sent = match timeout_at(deadline, sender.send_request(self.request(message))).await {
-            Ok(Ok(response)) => {
-                let (head, body) = response.into_parts();
-                // An answer is an answer, also where its body breaks off or does not end.
-                let body = timeout_at(deadline, Limited::new(body, ANSWER_BYTES_MAX).collect()).await;
-                let body = body.ok().and_then(Result::ok).map(|body| body.to_bytes()).unwrap_or_default();
-                read(head.status, &head.headers, &body)
-            }
-            Ok(Err(error)) => Err(unknown(format!("the connection broke: {error}"))),
-            Err(_) => Err(unknown(format!("no answer within {within:?}"))),
-        };
-        connection.abort();
-        sent
-    }
-
-    fn request(&self, message: &Outgoing<'_>) -> Request<Full<Bytes>> {
-        let mut request = Request::new(Full::new(self.body(message).into()));
-        *request.method_mut() = Method::POST;
-        let path = self.url[Position::BeforePath..Position::AfterQuery].parse();
-        *request.uri_mut() = path.expect("a URL's path is a path");
-        let host = &self.url[Position::BeforeHost..Position::AfterPort];
-        let headers = request.headers_mut();
-        headers.insert(HOST, HeaderValue::from_str(host).expect("a URL's host is a header's value"));
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        headers.insert(USER_AGENT, HeaderValue::from_static(concat!("oncegate/", env!("CARGO_PKG_VERSION"))));
-        let key = HeaderValue::from_str(&message.id.to_string()).expect("an id is a header's value");
-        headers.insert("idempotency-key", key);
-        if let Some(authorization) = &self.authorization {
-            headers.insert(AUTHORIZATION, authorization.clone());
+        let more: Vec<_> = self.authorization.iter().map(|value| ("authorization", value.clone())).collect();
+        match post(&self.url, message.id, &more, self.body(message).into(), &self.allow, within).await {
+            Ok(posted) => read(&posted),
+            Err(NotPosted::Forbidden(error) | NotPosted::Unsent(error)) => Err(refused(error)),
+            Err(NotPosted::Broke(error)) => Err(unknown(error)),
         }
-        request
     }
 
     fn body(&self, message: &Outgoing<'_>) -> Vec<u8> {
@@ -121,21 +70,15 @@ impl Serialize for Named<'_> {
 }
 
 /// How an answer is read.
-fn read(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Sent {
-    let said = String::from_utf8_lossy(body);
-    let said: String = said.trim().chars().take(ERROR_CHARS_MAX).collect();
-    let error = match said.is_empty() {
-        true => format!("the provider answered {status}"),
-        false => format!("the provider answered {status}: {said}"),
-    };
-    let retry_after = headers.get(RETRY_AFTER);
-    let retry_in = retry_after.and_then(|value| Some(Duration::from_secs(value.to_str().ok()?.trim().parse().ok()?)));
-    match status.as_u16() {
-        200..=299 => Ok(Receipt { provider_message_id: provider_id(body) }),
+fn read(posted: &Posted) -> Sent {
+    let error = posted.said("provider");
+    let taken = || Ok(Receipt { provider_message_id: provider_id(&posted.body) });
+    match posted.status.as_u16() {
+        200..=299 => taken(),
         // To a key that is ours alone: it has it already.
-        409 => Ok(Receipt { provider_message_id: provider_id(body) }),
-        425 | 429 => Err(busy(error, retry_in)),
-        503 if retry_after.is_some() => Err(busy(error, retry_in)),
+        409 => taken(),
+        425 | 429 => Err(busy(error, posted.retry_in())),
+        503 if posted.headers.contains_key(RETRY_AFTER) => Err(busy(error, posted.retry_in())),
         408 | 500..=599 => Err(unknown(error)),
         400..=499 => Err(refused(error)),
         // A redirection is not followed, and may come after the deed.
@@ -153,6 +96,7 @@ fn provider_id(body: &[u8]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use hyper::{HeaderMap, StatusCode};
     use oncegate_core::job::{Failure, Reached};
 
     use super::*;
@@ -160,7 +104,11 @@ mod tests {
     fn status(code: u16, retry_after: Option<&'static str>) -> Sent {
         let mut headers = HeaderMap::new();
         headers.extend(retry_after.map(|value| (RETRY_AFTER, HeaderValue::from_static(value))));
-        read(StatusCode::from_u16(code).unwrap(), &headers, b"")
+        read(&Posted { status: StatusCode::from_u16(code).unwrap(), headers, body: Default::default() })
+    }
+
+    fn answered(status: StatusCode, body: &'static str) -> Sent {
+        read(&Posted { status, headers: HeaderMap::new(), body: body.into() })
     }
 
     #[test]
@@ -215,13 +163,13 @@ mod tests {
 
     #[test]
     fn an_error_can_be_kept_by_any_store() {
-        let failure = read(StatusCode::BAD_REQUEST, &HeaderMap::new(), b"bad\0number\x1b[2J").unwrap_err();
+        let failure = answered(StatusCode::BAD_REQUEST, "bad\0number\x1b[2J").unwrap_err();
         assert!(failure.error.contains("bad number") && !failure.error.contains(char::is_control), "{failure:?}");
     }
 
     #[test]
     fn the_providers_id_is_kept_if_there_is_one() {
-        let id = |body: &str| read(StatusCode::OK, &HeaderMap::new(), body.as_bytes()).unwrap().provider_message_id;
+        let id = |body: &'static str| answered(StatusCode::OK, body).unwrap().provider_message_id;
         assert_eq!(id(r#"{"id":"SM1"}"#).as_deref(), Some("SM1"));
         assert_eq!(id(r#"{"id":17}"#).as_deref(), Some("17"));
         assert_eq!(id("thanks"), None);

@@ -4,8 +4,8 @@
 //! from how far it came. Nothing here tries again: that is for the queue.
 
 mod http;
-mod log;
-mod smtp;
+pub mod lines;
+pub mod smtp;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use oncegate::store::{Clock, SystemClock};
 use oncegate_core::job::{Delivery, Failure, Reached};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -20,15 +21,20 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::config::{self, ChannelKind, Config};
+use lines::JsonLines;
 
 /// What goes out.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Outgoing<'a> {
     /// The same on every try: the key under which the provider may know it again.
     pub id: Uuid,
     pub channel: &'a str,
+    #[serde(rename = "recipientPhone")]
     pub phone: Option<&'a str>,
+    #[serde(rename = "recipientEmail")]
     pub email: Option<&'a str>,
+    #[serde(rename = "message")]
     pub text: &'a str,
     pub attachments: &'a [Attachment],
     pub metadata: Option<&'a RawValue>,
@@ -45,6 +51,22 @@ pub struct Attachment {
     pub content_type: Option<String>,
 }
 
+impl<'a> Outgoing<'a> {
+    fn mail(&self) -> smtp::Mail<'a> {
+        let attached: String = self.attachments.iter().map(|file| format!("\r\n{}", file.url)).collect();
+        let text = if attached.is_empty() { self.text.to_owned() } else { format!("{}\r\n{attached}", self.text) };
+        smtp::Mail { id: self.id, to: self.email, subject: None, text }
+    }
+}
+
+/// A line of `sends.jsonl`: the first run needs no account anywhere.
+#[derive(Serialize)]
+struct Line<'a> {
+    at: String,
+    #[serde(flatten)]
+    message: &'a Outgoing<'a>,
+}
+
 /// It was sent.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Receipt {
@@ -55,22 +77,22 @@ pub struct Receipt {
 pub type Sent = Result<Receipt, Failure>;
 
 /// Surely unsent, and the same again would not help.
-fn refused(error: impl Into<String>) -> Failure {
+pub fn refused(error: impl Into<String>) -> Failure {
     Failure { is_final: true, ..failure(error, Reached::No) }
 }
 
 /// Surely unsent; later it may be taken.
-fn busy(error: impl Into<String>, retry_in: Option<Duration>) -> Failure {
+pub fn busy(error: impl Into<String>, retry_in: Option<Duration>) -> Failure {
     Failure { retry_in, ..failure(error, Reached::No) }
 }
 
 /// It may have been sent.
-fn unknown(error: impl Into<String>) -> Failure {
+pub fn unknown(error: impl Into<String>) -> Failure {
     failure(error, Reached::Maybe)
 }
 
 /// A receiver's words may be in it: what no store keeps, and a terminal would obey, is left out.
-fn failure(error: impl Into<String>, reached: Reached) -> Failure {
+pub fn failure(error: impl Into<String>, reached: Reached) -> Failure {
     let error = error.into().replace(char::is_control, " ");
     Failure { error, reached, is_final: false, retry_in: None }
 }
@@ -82,7 +104,7 @@ pub struct Channel {
 }
 
 enum How {
-    Log(Arc<log::SendLog>),
+    Log(Arc<JsonLines>),
     Http(http::Provider),
     Smtp(smtp::MailServer),
 }
@@ -92,9 +114,11 @@ impl Channel {
     pub async fn send(&self, message: &Outgoing<'_>, within: Duration) -> Sent {
         let within = within.min(self.timeout);
         match &self.how {
-            How::Log(log) => log.send(message),
+            How::Log(log) => {
+                log.write(&Line { at: SystemClock.now().to_string(), message }).map(|()| Receipt::default())
+            }
             How::Http(provider) => provider.send(message, within).await,
-            How::Smtp(server) => server.send(message, within).await,
+            How::Smtp(server) => server.send(&message.mail(), within).await.map(|()| Receipt::default()),
         }
     }
 
@@ -117,7 +141,7 @@ pub struct Channels {
 
 impl Channels {
     pub fn open(config: &Config) -> Result<Channels, String> {
-        let log = Arc::new(log::SendLog::open(&config.data_dir)?);
+        let log = Arc::new(JsonLines::open(&config.data_dir, "sends.jsonl")?);
         let allow: Arc<[IpNet]> = config.outgoing.allow.clone().into();
         let mut by_name = BTreeMap::new();
         for (name, channel) in &config.messages.channels {
@@ -133,7 +157,7 @@ impl Channels {
     }
 }
 
-fn open(config: &config::Channel, log: &Arc<log::SendLog>, allow: &Arc<[IpNet]>) -> Result<Channel, String> {
+fn open(config: &config::Channel, log: &Arc<JsonLines>, allow: &Arc<[IpNet]>) -> Result<Channel, String> {
     let how = match &config.kind {
         ChannelKind::Log => How::Log(log.clone()),
         ChannelKind::Http { url, authorization_file, fields } => How::Http(http::Provider::new(
@@ -155,7 +179,7 @@ fn open(config: &config::Channel, log: &Arc<log::SendLog>, allow: &Arc<[IpNet]>)
     Ok(Channel { how, delivery, timeout: config.timeout })
 }
 
-fn secret(file: Option<&Path>) -> Result<Option<String>, String> {
+pub fn secret(file: Option<&Path>) -> Result<Option<String>, String> {
     let read = |file: &Path| {
         let text = std::fs::read_to_string(file);
         let text = text.map_err(|error| format!("{}: {error}", PathBuf::from(file).display()))?;

@@ -12,17 +12,27 @@ use lettre::message::header::ContentType;
 use lettre::message::{Mailbox, Message};
 use lettre::transport::smtp::authentication::{Credentials, DEFAULT_MECHANISMS};
 use lettre::transport::smtp::client::{AsyncSmtpConnection, TlsParameters};
-use lettre::transport::smtp::commands::{Data, Mail, Rcpt};
+use lettre::transport::smtp::commands::{self, Data, Rcpt};
 use lettre::transport::smtp::extension::ClientId;
 use oncegate_core::job::Failure;
 use tokio::time::{Instant, timeout_at};
 use url::Url;
+use uuid::Uuid;
 
-use super::{Outgoing, Receipt, Sent, busy, refused, unknown};
+use super::{busy, refused, unknown};
 use crate::outgoing;
 
 /// Of a subject that is taken from the text.
 const SUBJECT_CHARS_MAX: usize = 78;
+
+/// A mail.
+pub struct Mail<'a> {
+    pub id: Uuid,
+    pub to: Option<&'a str>,
+    /// Else the server's, else the first line.
+    pub subject: Option<&'a str>,
+    pub text: String,
+}
 
 pub struct MailServer {
     url: Url,
@@ -45,15 +55,15 @@ impl MailServer {
         Ok(MailServer { url, from, subject, credentials, allow })
     }
 
-    pub async fn send(&self, message: &Outgoing<'_>, within: Duration) -> Sent {
+    pub async fn send(&self, mail: &Mail<'_>, within: Duration) -> Result<(), Failure> {
         let deadline = Instant::now() + within;
-        let (envelope, mail) = self.compose(message)?;
+        let (envelope, mail) = self.compose(mail)?;
         let opened = timeout_at(deadline, self.open(&envelope, within)).await;
         let mut connection = opened.unwrap_or_else(|_| Err(refused(format!("not ready within {within:?}"))))?;
         // From here on it may have arrived.
         let answered = timeout_at(deadline, connection.message(&mail)).await;
         let sent = match answered {
-            Ok(Ok(_)) => Ok(Receipt::default()),
+            Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) if error.status().is_some() => Err(no(&error)),
             Ok(Err(error)) => Err(unknown(format!("no reply to the final dot: {error}"))),
             Err(_) => Err(unknown(format!("no reply to the final dot within {within:?}"))),
@@ -87,7 +97,7 @@ impl MailServer {
             }
             connection.auth(DEFAULT_MECHANISMS, credentials).await.map_err(no)?;
         }
-        connection.command(Mail::new(envelope.from().cloned(), vec![])).await.map_err(no)?;
+        connection.command(commands::Mail::new(envelope.from().cloned(), vec![])).await.map_err(no)?;
         for recipient in envelope.to() {
             connection.command(Rcpt::new(recipient.clone(), vec![])).await.map_err(no)?;
         }
@@ -95,24 +105,21 @@ impl MailServer {
         Ok(connection)
     }
 
-    fn compose(&self, message: &Outgoing<'_>) -> Result<(Envelope, Vec<u8>), Failure> {
-        let address = message.email.ok_or_else(|| refused("there is no email address to send to"))?;
+    fn compose(&self, mail: &Mail<'_>) -> Result<(Envelope, Vec<u8>), Failure> {
+        let address = mail.to.ok_or_else(|| refused("there is no email address to send to"))?;
         let to: Mailbox = address.parse().map_err(|_| refused("the email address is not one that SMTP can take"))?;
-        let first_line = message.text.trim().lines().next().unwrap_or_default();
-        let subject = match &self.subject {
-            Some(subject) => subject.clone(),
+        let first_line = mail.text.trim().lines().next().unwrap_or_default();
+        let subject = match mail.subject.or(self.subject.as_deref()) {
+            Some(subject) => subject.to_owned(),
             None => first_line.chars().take(SUBJECT_CHARS_MAX).collect(),
         };
-        let attached: String = message.attachments.iter().map(|file| format!("\r\n{}", file.url)).collect();
-        let text =
-            if attached.is_empty() { message.text.to_owned() } else { format!("{}\r\n{attached}", message.text) };
         let mail = Message::builder()
             .from(self.from.clone())
             .to(to)
             .subject(subject)
-            .message_id(Some(format!("<{}@{}>", message.id, self.from.email.domain())))
+            .message_id(Some(format!("<{}@{}>", mail.id, self.from.email.domain())))
             .header(ContentType::TEXT_PLAIN)
-            .body(text)
+            .body(mail.text.clone())
             .map_err(|error| refused(format!("no mail can be made of it: {error}")))?;
         Ok((mail.envelope().clone(), mail.formatted()))
     }

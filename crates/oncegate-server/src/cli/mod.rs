@@ -4,6 +4,7 @@
 //! Exit status: 0 done, 1 failed, 2 usage, 3 not found. An error says what happened, then `hint:` and
 //! what to do about it.
 
+mod actions;
 mod claims;
 mod config;
 mod doctor;
@@ -24,7 +25,6 @@ use oncegate::{GuardName, OnStoreError, OpenError, StoreUrl};
 use self::output::say;
 use crate::config::{Config, Flag, Loaded, SecretUrl};
 use crate::late::LateStore;
-use crate::messages::IDEMPOTENCY;
 
 #[derive(Parser)]
 #[command(name = "oncegate", version, about = "Make an effect happen once, though its request comes twice.")]
@@ -60,6 +60,9 @@ enum Command {
     /// See claims, forget and resolve them
     #[command(subcommand)]
     Claims(claims::Command),
+    /// See actions, cancel them, try them again, run them now
+    #[command(subcommand)]
+    Actions(actions::Command),
     /// List and show messages
     #[command(subcommand)]
     Messages(messages::Command),
@@ -165,6 +168,7 @@ fn dispatch(settings: Settings, command: Command) -> Result<(), Failure> {
         match command {
             Command::Serve { .. } => crate::serve::serve(loaded.config).await,
             Command::Claims(command) => claims::run(command, &loaded.config).await,
+            Command::Actions(command) => actions::run(command, &loaded.config).await,
             Command::Messages(command) => messages::run(command, &loaded.config).await,
             Command::Workspace(command) => keys::run_workspace(command, &loaded.config).await,
             Command::Key(command) => keys::run_key(command, &loaded.config).await,
@@ -229,7 +233,7 @@ pub async fn open_existing(config: &Config) -> Result<Arc<dyn MainStore>, Failur
 
 /// The store that claims of a guard are kept in, if it is there: those of keys are beside their messages.
 pub async fn open_existing_guards(config: &Config, guard: Option<&GuardName>) -> Result<Arc<dyn MainStore>, Failure> {
-    let apart = config.guard_store.as_ref().filter(|_| guard != Some(&*IDEMPOTENCY));
+    let apart = config.guard_store.as_ref().filter(|_| !guard.is_some_and(crate::api::is_kept_beside));
     open_existing_at(apart.unwrap_or(&config.store)).await
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use oncegate_core::{GuardName, Lost, OnFailure, OnStoreError, Policy};
 
+use super::action;
 use super::error::ConfigError;
 use super::layers::{Entry, Layers, Origin};
 use super::path::KeyPath;
@@ -38,6 +39,7 @@ pub fn build(layers: &Layers) -> Config {
         },
         outgoing: Outgoing { allow: outgoing.networks("allow"), timeout: outgoing.span("timeout") },
         messages: messages_table(layers).messages(),
+        actions: action::build(layers),
         privacy: Privacy {
             store_parts: privacy.flag("store_parts"),
             store_outcome_body: privacy.flag("store_outcome_body"),
@@ -52,6 +54,7 @@ pub fn check_relations(layers: &Layers, errors: &mut Vec<ConfigError>) {
     errors.extend(guard_tables(layers).filter_map(|(_, table)| table.lease_fits().err()));
     errors.extend(messages_table(layers).lease_fits().err());
     errors.extend(messages_table(layers).wait_fits().err());
+    errors.extend(action::check(layers));
     let lease = messages_table(layers).span("lease");
     for (_, table) in channel_tables(layers) {
         errors.extend(table.channel().and_then(|channel| table.timeout_fits(channel.timeout, lease)).err());
@@ -211,7 +214,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    fn count(&self, name: &str) -> usize {
+    pub fn count(&self, name: &str) -> usize {
         match self.entry(name).value {
             Value::Integer(count) | Value::Size(count) => usize::try_from(count).unwrap_or(usize::MAX),
             _ => unreachable!("{name} is a number by the table of settings"),
@@ -232,10 +235,17 @@ impl<'a> Table<'a> {
         }
     }
 
-    fn text(&self, name: &str) -> &'a str {
+    pub fn text(&self, name: &str) -> &'a str {
         match &self.entry(name).value {
             Value::Text(text) => text,
             _ => unreachable!("{name} is text by the table of settings"),
+        }
+    }
+
+    pub fn seconds(&self, name: &str) -> Duration {
+        match self.entry(name).value {
+            Value::Seconds(span) => span,
+            _ => unreachable!("{name} is a number of seconds by the table of settings"),
         }
     }
 

@@ -62,34 +62,33 @@ impl Table<'_> {
         Err(ConfigError::new(at, what, "write a shorter timeout, here or under [outgoing], or a longer lease"))
     }
 
-    fn refuse(&self, others: &[&str], own: &[&str], kind: &str) -> Result<(), ConfigError> {
+    pub fn refuse(&self, others: &[&str], own: &[&str], kind: &str) -> Result<(), ConfigError> {
         let strange = others.iter().filter(|name| !own.contains(name)).find_map(|name| self.written(name));
         match strange {
             Some((name, at)) => {
-                let what = format!("`{}.{name}` means nothing to a channel of kind {kind:?}", self.own);
-                Err(ConfigError::new(at, what, "take it out, or say another `kind`"))
+                let what = format!("`{}.{name}` means nothing to {kind:?}", self.own);
+                Err(ConfigError::new(at, what, "take it out, or say something else that it means something to"))
             }
             None => Ok(()),
         }
     }
 
     /// A setting that somebody wrote here, and where.
-    fn written<'n>(&self, name: &'n str) -> Option<(&'n str, String)> {
+    pub fn written<'n>(&self, name: &'n str) -> Option<(&'n str, String)> {
         self.layers.get(&self.own.child(name)).map(|entry| (name, entry.origin.to_string()))
     }
 
-    fn missing(&self, name: &str, example: &str) -> ConfigError {
-        let at = self.written("kind").map_or_else(|| self.own.to_string(), |(_, at)| at);
+    pub fn missing(&self, name: &str, example: &str) -> ConfigError {
+        let at = self.written("kind").or(self.written("handler")).map_or_else(|| self.own.to_string(), |(_, at)| at);
         ConfigError::new(at, format!("[{}] has no `{name}`", self.own), format!("write {name} = {example:?}"))
     }
 
-    fn url(&self, schemes: &[&str], example: &str) -> Result<Url, ConfigError> {
+    pub fn url(&self, schemes: &[&str], example: &str) -> Result<Url, ConfigError> {
         let text = self.maybe_text("url").ok_or_else(|| self.missing("url", example))?;
         let at = self.written("url").map_or_else(String::new, |(_, at)| at);
         let wrong = |what: &str, hint: String| ConfigError::new(&at, format!("{}.url {what}", self.own), hint);
         let url = Url::parse(text).ok().filter(|url| schemes.contains(&url.scheme()) && url.has_host());
-        let url =
-            url.ok_or_else(|| wrong("is no URL that this kind of channel can use", format!("write {example:?}")))?;
+        let url = url.ok_or_else(|| wrong("is no URL that this can use", format!("write {example:?}")))?;
         // What is in the file is shown, logged, and kept in backups.
         if url.password().is_some() || !url.username().is_empty() {
             let hint = "write `username` and `password_file` (smtp), or `authorization_file` (http)";
@@ -110,7 +109,7 @@ impl Table<'_> {
         }
     }
 
-    fn from(&self) -> Result<String, ConfigError> {
+    pub fn from(&self) -> Result<String, ConfigError> {
         let example = "Acme <hello@acme.test>";
         let from = self.maybe_text("from").ok_or_else(|| self.missing("from", example))?;
         match from.parse::<lettre::message::Mailbox>() {

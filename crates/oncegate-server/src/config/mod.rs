@@ -5,6 +5,7 @@
 //! place and what would be right. No secret is ever part of an error, of `Debug` or of
 //! what is shown.
 
+mod action;
 mod build;
 mod channel;
 mod env;
@@ -26,7 +27,7 @@ use std::path::{Path, PathBuf};
 
 pub use error::ConfigError;
 pub use secret_url::SecretUrl;
-pub use typed::{Channel, ChannelKind, Config, Log, LogFormat, LogLevel, Messages, Mode};
+pub use typed::{Actions, Channel, ChannelKind, Config, HandlerKind, Log, LogFormat, LogLevel, Messages, Mode};
 
 use layers::Layers;
 

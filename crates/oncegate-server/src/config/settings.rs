@@ -42,6 +42,11 @@ const WORKERS: Kind = Kind::Integer { min: 1, max: 100_000 };
 const MODE: Kind = Kind::Choice(&["enforce", "observe", "off"]);
 const FAILED: Kind = Kind::Choice(&["release", "hold"]);
 const CHANNEL: Kind = Kind::Choice(&["http", "smtp", "log"]);
+const WINDOW_SECONDS: Kind = Kind::Seconds { max: WINDOW_MAX };
+const ATTEMPTS: Kind = Kind::Integer { min: 1, max: 1000 };
+const FOLDING: Kind = Kind::Choice(&["replace", "keep_first", "debounce", "merge", "off"]);
+const HANDLER: Kind = Kind::Choice(&["webhook", "email", "log"]);
+const DELIVERY: Kind = Kind::Choice(&["at_least_once", "at_most_once"]);
 const LOG_FORMAT: Kind = Kind::Choice(&["json", "pretty"]);
 const LOG_LEVEL: Kind = Kind::Choice(&["error", "warn", "info", "debug", "trace"]);
 
@@ -69,7 +74,7 @@ pub static SETTINGS: &[Setting] = &[
         "data_dir",
         Kind::Text,
         "oncegate-data",
-        "the folder of the embedded store, where `store` does not say otherwise, and of `sends.jsonl`",
+        "the folder of the embedded store, where `store` does not say otherwise, and of `sends.jsonl` and `actions.jsonl`",
     ),
     setting("limits.body", BODY, "1MiB", "the largest request body"),
     setting("limits.connections", CONNECTIONS, "10000", "connections at once"),
@@ -110,6 +115,23 @@ pub static SETTINGS: &[Setting] = &[
     override_of("messages.channel.*.fields.message", Kind::Text, "http: what the provider calls it"),
     override_of("messages.channel.*.fields.attachments", Kind::Text, "http: what the provider calls it"),
     override_of("messages.channel.*.fields.metadata", Kind::Text, "http: what the provider calls it"),
+    setting("actions.window_seconds", WINDOW_SECONDS, "5", "how long duplicates fold into one action; 0 turns it off"),
+    setting("actions.mode", FOLDING, "replace", "what duplicates become"),
+    setting("actions.lease", LEASE, "30s", "how long a worker may be silent before it counts as dead"),
+    setting("actions.max_attempts", ATTEMPTS, "5", "how often an action is tried"),
+    setting("actions.workers", WORKERS, "16", "actions at once, of which one workspace has three quarters at most"),
+    override_of("actions.type.*.handler", HANDLER, "who runs actions of this type; remote workers, if it is left out"),
+    override_of("actions.type.*.url", Kind::Text, "webhook: where to (http, https); email: the server (smtp, smtps)"),
+    override_of("actions.type.*.allow_payload_url", Kind::Bool, "webhook: whether `payload.url` says where to"),
+    override_of("actions.type.*.secret_file", Kind::Text, "webhook: a file with the secrets (whsec_…), one a line"),
+    override_of("actions.type.*.timeout", TIMEOUT, "outgoing.timeout, for one type"),
+    override_of("actions.type.*.window_seconds", WINDOW_SECONDS, "the same, for one type"),
+    override_of("actions.type.*.mode", FOLDING, "the same, for one type"),
+    override_of("actions.type.*.max_attempts", ATTEMPTS, "the same, for one type"),
+    override_of("actions.type.*.delivery", DELIVERY, "whether a try that may have arrived is repeated"),
+    override_of("actions.type.*.from", Kind::Text, "email: the sender"),
+    override_of("actions.type.*.username", Kind::Text, "email: who signs in"),
+    override_of("actions.type.*.password_file", Kind::Text, "email: a file with the password"),
     setting("privacy.store_parts", Kind::Bool, "false", "whether the parts of a key are kept with its claim"),
     setting("privacy.store_outcome_body", Kind::Bool, "true", "whether the body of an outcome is kept"),
     setting("log.format", LOG_FORMAT, "json", "how log lines are written"),

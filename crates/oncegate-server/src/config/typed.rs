@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use oncegate::actions::Mode as Folding;
+use oncegate_core::job::Delivery;
 use oncegate_core::{GuardName, OnFailure, OnStoreError, Policy};
 use url::Url;
 
@@ -22,6 +24,7 @@ pub struct Config {
     pub claims: Claims,
     pub outgoing: Outgoing,
     pub messages: Messages,
+    pub actions: Actions,
     pub privacy: Privacy,
     pub log: Log,
 }
@@ -92,6 +95,49 @@ pub enum ChannelKind {
         url: Url,
         from: String,
         subject: Option<String>,
+        username: Option<String>,
+        password_file: Option<PathBuf>,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Actions {
+    pub lease: Duration,
+    pub workers: usize,
+    /// Of every type that has none of its own.
+    pub general: ActionType,
+    pub types: BTreeMap<String, ActionType>,
+}
+
+impl Actions {
+    pub fn of_type(&self, name: &str) -> &ActionType {
+        self.types.get(name).unwrap_or(&self.general)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ActionType {
+    /// None: remote workers run it.
+    pub handler: Option<HandlerKind>,
+    pub window: Duration,
+    pub mode: Folding,
+    pub max_attempts: i32,
+    pub delivery: Delivery,
+    pub timeout: Duration,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HandlerKind {
+    Log,
+    Webhook {
+        /// None: the payload says where to.
+        url: Option<Url>,
+        allow_payload_url: bool,
+        secret_file: Option<PathBuf>,
+    },
+    Email {
+        url: Url,
+        from: String,
         username: Option<String>,
         password_file: Option<PathBuf>,
     },

@@ -29,6 +29,10 @@ pub enum Kind {
     },
     /// A list of them.
     Networks,
+    /// So many, or a fraction; nothing and less is nothing.
+    Seconds {
+        max: Duration,
+    },
     StoreUrl,
     Text,
 }
@@ -40,6 +44,7 @@ pub enum Value {
     Duration(Duration),
     Integer(u64),
     Networks(Vec<IpNet>),
+    Seconds(Duration),
     Size(u64),
     /// Also a choice, by its name, and a store's URL.
     Text(String),
@@ -53,6 +58,10 @@ impl Kind {
         match (self, item) {
             (Kind::Bool, _) => item.as_bool().map(Value::Bool).ok_or_else(wrong_type),
             (Kind::Integer { .. }, _) => match item.as_integer() {
+                Some(number) => self.read_text(&number.to_string()),
+                None => Err(wrong_type()),
+            },
+            (Kind::Seconds { .. }, _) => match item.as_integer().map(|number| number as f64).or(item.as_float()) {
                 Some(number) => self.read_text(&number.to_string()),
                 None => Err(wrong_type()),
             },
@@ -93,6 +102,12 @@ impl Kind {
                 within(bytes, min, max, show_size)?;
                 Value::Size(bytes)
             }
+            Kind::Seconds { max } => {
+                let seconds: f64 = text.parse().map_err(|_| not_one())?;
+                let span = Duration::try_from_secs_f64(seconds.max(0.0)).map_err(|_| not_one())?;
+                within(span, Duration::ZERO, max, show_duration)?;
+                Value::Seconds(span)
+            }
             Kind::Networks => Value::Networks(networks(text).ok_or_else(not_one)?),
             Kind::StoreUrl => Value::Text(store_url(text)?),
             Kind::Text if text.is_empty() => return Err(Fault::new("is empty", "leave it out to get its default")),
@@ -110,6 +125,7 @@ impl Kind {
             Kind::Integer { .. } => "a whole number",
             Kind::Size { .. } => "a size",
             Kind::Networks => "a list of networks",
+            Kind::Seconds { .. } => "a number of seconds",
             Kind::StoreUrl => "a store's URL",
             Kind::Text => "text in quotes",
         }
@@ -124,6 +140,7 @@ impl Kind {
             Kind::Integer { min, max } => format!("write a whole number from {min} to {max}, without quotes"),
             Kind::Size { .. } => SIZE_HINT.into(),
             Kind::Networks => r#"write ["127.0.0.0/8", "10.1.2.3"]; in a variable 127.0.0.0/8,10.1.2.3"#.into(),
+            Kind::Seconds { .. } => "write a number, such as 5 or 0.5, without quotes; 0 turns it off".into(),
             Kind::StoreUrl => STORE_HINT.into(),
             Kind::Text => "put it in quotes".into(),
         }
@@ -183,6 +200,10 @@ impl Value {
             Value::Duration(span) => show_duration(*span).into(),
             Value::Integer(number) => i64::try_from(*number).unwrap_or(i64::MAX).into(),
             Value::Networks(networks) => networks.iter().map(IpNet::to_string).collect::<toml_edit::Value>(),
+            Value::Seconds(span) if span.subsec_nanos() == 0 => {
+                i64::try_from(span.as_secs()).unwrap_or(i64::MAX).into()
+            }
+            Value::Seconds(span) => span.as_secs_f64().into(),
             Value::Size(bytes) => show_size(*bytes).into(),
             Value::Text(text) => text.as_str().into(),
         }
@@ -195,6 +216,8 @@ impl Value {
             Value::Duration(span) => show_duration(*span).into(),
             Value::Integer(number) => (*number).into(),
             Value::Networks(networks) => networks.iter().map(IpNet::to_string).collect::<Vec<_>>().into(),
+            Value::Seconds(span) if span.subsec_nanos() == 0 => span.as_secs().into(),
+            Value::Seconds(span) => span.as_secs_f64().into(),
             Value::Size(bytes) => show_size(*bytes).into(),
             Value::Text(text) => text.as_str().into(),
         }

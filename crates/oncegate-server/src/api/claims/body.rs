@@ -185,7 +185,8 @@ pub fn guard(name: &str) -> Result<GuardName, BadClaim> {
 /// One that callers may make claims under: not those of the server itself.
 pub fn own_guard(name: &str) -> Result<GuardName, BadClaim> {
     let guard = guard(name)?;
-    match [&*crate::messages::GUARD, &*crate::messages::IDEMPOTENCY].contains(&&guard) {
+    let ours = [&*crate::messages::GUARD, &*crate::messages::IDEMPOTENCY, &*oncegate::actions::GUARD];
+    match ours.contains(&&guard) {
         true => Err(bad(format!("guard: {name:?} is the server's own; choose another name"))),
         false => Ok(guard),
     }
@@ -212,15 +213,7 @@ fn seconds(
     value: Option<f64>,
     range: std::ops::RangeInclusive<Duration>,
 ) -> Result<Option<Duration>, BadClaim> {
-    let Some(value) = value else { return Ok(None) };
-    let span = Duration::try_from_secs_f64(value).ok().filter(|span| range.contains(span));
-    match span {
-        Some(span) => Ok(Some(span)),
-        None => {
-            let (min, max) = (range.start().as_secs_f64(), range.end().as_secs_f64());
-            Err(bad(format!("{field}: {min} to {max} seconds, not {value}")))
-        }
-    }
+    extract::seconds(field, value, range).map_err(bad)
 }
 
 fn attributes(json: Box<RawValue>) -> Result<String, BadClaim> {

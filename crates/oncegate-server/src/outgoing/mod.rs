@@ -3,6 +3,8 @@
 //! A name is resolved once, every address that it has is checked, and the connection is made to one of those. Whoever
 //! writes a URL must not reach what only this machine, or this network, can reach, unless the config allows it.
 
+mod post;
+
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, LazyLock};
 
@@ -13,6 +15,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use url::{Host, Url};
+
+pub use post::{NotPosted, Posted, post};
 
 /// Not for the public: this machine, this network, nobody, everybody, and ways around that (addresses that stand for others).
 static REFUSED: LazyLock<Vec<IpNet>> = LazyLock::new(|| {
@@ -80,10 +84,15 @@ pub async fn addresses(url: &Url, default_port: u16, allow: &[IpNet]) -> Result<
             looked_up.map_err(|error| NoConnection::Name(host.clone(), error))?.collect()
         }
     };
-    if addresses.iter().any(|address| !is_allowed(address.ip(), allow)) {
-        return Err(NoConnection::Refused(host));
+    all_allowed(host, addresses, allow)
+}
+
+/// A name that has one address too many is not called at all: which one is taken is not ours to say.
+fn all_allowed(host: String, addresses: Vec<SocketAddr>, allow: &[IpNet]) -> Result<Vec<SocketAddr>, NoConnection> {
+    match addresses.iter().all(|address| is_allowed(address.ip(), allow)) {
+        true => Ok(addresses),
+        false => Err(NoConnection::Refused(host)),
     }
-    Ok(addresses)
 }
 
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -161,5 +170,17 @@ mod tests {
     async fn a_name_is_checked_by_what_it_resolves_to() {
         let url = "http://localhost:1/".parse().unwrap();
         assert!(matches!(addresses(&url, 80, &[]).await, Err(NoConnection::Refused(_))));
+    }
+
+    #[test]
+    fn a_name_with_a_public_and_a_private_address_is_refused() {
+        let addresses = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<SocketAddr>>();
+        let check = |texts: &[&str], allow: &[IpNet]| all_allowed("name".into(), addresses(texts), allow);
+        assert!(check(&["8.8.8.8:80", "[2606:4700::1111]:80"], &[]).is_ok());
+        for private in ["10.0.0.1:80", "127.0.0.1:80", "169.254.169.254:80", "[::1]:80", "[::ffff:10.0.0.1]:80"] {
+            assert!(check(&["8.8.8.8:80", private], &[]).is_err(), "{private}");
+            assert!(check(&[private, "8.8.8.8:80"], &[]).is_err(), "{private}");
+        }
+        assert!(check(&["8.8.8.8:80", "10.0.0.1:80"], &["10.0.0.0/8".parse().unwrap()]).is_ok());
     }
 }

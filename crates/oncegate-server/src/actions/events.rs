@@ -1,0 +1,53 @@
+//! What is logged and counted of actions: never a payload.
+
+use metrics::counter;
+use oncegate::WorkspaceName;
+use oncegate::actions::{GUARD, Status};
+use uuid::Uuid;
+
+use crate::observe::STOPPED;
+
+#[derive(Clone, Copy, Debug)]
+pub enum Event {
+    Scheduled,
+    /// Into which revision.
+    Deduplicated(i64),
+    Ended(Status),
+    /// A try; there will be another.
+    Failed,
+    /// Whoever ran it was too late to say what became of it.
+    LeaseLost,
+}
+
+impl Event {
+    pub const COUNTER: &str = "oncegate_action_events_total";
+
+    const fn name(self) -> &'static str {
+        match self {
+            Event::Scheduled => "action.scheduled",
+            Event::Deduplicated(_) => "action.deduplicated",
+            Event::Ended(Status::Completed) => "action.completed",
+            Event::Ended(Status::Dead) => "action.dead",
+            Event::Ended(Status::Cancelled) => "action.cancelled",
+            Event::Ended(_) => "action.unknown",
+            Event::Failed => "action.failed",
+            Event::LeaseLost => "action.lease_lost",
+        }
+    }
+
+    pub fn tell(self, workspace: &WorkspaceName, id: Uuid, action_type: &str) {
+        let event = self.name();
+        counter!(Event::COUNTER, "event" => event).increment(1);
+        let workspace = workspace.as_str();
+        match self {
+            Event::Deduplicated(revision) => {
+                counter!(STOPPED, "guard" => GUARD.as_str()).increment(1);
+                tracing::info!(event, workspace, actionId = %id, actionType = action_type, revision);
+            }
+            Event::Ended(Status::Dead | Status::Unknown) | Event::Failed | Event::LeaseLost => {
+                tracing::warn!(event, workspace, actionId = %id, actionType = action_type);
+            }
+            _ => tracing::info!(event, workspace, actionId = %id, actionType = action_type),
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Actions in the server: types tied to handlers, workers that run them, and remote workers that lease them.
+//!
+//! What an action is, and how duplicates fold, is the library's (`oncegate::actions`); here it is run.
+
+mod email;
+mod events;
+mod remote;
+mod run;
+mod view;
+mod webhook;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use oncegate::actions::{Action, Actions, Leased, Outcome, Schedule, ScheduleError, Scheduled};
+use oncegate::store::{Clock, MainStore, SystemClock};
+use oncegate::{Ledger, WorkspaceName};
+use oncegate_core::job::Failure;
+use serde::Serialize;
+use serde_json::value::RawValue;
+use uuid::Uuid;
+
+pub use events::Event;
+pub use remote::LeaseRequest;
+pub use view::ActionView;
+
+use crate::channels::lines::JsonLines;
+use crate::config::{self, Config, HandlerKind};
+use crate::worker::Worker;
+
+pub struct Runner {
+    pub config: config::Actions,
+    pub actions: Actions,
+    pub store: Arc<dyn MainStore>,
+    pub main: Arc<Ledger>,
+    pub worker: Arc<Worker>,
+    handlers: BTreeMap<String, Handler>,
+}
+
+/// Who runs actions of a type here.
+struct Handler {
+    how: How,
+    timeout: Duration,
+}
+
+enum How {
+    Log(Arc<JsonLines>),
+    Webhook(webhook::Webhook),
+    Email(email::Email),
+}
+
+/// What is to happen, under a key that is the same on every try.
+#[derive(Clone, Copy, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Effect<'a> {
+    pub id: Uuid,
+    pub effect_key: Uuid,
+    pub action_type: &'a str,
+    pub revision: i64,
+    pub attempt: i32,
+    pub payload: &'a RawValue,
+}
+
+impl<'a> Effect<'a> {
+    fn of(leased: &'a Leased) -> Effect<'a> {
+        let Leased { job, action } = leased;
+        Effect {
+            id: job.id,
+            effect_key: leased.effect_key(),
+            action_type: &action.action_type,
+            revision: action.revision,
+            attempt: job.tried,
+            payload: &action.payload,
+        }
+    }
+}
+
+/// A line of `actions.jsonl`.
+#[derive(Serialize)]
+struct Line<'a> {
+    at: String,
+    #[serde(flatten)]
+    effect: Effect<'a>,
+}
+
+impl Handler {
+    /// What the receiver said, if it is worth keeping.
+    async fn run(&self, effect: Effect<'_>) -> Result<Option<Box<RawValue>>, Failure> {
+        match &self.how {
+            How::Log(lines) => lines.write(&Line { at: SystemClock.now().to_string(), effect }).map(|()| None),
+            How::Webhook(webhook) => webhook.post(effect, self.timeout).await,
+            How::Email(email) => email.send(effect, self.timeout).await.map(|()| None),
+        }
+    }
+}
+
+impl Runner {
+    pub fn open(config: &Config, store: Arc<dyn MainStore>, main: Arc<Ledger>) -> Result<Arc<Runner>, String> {
+        let allow: Arc<[IpNet]> = config.outgoing.allow.clone().into();
+        let mut lines = None;
+        let mut handlers = BTreeMap::new();
+        for (name, of_type) in &config.actions.types {
+            let wrong = |error: String| format!("[actions.type.{name:?}]: {error}");
+            let how = match &of_type.handler {
+                None => continue,
+                Some(HandlerKind::Log) => {
+                    let opened = match &lines {
+                        Some(lines) => Arc::clone(lines),
+                        None => Arc::new(JsonLines::open(&config.data_dir, "actions.jsonl").map_err(wrong)?),
+                    };
+                    How::Log(lines.insert(opened).clone())
+                }
+                Some(HandlerKind::Webhook { url, allow_payload_url, secret_file }) => How::Webhook(
+                    webhook::Webhook::new(url.clone(), *allow_payload_url, secret_file.as_deref(), allow.clone())
+                        .map_err(wrong)?,
+                ),
+                Some(HandlerKind::Email { url, from, username, password_file }) => How::Email(
+                    email::Email::new(url, from, username.clone(), password_file.as_deref(), &allow).map_err(wrong)?,
+                ),
+            };
+            handlers.insert(name.clone(), Handler { how, timeout: of_type.timeout });
+        }
+        let config::Actions { lease, workers, .. } = config.actions;
+        let runner = Arc::new(Runner {
+            config: config.actions.clone(),
+            actions: Actions::over(store.clone(), main.clone()),
+            worker: Worker::new(store.clone(), main.waiters().clone(), lease, workers),
+            store,
+            main,
+            handlers,
+        });
+        let kinds: Vec<String> = runner.handlers.keys().map(|name| Action::job_kind(name)).collect();
+        if !kinds.is_empty() {
+            tokio::spawn(runner.worker.clone().keep_leasing(kinds, runner.clone()));
+        }
+        Ok(runner)
+    }
+
+    pub async fn schedule(&self, workspace: &WorkspaceName, schedule: Schedule) -> Result<Scheduled, ScheduleError> {
+        let action_type = schedule.action_type().to_owned();
+        let scheduled = self.actions.schedule(workspace, schedule).await?;
+        let event = match scheduled.outcome {
+            Outcome::Created => Event::Scheduled,
+            Outcome::Updated | Outcome::Dropped => Event::Deduplicated(scheduled.revision),
+        };
+        event.tell(workspace, scheduled.id, &action_type);
+        Ok(scheduled)
+    }
+}

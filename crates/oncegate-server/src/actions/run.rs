@@ -1,0 +1,85 @@
+//! One try of an action by a worker of this server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use oncegate::actions::{Applied, Done, Leased};
+use oncegate_core::job::{Command, Failure, Job};
+
+use super::{Effect, Event, Runner};
+use crate::crash;
+use crate::worker::{Handler, Held};
+
+/// Between two attempts to write down how it went.
+const WRITE_PAUSE: Duration = Duration::from_millis(100);
+/// A receiver that asks for more patience than this is asked again all the same.
+const RETRY_IN_MAX: Duration = Duration::from_secs(3600);
+
+#[async_trait]
+impl Handler for Runner {
+    async fn run(self: Arc<Self>, mut held: Held) {
+        crash::point("action.leased").await;
+        let token = held.job.token;
+        if held.job.fate().is_some() {
+            return self.write_down(&held, Command::GiveUp { token }).await;
+        }
+        // What is to happen at most once does not, before it is written that it begins.
+        if !held.job.begun {
+            match self.actions.work(&held.job, Command::Begin { token }, held.now()).await {
+                Ok(Applied::Kept(begun)) => held.job = *begun,
+                // It has not begun: the next worker may.
+                _ => return,
+            }
+            crash::point("action.begun").await;
+        }
+        let leased = match Leased::read(held.job.clone()) {
+            Ok(leased) => leased,
+            Err(error) => return tracing::error!(event = "action.unreadable", workspace = %held.job.workspace, %error),
+        };
+        let Some(handler) = self.handlers.get(&leased.action.action_type) else { return };
+        crash::point("action.running").await;
+        let ran = held.renewed(&*self.store, self.config.lease, handler.run(Effect::of(&leased))).await;
+        held.slot = None;
+        crash::point("action.ran").await;
+        let done = match ran {
+            Some(Ok(result)) => Done { command: Command::Complete { token }, result },
+            Some(Err(failure)) => {
+                let retry_in = failure.retry_in.map(|span| span.min(RETRY_IN_MAX));
+                Command::Fail { token, failure: Failure { retry_in, ..failure } }.into()
+            }
+            None => return Event::LeaseLost.tell(&held.job.workspace, held.job.id, &leased.action.action_type),
+        };
+        self.write_down(&held, done).await;
+        crash::point("action.finished").await;
+    }
+}
+
+impl Runner {
+    /// Writes down what became of it, for as long as the lease lasts.
+    async fn write_down(&self, held: &Held, done: impl Into<Done>) {
+        let (done, job) = (done.into(), &held.job);
+        loop {
+            match self.actions.work(job, done.clone(), held.now()).await {
+                Ok(applied) => return tell(job, &applied),
+                Err(error) if held.lease_left() > WRITE_PAUSE => {
+                    tracing::warn!(event = "action.not_written", workspace = %job.workspace, actionId = %job.id, %error);
+                    tokio::time::sleep(WRITE_PAUSE).await;
+                }
+                // Whoever leases it next says what became of it.
+                Err(_) => return tell(job, &Applied::Missing),
+            }
+        }
+    }
+}
+
+/// One line for what a worker's last word has become.
+pub fn tell(job: &Job, applied: &Applied) {
+    let action_type = job.kind.strip_prefix(oncegate::actions::JOBS).unwrap_or(&job.kind);
+    let (event, id) = match applied {
+        Applied::Kept(_) => (Event::Failed, job.id),
+        Applied::Ended(status, id) => (Event::Ended(*status), *id),
+        Applied::Refused(_) | Applied::Missing => (Event::LeaseLost, job.id),
+    };
+    event.tell(&job.workspace, id, action_type);
+}

@@ -1,0 +1,164 @@
+//! `/api/actions`: things to do later.
+
+mod body;
+pub mod remote;
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::IntoResponse;
+use oncegate::actions::{Filter, Found, Outcome, Refused, ScheduleError, Scheduled, Status};
+use oncegate::limits::{PAGE_DEFAULT, PAGE_MAX};
+use oncegate::store::Role;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
+
+use super::extract::{Json, Named, Params};
+use super::page::{self, Page, missing};
+use super::{Answered, App};
+use crate::actions::{ActionView, Event};
+use crate::auth::Caller;
+use crate::problem::{Kind, Problem};
+
+use body::ScheduleBody;
+pub use remote::{complete, fail, lease, renew};
+
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ScheduledView {
+    id: Uuid,
+    /// `created`; `updated`: the action that stands carries this payload now; `dropped`: it keeps the first one.
+    outcome: &'static str,
+    run_at: String,
+    revision: i64,
+}
+
+impl From<Scheduled> for ScheduledView {
+    fn from(scheduled: Scheduled) -> Self {
+        let Scheduled { id, outcome, run_at, revision } = scheduled;
+        ScheduledView { id, outcome: outcome.as_str(), run_at: run_at.to_string(), revision }
+    }
+}
+
+impl From<ScheduleError> for Problem {
+    fn from(error: ScheduleError) -> Self {
+        match error {
+            ScheduleError::Invalid(detail) => Kind::InvalidRequest.because(detail),
+            ScheduleError::TooLarge(_) => Kind::PayloadTooLarge.because(error.to_string()),
+            ScheduleError::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<Refused> for Problem {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Missing => missing("action"),
+            Refused::Status(..) => Kind::WrongStatus.because(refused.to_string()),
+            Refused::Store(error) => error.into(),
+        }
+    }
+}
+
+/// Schedule an action
+///
+/// The same type and `payload.entityId` (and `payload.entityType`) within the window is one action, which carries the newest payload.
+#[utoipa::path(post, path = "/api/actions", tag = "actions", request_body = ScheduleBody, responses(
+    (status = 201, description = "A new action.", body = ScheduledView),
+    (status = 200, description = "Folded into the action that stands.", body = ScheduledView)))]
+pub async fn create(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<ScheduleBody>) -> Answered {
+    let schedule = body.check(&app.config.actions)?;
+    let scheduled = app.actions.schedule(&caller.workspace, schedule).await?;
+    let status = if scheduled.outcome == Outcome::Created { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((status, axum::Json(ScheduledView::from(scheduled))).into_response())
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[into_params(parameter_in = Query, rename_all = "camelCase")]
+pub struct ListParams {
+    /// `pending`, `running`, `failed`, `completed`, `dead`, `unknown` or `cancelled`.
+    status: Option<String>,
+    #[serde(rename = "type")]
+    #[param(rename = "type")]
+    action_type: Option<String>,
+    entity_id: Option<String>,
+    /// Ticks of this schedule that have run.
+    schedule_id: Option<String>,
+    /// 1 to 500; 50 unless given.
+    limit: Option<usize>,
+    /// `nextCursor` of the page before.
+    cursor: Option<String>,
+}
+
+/// List actions, newest first
+#[utoipa::path(get, path = "/api/actions", tag = "actions", params(ListParams),
+    responses((status = 200, description = "A page: `items` and `nextCursor`.")))]
+pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): Params<ListParams>) -> Answered {
+    caller.require(Role::Operate)?;
+    let bad = |detail: String| Kind::InvalidRequest.because(detail);
+    let status = |name: String| {
+        let names = Status::ALL.map(Status::as_str).join(", ");
+        Status::parse(&name).ok_or_else(|| bad(format!("status: one of {names}, not {name:?}")))
+    };
+    let limit = params.limit.unwrap_or(PAGE_DEFAULT);
+    if !(1..=PAGE_MAX).contains(&limit) {
+        return Err(bad(format!("limit: 1 to {PAGE_MAX}, not {limit}")));
+    }
+    let cursor = |text: String| text.parse().map_err(|_| bad("cursor: not one that a page before has given".into()));
+    let filter = Filter {
+        status: params.status.map(status).transpose()?,
+        action_type: params.action_type,
+        entity_id: params.entity_id,
+        // What is no id is the id of nothing.
+        schedule: params.schedule_id.map(|id| id.parse().unwrap_or(Uuid::nil())),
+        limit,
+        before: params.cursor.map(cursor).transpose()?,
+    };
+    let listed = app.actions.actions.list(&caller.workspace, &filter).await?;
+    let items = listed.items.iter().map(ActionView::from).collect();
+    Ok(axum::Json(Page { items, next_cursor: listed.next }).into_response())
+}
+
+/// Show an action, with its revisions' times and its tries
+#[utoipa::path(get, path = "/api/actions/{id}", tag = "actions", params(("id" = String, Path)), responses(
+    (status = 200, description = "The action.", body = ActionView), (status = 404, description = "None.")))]
+pub async fn show(State(app): State<Arc<App>>, caller: Caller, Named(id): Named) -> Answered {
+    let found = app.actions.actions.find(&caller.workspace, page::id(&id, "action")?).await?;
+    answered(&found.ok_or_else(|| missing("action"))?)
+}
+
+/// Cancel an action that has not started, or a schedule
+#[utoipa::path(post, path = "/api/actions/{id}/cancel", tag = "actions", params(("id" = String, Path)), responses(
+    (status = 200, description = "The action, cancelled.", body = ActionView), (status = 404, description = "None."),
+    (status = 409, description = "`wrong-status`: it is running, or over.")))]
+pub async fn cancel(State(app): State<Arc<App>>, caller: Caller, Named(id): Named) -> Answered {
+    caller.require(Role::Operate)?;
+    let found = app.actions.actions.cancel(&caller.workspace, page::id(&id, "action")?).await?;
+    Event::Ended(Status::Cancelled).tell(&caller.workspace, found.id, &found.action.action_type);
+    answered(&found)
+}
+
+/// Try an action again that is dead, unknown or cancelled, from its first try on
+#[utoipa::path(post, path = "/api/actions/{id}/retry", tag = "actions", params(("id" = String, Path)), responses(
+    (status = 200, description = "The action, pending.", body = ActionView), (status = 404, description = "None."),
+    (status = 409, description = "`wrong-status`: it is under way, or has succeeded.")))]
+pub async fn retry(State(app): State<Arc<App>>, caller: Caller, Named(id): Named) -> Answered {
+    caller.require(Role::Operate)?;
+    answered(&app.actions.actions.retry(&caller.workspace, page::id(&id, "action")?).await?)
+}
+
+/// Run an action now that is to run later
+#[utoipa::path(post, path = "/api/actions/{id}/run-now", tag = "actions", params(("id" = String, Path)), responses(
+    (status = 200, description = "The action, due.", body = ActionView), (status = 404, description = "None."),
+    (status = 409, description = "`wrong-status`: it is running, or over.")))]
+pub async fn run_now(State(app): State<Arc<App>>, caller: Caller, Named(id): Named) -> Answered {
+    caller.require(Role::Operate)?;
+    answered(&app.actions.actions.run_now(&caller.workspace, page::id(&id, "action")?).await?)
+}
+
+fn answered(found: &Found) -> Answered {
+    Ok(axum::Json(ActionView::from(found)).into_response())
+}

@@ -1,0 +1,242 @@
+//! For workers elsewhere: wait for actions, and say what became of them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::response::IntoResponse;
+use oncegate::Token;
+use oncegate::actions::{Applied, Done, Leased};
+use oncegate::limits::{LEASE_MAX, SPAN_MIN, WAIT_MAX};
+use oncegate::store::Role;
+use oncegate_core::job::{Command, Failure, Reached, Refusal};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use tokio::sync::oneshot;
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use super::body::seconds;
+use crate::actions::{Event, LeaseRequest};
+use crate::api::extract::{Json, Named};
+use crate::api::page::{self, missing};
+use crate::api::{Answered, App};
+use crate::auth::Caller;
+use crate::problem::{Kind, Problem};
+
+const TYPES_MAX: usize = 100;
+const LEASED_MAX: usize = 100;
+const ERROR_CHARS_MAX: usize = 1000;
+/// The longest that a worker may put off the next try.
+const RETRY_IN_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "an object with `types`")]
+pub struct LeaseBody {
+    /// 1 to 100 of them.
+    types: Vec<String>,
+    /// 1 to 100; 1 unless given.
+    max: Option<usize>,
+    /// How long the worker may be silent before it counts as dead; `[actions] lease`, unless given.
+    lease_seconds: Option<f64>,
+    /// How long to wait for the first, up to 60; not at all, unless given.
+    wait_seconds: Option<f64>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LeasedView {
+    id: Uuid,
+    /// To be brought with every word about it.
+    token: i64,
+    action_type: String,
+    #[schema(value_type = Object)]
+    payload: Box<RawValue>,
+    revision: i64,
+    attempt: i32,
+    /// The same on every try: hand it to whoever you call.
+    effect_key: Uuid,
+    lease_until: String,
+}
+
+impl From<&Leased> for LeasedView {
+    fn from(leased: &Leased) -> Self {
+        let Leased { job, action } = leased;
+        LeasedView {
+            id: job.id,
+            token: job.token.0,
+            action_type: action.action_type.clone(),
+            payload: action.payload.clone(),
+            revision: action.revision,
+            attempt: job.tried,
+            effect_key: leased.effect_key(),
+            lease_until: job.lease_until.to_string(),
+        }
+    }
+}
+
+fn bad(message: impl Into<String>) -> Problem {
+    Kind::InvalidRequest.because(message.into())
+}
+
+/// Lease due actions, or wait for some
+#[utoipa::path(post, path = "/api/actions/lease", tag = "actions", request_body = LeaseBody, responses(
+    (status = 200, description = "What was leased; empty, if the wait is over.", body = Vec<LeasedView>)))]
+pub async fn lease(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<LeaseBody>) -> Answered {
+    caller.require(Role::Operate)?;
+    if !(1..=TYPES_MAX).contains(&body.types.len()) {
+        return Err(bad(format!("types: 1 to {TYPES_MAX} of them, not {}", body.types.len())));
+    }
+    let max = body.max.unwrap_or(1);
+    if !(1..=LEASED_MAX).contains(&max) {
+        return Err(bad(format!("max: 1 to {LEASED_MAX}, not {max}")));
+    }
+    let request = LeaseRequest {
+        workspace: caller.workspace,
+        types: body.types,
+        max,
+        lease: seconds("leaseSeconds", body.lease_seconds, SPAN_MIN..=LEASE_MAX)?.unwrap_or(app.config.actions.lease),
+        wait: seconds("waitSeconds", body.wait_seconds, Duration::ZERO..=WAIT_MAX)?.unwrap_or_default(),
+    };
+    let (mut answer, answered) = oneshot::channel();
+    let actions = app.actions.clone();
+    // On a task of its own: what was leased for a worker that has hung up goes back.
+    tokio::spawn(async move {
+        let leased = tokio::select! {
+            leased = actions.lease(&request) => leased,
+            () = answer.closed() => return,
+        };
+        if let Err(Ok(leased)) = answer.send(leased) {
+            actions.give_back(leased).await;
+        }
+    });
+    let leased = answered.await.map_err(|_| Kind::Internal.because("the request ended in a panic"))??;
+    Ok(axum::Json(leased.iter().map(LeasedView::from).collect::<Vec<_>>()).into_response())
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "an object with `token`")]
+pub struct RenewBody {
+    token: i64,
+    /// From now on; `[actions] lease`, unless given.
+    lease_seconds: Option<f64>,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "an object with `token`")]
+pub struct CompleteBody {
+    token: i64,
+    /// Kept with the action, for people.
+    #[schema(value_type = Option<Object>)]
+    result: Option<Box<RawValue>>,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "an object with `token`, `error` and `reached`")]
+pub struct FailBody {
+    token: i64,
+    error: String,
+    /// `no`: it surely did not happen; `maybe`.
+    reached: String,
+    retry_in_seconds: Option<f64>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WordView {
+    id: Uuid,
+    status: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lease_until: Option<String>,
+    /// When it is tried again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    run_at: Option<String>,
+}
+
+/// Say that a worker is still at it
+#[utoipa::path(post, path = "/api/actions/{id}/renew", tag = "actions", params(("id" = String, Path)),
+    request_body = RenewBody, responses(
+    (status = 200, description = "The lease is longer.", body = WordView), (status = 404, description = "None."),
+    (status = 409, description = "`fenced`: the lease is another's, or over.")))]
+pub async fn renew(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Named(id): Named,
+    Json(body): Json<RenewBody>,
+) -> Answered {
+    let lease = seconds("leaseSeconds", body.lease_seconds, SPAN_MIN..=LEASE_MAX)?;
+    let lease = lease.unwrap_or(app.config.actions.lease);
+    say(&app, caller, &id, Command::Renew { token: Token(body.token), lease }).await
+}
+
+/// Say that an action is done
+#[utoipa::path(post, path = "/api/actions/{id}/complete", tag = "actions", params(("id" = String, Path)),
+    request_body = CompleteBody, responses(
+    (status = 200, description = "Completed; also if it was so already, by this same lease.", body = WordView),
+    (status = 404, description = "None."), (status = 409, description = "`fenced`: the lease is another's, or over.")))]
+pub async fn complete(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Named(id): Named,
+    Json(body): Json<CompleteBody>,
+) -> Answered {
+    let command = Command::Complete { token: Token(body.token) };
+    say(&app, caller, &id, Done { command, result: body.result }).await
+}
+
+/// Say that a try has failed
+#[utoipa::path(post, path = "/api/actions/{id}/fail", tag = "actions", params(("id" = String, Path)),
+    request_body = FailBody, responses(
+    (status = 200, description = "It is tried again (`failed`), or over (`dead`, `unknown`).", body = WordView),
+    (status = 404, description = "None."), (status = 409, description = "`fenced`: the lease is another's, or over.")))]
+pub async fn fail(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Named(id): Named,
+    Json(body): Json<FailBody>,
+) -> Answered {
+    let reached = match body.reached.as_str() {
+        "no" => Reached::No,
+        "maybe" => Reached::Maybe,
+        other => return Err(bad(format!("reached: \"no\" or \"maybe\", not {other:?}"))),
+    };
+    let error: String = body.error.chars().take(ERROR_CHARS_MAX).collect::<String>().replace(char::is_control, " ");
+    let retry_in = seconds("retryInSeconds", body.retry_in_seconds, Duration::ZERO..=RETRY_IN_MAX)?;
+    let failure = Failure { error, reached, is_final: false, retry_in };
+    say(&app, caller, &id, Command::Fail { token: Token(body.token), failure }).await
+}
+
+/// A worker's word about what it has leased.
+async fn say(app: &App, caller: Caller, id: &str, done: impl Into<Done>) -> Answered {
+    caller.require(Role::Operate)?;
+    let (id, done) = (page::id(id, "action")?, done.into());
+    let is_renewal = matches!(done.command, Command::Renew { .. });
+    let applied = app.actions.actions.apply(&caller.workspace, id, done).await?;
+    let told = |event: Event| async move {
+        let found = app.actions.actions.find(&caller.workspace, id).await;
+        let action_type = found.ok().flatten().map_or(String::new(), |found| found.action.action_type);
+        event.tell(&caller.workspace, id, &action_type);
+    };
+    let view = match applied {
+        Applied::Kept(job) if is_renewal => {
+            let lease_until = Some(job.lease_until.to_string());
+            WordView { id, status: "running", lease_until, run_at: None }
+        }
+        Applied::Kept(job) => {
+            told(Event::Failed).await;
+            WordView { id, status: "failed", lease_until: None, run_at: Some(job.due_at.to_string()) }
+        }
+        Applied::Ended(status, _) => {
+            told(Event::Ended(status)).await;
+            WordView { id, status: status.as_str(), lease_until: None, run_at: None }
+        }
+        Applied::Refused(refusal) => return Err(refused(refusal)),
+        Applied::Missing => return Err(missing("action")),
+    };
+    Ok(axum::Json(view).into_response())
+}
+
+/// Whatever a worker says too late changes nothing.
+fn refused(refusal: Refusal) -> Problem {
+    Kind::Fenced.because(refusal.to_string())
+}

@@ -1,0 +1,93 @@
+//! `[actions]` and `[actions.type.NAME]`: what belongs to which handler.
+
+use oncegate::actions::Mode;
+use oncegate_core::job::Delivery;
+
+use super::build::Table;
+use super::error::ConfigError;
+use super::layers::Layers;
+use super::path::KeyPath;
+use super::typed::{ActionType, Actions, HandlerKind};
+
+/// What of a type's settings is for one handler alone.
+const OF_WEBHOOK: &[&str] = &["url", "allow_payload_url", "secret_file", "timeout"];
+const OF_EMAIL: &[&str] = &["url", "from", "username", "password_file", "timeout"];
+
+pub fn build(layers: &Layers) -> Actions {
+    let general = general(layers);
+    let read = |(name, table): (String, Table<'_>)| (name, table.action_type().expect("its table has been checked"));
+    Actions {
+        lease: general.span("lease"),
+        workers: general.count("workers"),
+        general: general.action_type().expect("it has no handler"),
+        types: types(layers).map(read).collect(),
+    }
+}
+
+pub fn check(layers: &Layers) -> Vec<ConfigError> {
+    types(layers).filter_map(|(_, table)| table.action_type().err()).collect()
+}
+
+fn general(layers: &Layers) -> Table<'_> {
+    let actions = KeyPath::of(&["actions"]);
+    Table { layers, own: actions.clone(), general: actions }
+}
+
+fn types(layers: &Layers) -> impl Iterator<Item = (String, Table<'_>)> {
+    let types = KeyPath::of(&["actions", "type"]);
+    let of_type = move |name: &str| {
+        (name.to_owned(), Table { layers, own: types.child(name), general: KeyPath::of(&["actions"]) })
+    };
+    layers.names_in(&KeyPath::of(&["actions", "type"])).into_iter().map(of_type)
+}
+
+impl Table<'_> {
+    fn action_type(&self) -> Result<ActionType, ConfigError> {
+        let outgoing = Table { general: KeyPath::of(&["outgoing"]), ..self.clone() };
+        Ok(ActionType {
+            handler: self.handler()?,
+            window: self.seconds("window_seconds"),
+            mode: Mode::parse(self.text("mode")).expect("one of its names"),
+            max_attempts: i32::try_from(self.count("max_attempts")).unwrap_or(i32::MAX),
+            delivery: match self.maybe_text("delivery") {
+                Some("at_most_once") => Delivery::AtMostOnce,
+                _ => Delivery::AtLeastOnce,
+            },
+            timeout: outgoing.span("timeout"),
+        })
+    }
+
+    fn handler(&self) -> Result<Option<HandlerKind>, ConfigError> {
+        Ok(Some(match self.maybe_text("handler") {
+            Some("webhook") => {
+                self.refuse(OF_EMAIL, OF_WEBHOOK, "webhook")?;
+                let allow_payload_url = self.maybe_flag("allow_payload_url").unwrap_or(false);
+                let may_be_missing = allow_payload_url && self.maybe_text("url").is_none();
+                let url = match may_be_missing {
+                    true => None,
+                    false => Some(self.url(&["http", "https"], "https://example.com/hooks")?),
+                };
+                HandlerKind::Webhook {
+                    url,
+                    allow_payload_url,
+                    secret_file: self.maybe_text("secret_file").map(Into::into),
+                }
+            }
+            Some("email") => {
+                self.refuse(OF_WEBHOOK, OF_EMAIL, "email")?;
+                HandlerKind::Email {
+                    url: self.url(&["smtp", "smtps"], "smtp://127.0.0.1:2525")?,
+                    from: self.from()?,
+                    username: self.maybe_text("username").map(str::to_owned),
+                    password_file: self.maybe_text("password_file").map(Into::into),
+                }
+            }
+            name => {
+                let own = name.unwrap_or("a remote worker");
+                self.refuse(OF_WEBHOOK, &[], own)?;
+                self.refuse(OF_EMAIL, &[], own)?;
+                return Ok(name.map(|_| HandlerKind::Log));
+            }
+        }))
+    }
+}

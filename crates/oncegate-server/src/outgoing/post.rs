@@ -1,0 +1,111 @@
+//! A POST, over a connection of its own.
+//!
+//! One that is kept alive may be closed by the receiver just as the next request goes out, and then nobody can say whether that one
+//! arrived; a new one that cannot be made has surely sent nothing.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::client::conn::http1;
+use hyper::header::{CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER, USER_AGENT};
+use hyper::{HeaderMap, Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use ipnet::IpNet;
+use tokio::time::{Instant, timeout_at};
+use url::{Position, Url};
+use uuid::Uuid;
+
+use super::{NoConnection, connect};
+
+/// What is read of an answer.
+const ANSWER_BYTES_MAX: usize = 64 * 1024;
+/// What is kept of an answer that is an error.
+const ERROR_CHARS_MAX: usize = 300;
+
+/// An answer.
+pub struct Posted {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+/// There is no answer.
+#[derive(Debug)]
+pub enum NotPosted {
+    /// It is not to be called.
+    Forbidden(String),
+    /// Nothing was sent.
+    Unsent(String),
+    /// It may have arrived.
+    Broke(String),
+}
+
+impl Posted {
+    /// When the receiver wants to be asked again, where it said so in seconds.
+    pub fn retry_in(&self) -> Option<Duration> {
+        let value = self.headers.get(RETRY_AFTER)?.to_str().ok()?;
+        Some(Duration::from_secs(value.trim().parse().ok()?))
+    }
+
+    /// Its status, and its words, or what they begin with.
+    pub fn said(&self, who: &str) -> String {
+        let said = String::from_utf8_lossy(&self.body);
+        let said: String = said.trim().chars().take(ERROR_CHARS_MAX).collect();
+        match said.is_empty() {
+            true => format!("the {who} answered {}", self.status),
+            false => format!("the {who} answered {}: {said}", self.status),
+        }
+    }
+}
+
+/// Posts JSON under a key that is the same on every try.
+pub async fn post(
+    url: &Url,
+    key: Uuid,
+    more: &[(&'static str, HeaderValue)],
+    body: Bytes,
+    allow: &[IpNet],
+    within: Duration,
+) -> Result<Posted, NotPosted> {
+    let deadline = Instant::now() + within;
+    let stream = match timeout_at(deadline, connect(url, allow)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error @ NoConnection::Refused(_))) => return Err(NotPosted::Forbidden(error.to_string())),
+        Ok(Err(error)) => return Err(NotPosted::Unsent(error.to_string())),
+        Err(_) => return Err(NotPosted::Unsent(format!("no connection within {within:?}"))),
+    };
+    let handshake = http1::handshake(TokioIo::new(stream)).await;
+    let (mut sender, connection) = handshake.map_err(|error| NotPosted::Unsent(error.to_string()))?;
+    let connection = tokio::spawn(connection);
+    // From here on it may have arrived, whatever goes wrong.
+    let posted = match timeout_at(deadline, sender.send_request(request(url, key, more, body))).await {
+        Ok(Ok(response)) => {
+            let (head, body) = response.into_parts();
+            // An answer is an answer, also where its body breaks off or does not end.
+            let body = timeout_at(deadline, Limited::new(body, ANSWER_BYTES_MAX).collect()).await;
+            let body = body.ok().and_then(Result::ok).map(|body| body.to_bytes()).unwrap_or_default();
+            Ok(Posted { status: head.status, headers: head.headers, body })
+        }
+        Ok(Err(error)) => Err(NotPosted::Broke(format!("the connection broke: {error}"))),
+        Err(_) => Err(NotPosted::Broke(format!("no answer within {within:?}"))),
+    };
+    connection.abort();
+    posted
+}
+
+fn request(url: &Url, key: Uuid, more: &[(&'static str, HeaderValue)], body: Bytes) -> Request<Full<Bytes>> {
+    let mut request = Request::new(Full::new(body));
+    *request.method_mut() = Method::POST;
+    let path = url[Position::BeforePath..Position::AfterQuery].parse();
+    *request.uri_mut() = path.expect("a URL's path is a path");
+    let host = &url[Position::BeforeHost..Position::AfterPort];
+    let headers = request.headers_mut();
+    headers.insert(HOST, HeaderValue::from_str(host).expect("a URL's host is a header's value"));
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(USER_AGENT, HeaderValue::from_static(concat!("oncegate/", env!("CARGO_PKG_VERSION"))));
+    let key = HeaderValue::from_str(&key.to_string()).expect("an id is a header's value");
+    headers.insert("idempotency-key", key);
+    headers.extend(more.iter().map(|(name, value)| (hyper::header::HeaderName::from_static(name), value.clone())));
+    request
+}
