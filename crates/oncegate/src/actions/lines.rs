@@ -84,6 +84,21 @@ impl Lines {
     }
 }
 
+/// Where a line is served. If whoever serves it is gone before its time, so is the line: those in it are told.
+struct Counter<'a> {
+    lines: &'a Lines,
+    slot: &'a ClaimKey,
+    is_closed: bool,
+}
+
+impl Drop for Counter<'_> {
+    fn drop(&mut self) {
+        if !self.is_closed {
+            self.lines.waiting().remove(self.slot);
+        }
+    }
+}
+
 impl Actions {
     /// Schedules an action, or revises the one that stands in its slot.
     pub async fn schedule(&self, workspace: &WorkspaceName, schedule: Schedule) -> Answered {
@@ -110,9 +125,11 @@ impl Actions {
 
     /// Serves a line until nobody is in it.
     async fn serve(self, slot: ClaimKey) {
+        let mut counter = Counter { lines: &self.lines, slot: &slot, is_closed: false };
         loop {
             let line = self.lines.next(&slot);
             if line.is_empty() {
+                counter.is_closed = true;
                 return;
             }
             let (schedules, answers): (Vec<Schedule>, Vec<_>) =
