@@ -3,4 +3,4 @@
 SELECT j.workspace, j.lane, j.id
 FROM unnest($1::text[], $2::text[]) AS k (workspace, lane)
 JOIN jobs AS j ON j.workspace = k.workspace AND j.lane = k.lane
-WHERE j.lane IS NOT NULL AND (j.state = 1 OR j.tried > 0)
+WHERE j.lane IS NOT NULL AND j.started

@@ -197,6 +197,7 @@ pub(crate) fn jobs<'a>(jobs: &[&'a job::Job]) -> Vec<Column<'a>> {
         column(jobs, |job| job.error.as_deref()),
         column(jobs, |job| job.begun),
         column(jobs, |job| job.lane.as_deref()),
+        column(jobs, |job| job.started),
     ]
 }
 
@@ -228,6 +229,7 @@ pub(crate) fn job(row: &Row) -> Result<job::Job, Fault> {
         payload: bytes::Bytes::copy_from_slice(row.get("payload")),
         lane: row.get("lane"),
         state,
+        started: row.get("started"),
         due_at,
         postponed_until: if is_postponed { wakes_at } else { Time::LONG_AGO },
         token: oncegate_core::Token(row.get("token")),

@@ -112,6 +112,7 @@ impl JobModel {
             payload: Bytes::new(),
             lane: None,
             state: State::Pending,
+            started: false,
             due_at: START,
             postponed_until: Time::LONG_AGO,
             token: Token(0),

@@ -7,3 +7,4 @@
 
 pub mod claims;
 pub mod jobs;
+pub mod slots;

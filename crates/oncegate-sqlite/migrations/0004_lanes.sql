@@ -2,6 +2,9 @@
 -- another's.
 
 ALTER TABLE jobs ADD COLUMN lane TEXT;
+-- A worker has leased it, and it has its lane until it ends.
+ALTER TABLE jobs ADD COLUMN started INTEGER NOT NULL DEFAULT 0;
+UPDATE jobs SET started = token > 0;
 
 DROP INDEX jobs_wake;
 CREATE INDEX jobs_wake ON jobs (kind, workspace, wakes_at, id);

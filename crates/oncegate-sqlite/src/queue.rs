@@ -24,7 +24,7 @@ const DUE: &str =
 const FIRST_OF_EACH: &str = include_str!("../sql/first_of_each.sql");
 /// One that has started, other than the one that asks.
 const IN_THE_WAY: &str = "SELECT 1 FROM jobs
-    WHERE workspace = ?1 AND lane = ?2 AND lane IS NOT NULL AND (state = 'running' OR tried > 0) AND id <> ?3";
+    WHERE workspace = ?1 AND lane = ?2 AND lane IS NOT NULL AND started AND id <> ?3";
 /// The first of those who wait for a lane.
 const WAKE_NEXT: &str = include_str!("../sql/wake_next.sql");
 
@@ -69,6 +69,7 @@ fn write_job(connection: &Connection, sql: &str, job: &Job) -> rusqlite::Result<
         ":error": job.error,
         ":payload": &job.payload[..],
         ":lane": job.lane,
+        ":started": job.started,
     })?;
     Ok(written == 1)
 }
@@ -184,6 +185,7 @@ fn job(row: &Row<'_>) -> rusqlite::Result<Job> {
         payload: Bytes::from(row.get::<_, Vec<u8>>("payload")?),
         lane: row.get("lane")?,
         state,
+        started: row.get("started")?,
         due_at,
         postponed_until: if is_postponed { wakes_at } else { Time::LONG_AGO },
         token: Token(row.get("token")?),

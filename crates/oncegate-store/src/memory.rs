@@ -91,7 +91,7 @@ impl Books {
     }
 
     fn lane_is_taken(&self, job: &Job) -> bool {
-        let is_in_the_way = |other: &Job| other.has_started() && other.lane == job.lane && other.id != job.id;
+        let is_in_the_way = |other: &Job| other.started && other.lane == job.lane && other.id != job.id;
         job.lane.is_some() && self.jobs.values().any(|other| other.workspace == job.workspace && is_in_the_way(other))
     }
 

@@ -23,7 +23,7 @@ pub fn decide(job: &Job, command: &Command, now: Time) -> Decision {
         }
         Command::GiveBack { token } => owned(job, *token, now).map(|job| {
             let tried = job.tried - i32::from(job.begun);
-            Next::Keep(Job { state: State::Pending, due_at: now, tried, begun: false, ..job.clone() })
+            Next::Keep(Job { state: State::Pending, tried, begun: false, ..job.clone() })
         }),
         Command::Postpone { until } => {
             waiting(job).map(|job| Next::Keep(Job { postponed_until: *until, ..job.clone() }))
@@ -57,6 +57,7 @@ fn leased(job: &Job, lease: Duration, now: Time) -> Result<Job, Refusal> {
     let is_lost = job.state == State::Running && job.begun;
     let leased = Job {
         state: State::Running,
+        started: true,
         token: Token(job.token.0 + 1),
         lease_until: now + lease,
         postponed_until: Time::LONG_AGO,

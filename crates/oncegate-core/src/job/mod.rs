@@ -82,6 +82,8 @@ pub struct Job {
     /// Jobs in one lane are not at work at the same time: the one that has started has the lane until it ends.
     pub lane: Option<String>,
     pub state: State,
+    /// A worker has leased it, and it has its lane until it ends: also while it waits for another try, or was given back.
+    pub started: bool,
     pub due_at: Time,
     /// It waits for its lane until then, though it is due. When the lane is free, it is woken before.
     pub postponed_until: Time,
@@ -120,12 +122,7 @@ impl Job {
     /// Nobody has ever leased it: it may still become something else. What was leased and given back may not, since somebody may have
     /// seen it start, and gone on from there.
     pub fn is_untouched(&self) -> bool {
-        self.state == State::Pending && self.token == Token(0)
-    }
-
-    /// A worker has it, or has tried it: it has its lane until it ends.
-    pub fn has_started(&self) -> bool {
-        self.state == State::Running || self.tried > 0
+        !self.started && self.token == Token(0)
     }
 
     /// The same job from the beginning, for the next time that it is due.
@@ -134,6 +131,7 @@ impl Job {
             payload,
             due_at,
             state: State::Pending,
+            started: false,
             postponed_until: Time::LONG_AGO,
             version: self.version + 1,
             tried: 0,

@@ -13,6 +13,7 @@ fn job(delivery: Delivery) -> Job {
         payload: Bytes::from_static(b"{}"),
         lane: None,
         state: State::Pending,
+        started: false,
         due_at: NOW,
         postponed_until: Time::LONG_AGO,
         token: Token(0),
@@ -176,7 +177,8 @@ fn what_was_not_begun_is_given_back_as_if_it_had_not_been_leased() {
     assert_eq!((untried.tried, untried.reached, untried.fate()), (0, Reached::No, None), "nobody had begun");
     let leased = begin(&job(Delivery::AtMostOnce), NOW);
     let back = kept(&leased, Command::GiveBack { token: Token(1) }, at(1));
-    assert_eq!((back.state, back.tried, back.due_at, back.token), (State::Pending, 0, at(1), Token(1)));
+    assert_eq!((back.state, back.tried, back.due_at, back.token), (State::Pending, 0, leased.due_at, Token(1)));
+    assert!(back.started, "it was seen to start, and keeps its lane");
     assert_eq!(refused(&back, Command::Complete { token: Token(1) }, at(2)), Refusal::NotLeased);
 }
 
@@ -263,4 +265,36 @@ proptest! {
             job = next;
         }
     }
+}
+
+#[test]
+fn what_nobody_has_leased_may_become_something_else() {
+    let revise = || Command::Revise { payload: "new".into(), due_at: at(9) };
+    let untouched = job(Delivery::AtLeastOnce);
+    let revised = kept(&untouched, revise(), NOW);
+    assert_eq!((&revised.payload[..], revised.due_at, revised.version), (&b"new"[..], at(9), untouched.version + 1));
+    let leased = lease(&untouched, NOW);
+    let given_back = kept(&leased, Command::GiveBack { token: leased.token }, at(1));
+    for started in [leased, given_back] {
+        assert_eq!(refused(&started, revise(), at(2)), Refusal::Started);
+    }
+}
+
+#[test]
+fn what_is_postponed_is_leased_when_its_time_has_come_or_it_was_woken() {
+    let waits = kept(&job(Delivery::AtLeastOnce), Command::Postpone { until: at(5) }, NOW);
+    assert_eq!(waits.wakes_at(), at(5));
+    assert_eq!(refused(&waits, Command::Lease { lease: LEASE }, at(4)), Refusal::NotDue { at: at(5) });
+    assert_eq!(lease(&waits, at(5)).postponed_until, Time::LONG_AGO);
+    let woken = kept(&waits, Command::Postpone { until: Time::LONG_AGO }, at(1));
+    assert_eq!(lease(&woken, at(1)).state, State::Running);
+}
+
+#[test]
+fn the_same_job_again_is_as_if_it_were_new_but_for_its_token() {
+    let leased = lease(&job(Delivery::AtLeastOnce), NOW);
+    let again = leased.again("next".into(), at(60));
+    assert_eq!((again.started, again.tried, again.reached, again.due_at), (false, 0, Reached::No, at(60)));
+    assert_eq!((again.token, again.version), (leased.token, leased.version + 1));
+    assert_eq!(lease(&again, at(60)).token, Token(leased.token.0 + 1));
 }

@@ -129,6 +129,7 @@ impl Messages {
             payload: Bytes::new(),
             lane: None,
             state,
+            started: has_slot,
             due_at: now,
             postponed_until: Time::LONG_AGO,
             token,

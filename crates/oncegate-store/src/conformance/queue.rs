@@ -23,6 +23,7 @@ pub(super) fn job(number: u128, due_at: Time) -> Job {
         payload: Bytes::from_static(b"{}"),
         lane: None,
         state: job::State::Pending,
+        started: false,
         due_at,
         postponed_until: Time::LONG_AGO,
         token: Token(0),

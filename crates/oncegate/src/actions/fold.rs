@@ -90,6 +90,7 @@ impl Standing {
             payload: self.action.bytes(),
             lane: entity.map(|entity| entity.lane(&self.action.action_type)),
             state: State::Pending,
+            started: false,
             due_at: self.due_at,
             postponed_until: Time::LONG_AGO,
             token: Token(0),

@@ -1,0 +1,43 @@
+//! The checker's verdict on schedule, lease and finish: sound as it is, and seen to break when a part of it is taken out.
+
+use std::time::Instant;
+
+use oncegate_sim::slots::{Bounds, Fault, LAST_IS_DELIVERED_LAST, ONE_AT_A_TIME, SlotModel};
+use stateright::{Checker, HasDiscoveries, Model};
+
+const BOUNDS: Bounds = Bounds { ticks: 3, mishaps: 1, schedules: 2 };
+
+fn model(fault: Option<Fault>) -> SlotModel {
+    SlotModel { schedulers: 2, workers: 2, fault, bounds: BOUNDS }
+}
+
+fn assert_breaks(fault: Fault, property: &'static str) {
+    let wanted = HasDiscoveries::AllOf([property].into());
+    let checker = model(Some(fault)).checker().finish_when(wanted).spawn_bfs().join();
+    let path = checker.assert_any_discovery(property);
+    println!("{fault:?}: not so: {property}: {:?}", path.into_actions());
+}
+
+#[test]
+fn no_update_is_lost_in_any_order_of_schedule_lease_and_finish() {
+    let began = Instant::now();
+    let checker = model(None).checker().threads(2).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
+    let (worlds, steps) = (checker.unique_state_count(), checker.state_count());
+    println!("{worlds} distinct worlds, {steps} steps, no violation; {:.1?}", began.elapsed());
+    checker.assert_properties();
+}
+
+#[test]
+fn an_update_written_to_an_action_that_has_started_is_lost() {
+    assert_breaks(Fault::Unconditional, LAST_IS_DELIVERED_LAST);
+}
+
+#[test]
+fn an_update_written_to_an_action_that_was_given_back_is_overtaken_by_an_older_one() {
+    assert_breaks(Fault::StartForgotten, LAST_IS_DELIVERED_LAST);
+}
+
+#[test]
+fn without_lanes_two_actions_of_one_entity_run_at_once() {
+    assert_breaks(Fault::NoLanes, ONE_AT_A_TIME);
+}
