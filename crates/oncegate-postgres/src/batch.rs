@@ -85,8 +85,9 @@ impl Batch {
         if self.decided.iter().zip(&landed).any(|(decided, landed)| decided.is_whole() && !landed) {
             return Review::Partly;
         }
-        match self.decided.iter().zip(&landed).find(|(_, landed)| **landed) {
-            Some((decided, _)) => Review::Stands(decided.evidence()),
+        let landed = self.decided.iter().zip(&landed).filter(|(_, landed)| **landed);
+        match landed.map(|(decided, _)| decided.evidence()).min_by_key(Evidence::rank) {
+            Some(evidence) => Review::Stands(evidence),
             None => Review::Nothing,
         }
     }

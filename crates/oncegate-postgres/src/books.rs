@@ -6,9 +6,11 @@ use oncegate_core::job::Job;
 use oncegate_store::{
     JobFilter, JobListing, KindFilter, Leased, Listed, Listing, MainStore, Place, Reading, Record, StoreError, Wanted,
 };
+use tokio::sync::Mutex;
 use uuid::Uuid;
 
 use crate::changes::job;
+use crate::desk::Desk;
 use crate::fault::Fault;
 use crate::finder::record;
 use crate::lease::{LEASE_ROUNDS_MAX, lease};
@@ -68,20 +70,27 @@ impl MainStore for PostgresStore {
     }
 
     async fn lease_jobs(&self, wanted: &Wanted) -> Result<Reading<Leased>, StoreError> {
-        // A transaction has its connection to itself.
-        let desk = self.leasing.lock().await;
-        let link = desk.link().await?;
-        for _ in 0..LEASE_ROUNDS_MAX {
-            let leased = lease(&link, wanted).await;
-            if leased.is_err() && link.is_usable() {
-                link.within(link.client.batch_execute("ROLLBACK")).await?;
-            }
-            match leased {
-                // Another replica has taken a lane at the same moment.
-                Err(Fault::Conflict(_)) => {}
-                leased => return Ok(leased?),
-            }
-        }
-        Err(StoreError::Unavailable("other replicas were faster, every time".into()))
+        // On a task of its own: whoever asked may go away, and a transaction that is left open would keep its locks.
+        let (leasing, wanted) = (self.leasing.clone(), wanted.clone());
+        let leased = tokio::spawn(async move { lease_by_turns(&leasing, &wanted).await });
+        leased.await.unwrap_or_else(|_| Err(StoreError::Unavailable("leasing was stopped".into())))
     }
+}
+
+/// A transaction has its connection to itself.
+async fn lease_by_turns(leasing: &Mutex<Desk>, wanted: &Wanted) -> Result<Reading<Leased>, StoreError> {
+    let desk = leasing.lock().await;
+    let link = desk.link().await?;
+    for _ in 0..LEASE_ROUNDS_MAX {
+        let leased = lease(&link, wanted).await;
+        if leased.is_err() && link.is_usable() {
+            link.within(link.client.batch_execute("ROLLBACK")).await?;
+        }
+        match leased {
+            // Another replica has taken a lane at the same moment.
+            Err(Fault::Conflict(_)) => {}
+            leased => return Ok(leased?),
+        }
+    }
+    Err(StoreError::Unavailable("other replicas were faster, every time".into()))
 }

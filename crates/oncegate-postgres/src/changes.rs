@@ -139,7 +139,7 @@ fn columns_of<'a>(changes: &[&'a Change], now: Option<i64>) -> Vec<(&'static str
     ];
     step(DEQUEUE_JOBS, !dequeued.is_empty(), dequeue);
     // After that: a statement sees what those before it have done.
-    let left: Vec<&'a job::Job> = dequeued.into_iter().filter(|job| job.lane.is_some()).collect();
+    let left: Vec<&'a job::Job> = changes.iter().filter_map(|change| change.leaves_lane()).collect();
     let lanes: Vec<Column<'a>> =
         vec![column(&left, |job| job.workspace.as_str()), column(&left, |job| job.lane.as_deref())];
     step(WAKE_NEXT, !left.is_empty(), lanes);

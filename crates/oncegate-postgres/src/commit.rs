@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use oncegate_core::job::Job;
 use oncegate_store::Record;
 use tokio::time::{Instant, sleep};
 
@@ -18,6 +19,7 @@ use crate::write::Seal;
 
 const COMMIT_OUTCOME: &str = include_str!("../sql/commit_outcome.sql");
 const COMMIT_OUTCOME_OF_RECORD: &str = include_str!("../sql/commit_outcome_of_record.sql");
+const COMMIT_OUTCOME_OF_JOB: &str = include_str!("../sql/commit_outcome_of_job.sql");
 const CONFIRM_COMMIT: &str = include_str!("../sql/confirm_commit.sql");
 const END_BACKEND: &str = include_str!("../sql/end_backend.sql");
 
@@ -39,8 +41,22 @@ pub(crate) enum Outcome {
 pub(crate) enum Evidence<'a> {
     Claim(&'a Write),
     Record(&'a Record),
-    /// It only took something away, or put something into the queue that may have left it since.
+    /// It may have left the queue since: then it is not known.
+    Job(&'a Job),
+    /// It only took something away.
     None,
+}
+
+impl Evidence<'_> {
+    /// The smaller, the surer.
+    pub fn rank(&self) -> u8 {
+        match self {
+            Evidence::Claim(_) => 0,
+            Evidence::Record(_) => 1,
+            Evidence::Job(_) => 2,
+            Evidence::None => 3,
+        }
+    }
 }
 
 /// Commits, and finds out whether it did. The link may be of no more use afterwards.
@@ -114,6 +130,10 @@ async fn ask(link: &Link, seal: &Seal, evidence: Evidence<'_>) -> Result<(Option
             let workspace = record.workspace.as_str();
             let params: Params<'_> = &[&seal.transaction, &workspace, &record.kind, &record.id, &record.version];
             link.query(COMMIT_OUTCOME_OF_RECORD, params).await?
+        }
+        Evidence::Job(job) => {
+            let params: Params<'_> = &[&seal.transaction, &job.workspace.as_str(), &job.id, &job.version];
+            link.query(COMMIT_OUTCOME_OF_JOB, params).await?
         }
         Evidence::None => link.query("SELECT pg_xact_status($1::text::xid8), true", &[&seal.transaction]).await?,
     };

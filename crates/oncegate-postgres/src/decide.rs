@@ -158,11 +158,19 @@ impl Decided {
 
     /// Something that is there once it is committed.
     pub fn evidence(&self) -> Evidence<'_> {
-        let record = self.changes().iter().find_map(|change| match change {
-            Change::Create { record, .. } | Change::Replace { record, .. } => Some(record),
-            Change::Enqueue(_) | Change::Requeue { .. } | Change::Dequeue(_) => None,
+        let of_change = self.changes().iter().map(|change| match change {
+            Change::Create { record, .. } | Change::Replace { record, .. } => Evidence::Record(record),
+            Change::Enqueue(job) | Change::Requeue { job, .. } => Evidence::Job(job),
+            Change::Dequeue(_) => Evidence::None,
         });
-        self.writes.first().map(Evidence::Claim).or(record.map(Evidence::Record)).unwrap_or(Evidence::None)
+        // The surest first: a job may be gone by the time that somebody looks.
+        self.writes
+            .first()
+            .map(Evidence::Claim)
+            .into_iter()
+            .chain(of_change)
+            .min_by_key(Evidence::rank)
+            .unwrap_or(Evidence::None)
     }
 
     pub fn decided_at(&self) -> Time {

@@ -15,7 +15,7 @@ use crate::link::Link;
 const DUE_JOBS: &str = include_str!("../sql/due_jobs.sql");
 const FIRST_OF_EACH: &str = include_str!("../sql/first_of_each.sql");
 const KEEP_LANES: &str = include_str!("../sql/keep_lanes.sql");
-const LANES_TAKEN: &str = include_str!("../sql/lanes_taken.sql");
+const LANE_TURNS: &str = include_str!("../sql/lane_turns.sql");
 
 /// How often it is tried again when another replica takes a lane at the same moment.
 pub(crate) const LEASE_ROUNDS_MAX: usize = 10;
@@ -24,7 +24,7 @@ pub(crate) const LEASE_ROUNDS_MAX: usize = 10;
 /// has lost its worker.
 pub(crate) async fn lease(link: &Link, wanted: &Wanted) -> Result<Reading<Leased>, Fault> {
     // Nothing to lease is the usual answer, and takes no transaction.
-    let first = First::look(link, &wanted.kinds).await?;
+    let first = First::look(link, wanted).await?;
     let due: Vec<&(String, Due)> = first.of_each.iter().filter(|(_, due)| due.since <= first.now).collect();
     let shares = wanted.shares(due.iter().map(|(_, due)| due.clone()).collect());
     let of_kinds = |share: &Share| {
@@ -33,7 +33,7 @@ pub(crate) async fn lease(link: &Link, wanted: &Wanted) -> Result<Reading<Leased
     };
     let places: Vec<(String, Share)> = shares.iter().flat_map(of_kinds).collect();
     if places.is_empty() {
-        return Ok(Reading { value: Leased { jobs: vec![], next_at: first.next_at() }, now: first.now });
+        return Ok(Reading { value: Leased { jobs: vec![], postponed: 0, next_at: first.next_at() }, now: first.now });
     }
     link.within(link.client.batch_execute("BEGIN")).await?;
     let rows = due_jobs(link, &places).await?;
@@ -51,10 +51,10 @@ pub(crate) async fn lease(link: &Link, wanted: &Wanted) -> Result<Reading<Leased
     }
     let jobs = decide_all(link, jobs, wanted, now).await?;
     requeue(link, &jobs.iter().collect::<Vec<_>>()).await?;
-    let next_at = First::look(link, &wanted.kinds).await?.next_at();
+    let next_at = First::look(link, wanted).await?.next_at();
     link.within(link.client.batch_execute("COMMIT")).await?;
-    let jobs = jobs.into_iter().filter(|job| job.state == State::Running).collect();
-    Ok(Reading { value: Leased { jobs, next_at }, now })
+    let (jobs, postponed): (Vec<Job>, Vec<Job>) = jobs.into_iter().partition(|job| job.state == State::Running);
+    Ok(Reading { value: Leased { jobs, postponed: postponed.len(), next_at }, now })
 }
 
 /// The first job of each kind in each workspace.
@@ -64,14 +64,14 @@ struct First {
 }
 
 impl First {
-    async fn look(link: &Link, kinds: &[String]) -> Result<First, Fault> {
-        let rows = link.query(FIRST_OF_EACH, &[&link.server.injected_time(), &kinds]).await?;
+    async fn look(link: &Link, wanted: &Wanted) -> Result<First, Fault> {
+        let rows = link.query(FIRST_OF_EACH, &[&link.server.injected_time(), &wanted.kinds()]).await?;
         let now = rows.first().ok_or_else(|| Fault::Unable("the server did not say the time".into()))?.get(0);
         let mut of_each = vec![];
         for row in &rows {
             if let Some(kind) = row.get(1) {
                 let due = Due { workspace: workspace(row.get(2))?, since: Time::from_micros(row.get(3)) };
-                of_each.push((kind, due));
+                of_each.extend(Some((kind, due)).filter(|(_, due)| wanted.is_from(&due.workspace)));
             }
         }
         Ok(First { of_each, now: Time::from_micros(now) })
@@ -95,34 +95,37 @@ fn lane(job: &Job) -> Option<Lane<'_>> {
     job.lane.as_deref().map(|lane| (job.workspace.as_str(), lane))
 }
 
-/// What becomes of jobs that are due: leased, or postponed where their lanes are taken. Left as it is where whoever has the lane is just
-/// leaving it.
+/// What becomes of jobs that are due: leased, if it is their turn, or postponed where their lanes are taken. Left as it is where whoever has the
+/// lane is just leaving it, or another replica is about to lease the one whose turn it is.
 async fn decide_all(link: &Link, due: Vec<Job>, wanted: &Wanted, now: Time) -> Result<Vec<Job>, Fault> {
     let (workspaces, lanes): (Vec<&str>, Vec<&str>) = due.iter().filter_map(lane).unzip();
     let rows = match lanes.is_empty() {
         true => vec![],
-        false => link.query(LANES_TAKEN, &[&workspaces, &lanes]).await?,
+        false => link.query(LANE_TURNS, &[&workspaces, &lanes]).await?,
     };
-    let mut taken: HashMap<Lane<'_>, Uuid> = rows.iter().map(|row| ((row.get(0), row.get(1)), row.get(2))).collect();
-    let mut next = vec![];
-    let mut waiting = vec![];
-    for job in &due {
-        let owner = lane(job).map(|lane| *taken.entry(lane).or_insert(job.id));
-        match owner.is_none_or(|owner| owner == job.id) {
-            true => next.extend(decided(job, &Command::Lease { lease: wanted.lease }, now)),
-            false => waiting.push(job),
-        }
+    let turns: HashMap<Lane<'_>, Option<Uuid>> =
+        rows.iter().map(|row| ((row.get(0), row.get(1)), row.get(2))).collect();
+    let turn_of = |job: &Job| lane(job).and_then(|lane| turns.get(&lane).copied().flatten());
+    let has_turn = |job: &Job| lane(job).is_none() || turn_of(job) == Some(job.id);
+    let mut next: Vec<Job> = vec![];
+    for job in due.iter().filter(|job| has_turn(job)) {
+        next.extend(decided(job, &Command::Lease { lease: wanted.lease }, now));
     }
+    let mut taken: HashSet<Uuid> = next.iter().map(|job| job.id).collect();
+    taken.extend(rows.iter().filter(|row| row.get(3)).filter_map(|row| row.get::<_, Option<Uuid>>(2)));
+    let behind = due.iter().filter(|job| !has_turn(job));
+    let waiting: Vec<(&Job, Uuid)> =
+        behind.filter_map(|job| turn_of(job).filter(|turn| taken.contains(turn)).map(|turn| (job, turn))).collect();
     if waiting.is_empty() {
         return Ok(next);
     }
-    let owners = waiting.iter().filter_map(|job| Some((job.workspace.as_str(), taken[&lane(job)?])));
-    let (workspaces, ids): (Vec<&str>, Vec<Uuid>) = owners.unzip();
+    let (workspaces, ids): (Vec<&str>, Vec<Uuid>) =
+        waiting.iter().map(|(job, turn)| (job.workspace.as_str(), *turn)).unzip();
     let rows = link.query(KEEP_LANES, &[&workspaces, &ids]).await?;
     let stay: HashSet<Lane<'_>> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
     let postpone = Command::Postpone { until: now + wanted.lease };
-    let behind = waiting.into_iter().filter(|job| lane(job).is_some_and(|lane| stay.contains(&lane)));
-    next.extend(behind.filter_map(|job| decided(job, &postpone, now)));
+    let behind = waiting.iter().filter(|(job, _)| lane(job).is_some_and(|lane| stay.contains(&lane)));
+    next.extend(behind.filter_map(|(job, _)| decided(job, &postpone, now)));
     Ok(next)
 }
 

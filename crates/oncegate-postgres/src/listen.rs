@@ -86,6 +86,9 @@ impl Channel {
         loop {
             self.some_untold.notified().await;
             let kinds: Vec<String> = std::mem::take(&mut *self.untold()).into_iter().collect();
+            if kinds.is_empty() {
+                continue;
+            }
             let told = format!("{}\n{}", self.replica, kinds.join("\n"));
             let told = if told.len() > TELL_BYTES_MAX { format!("{}\n*", self.replica) } else { told };
             if let Err(fault) = desk.ask(TELL, &[&self.jobs_name, &told]).await {

@@ -42,7 +42,7 @@ pub struct PostgresStore {
     pub(crate) finder: Finder<Record>,
     pub(crate) job_finder: Finder<job::Job>,
     /// For leasing jobs, which takes a transaction: one at a time.
-    pub(crate) leasing: tokio::sync::Mutex<Desk>,
+    pub(crate) leasing: Arc<tokio::sync::Mutex<Desk>>,
     lanes: Mutex<JoinSet<()>>,
     listener: JoinHandle<()>,
     teller: JoinHandle<()>,
@@ -76,7 +76,7 @@ impl PostgresStore {
             tokio::spawn(async move { channel.keep_telling(&desk).await })
         };
         let back = Desk::new(server.clone());
-        let leasing = tokio::sync::Mutex::new(Desk::for_probes(server.clone()));
+        let leasing = Arc::new(tokio::sync::Mutex::new(Desk::for_probes(server.clone())));
         let finder = Finder::start(server.clone());
         let job_finder = Finder::start(server.clone());
         let lanes = Mutex::new(lanes);

@@ -69,6 +69,9 @@ pub async fn serve(config: Config) -> Result<(), Failure> {
     app.keys.listens_on(address);
     // Before anybody can know that we are here: whoever does may tell us to stop.
     let signals = Signals::listen().map_err(|error| Failure::new(format!("cannot listen for signals: {error}")))?;
+    // Not before it is sure that we are here to stay: what is begun is to be ended.
+    tokio::spawn(app.messages.worker.clone().keep_leasing(vec![messages::JOB.into()], app.messages.clone()));
+    app.actions.start();
     announce(&app.config, address);
     let refresher = tokio::spawn(refresh(app.clone()));
     accept_until_stopped(listener, app.clone(), signals).await;
@@ -115,11 +118,10 @@ async fn start(
         main,
         apart,
         channels: Channels::open(&config).map_err(Failure::new)?,
-        worker: worker.clone(),
+        worker,
         over: Default::default(),
         room: Arc::new(Semaphore::new(config.limits.connections)),
     });
-    tokio::spawn(worker.keep_leasing(vec![messages::JOB.into()], messages.clone()));
     Ok(Arc::new(App {
         config,
         keys,
@@ -209,9 +211,9 @@ async fn accept_until_stopped(listener: TcpListener, app: Arc<App>, mut signals:
     app.stopping.store(true, Ordering::SeqCst);
     app.messages.main.stop_waiting();
     app.ledger.stop_waiting();
-    app.messages.worker.stop();
-    app.actions.worker.stop();
     let deadline = tokio::time::Instant::now() + STOP_GRACE;
+    app.messages.worker.stop_by(deadline);
+    app.actions.worker.stop_by(deadline);
     if tokio::time::timeout_at(deadline, connections.graceful.shutdown()).await.is_err() {
         tracing::warn!(event = "server.connections_cut", after = ?STOP_GRACE);
     }

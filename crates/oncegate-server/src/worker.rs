@@ -24,6 +24,8 @@ pub const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOK_PAUSE: Duration = Duration::from_millis(5);
 /// up to this.
 const LOOK_PAUSE_MAX: Duration = Duration::from_millis(320);
+/// What it takes to write down how effects ended.
+const LAST_WORDS: Duration = Duration::from_millis(1500);
 /// A lease is renewed when so much of it has passed.
 const RENEWED_AFTER: f64 = 0.4;
 
@@ -95,67 +97,62 @@ impl Held {
     /// now says what became of it.
     pub async fn renewed<T>(
         &mut self,
-        store: &dyn MainStore,
+        store: &Arc<dyn MainStore>,
         lease: Duration,
         effect: impl Future<Output = T>,
     ) -> Option<T> {
         let mut effect = std::pin::pin!(effect);
         loop {
             let left = self.lease_left();
-            if left.is_zero() {
-                return None;
-            }
-            // After an attempt that was not answered there is less left.
-            let pause = left.mul_f64(RENEWED_AFTER);
+            // The clock first: whoever was stopped past its lease does not go on with the effect.
             tokio::select! {
-                done = &mut effect => return Some(done),
-                () = tokio::time::sleep(pause) => {}
-            }
-            // The effect goes on meanwhile.
-            let renewal = self.renew(store, lease);
-            tokio::pin!(renewal);
-            let renewed = tokio::select! {
                 biased;
-                renewed = &mut renewal => renewed,
-                done = &mut effect => {
-                    // What the renewal has written is what the end is written onto.
-                    let renewed = renewal.await;
-                    return (!matches!(renewed, Renewal::Lost)).then_some(done);
+                () = tokio::time::sleep(left.mul_f64(RENEWED_AFTER)), if !left.is_zero() => {}
+                done = &mut effect, if !left.is_zero() => return Some(done),
+                else => return None,
+            }
+            let left = self.lease_left();
+            let mut renewal = std::pin::pin!(renew(store.clone(), self.job.clone(), lease, self.now()));
+            let mut over = std::pin::pin!(tokio::time::sleep(left));
+            let mut done = None;
+            // The effect goes on meanwhile. If it is over first, its end is written onto what the renewal has written.
+            let renewed = loop {
+                tokio::select! {
+                    biased;
+                    () = &mut over => break None,
+                    renewed = &mut renewal => break renewed,
+                    ended = &mut effect, if done.is_none() => done = Some(ended),
                 }
             };
-            if matches!(renewed, Renewal::Lost) {
-                return None;
+            match renewed {
+                Some(renewed) => self.job = *renewed,
+                None if self.lease_left().is_zero() => return None,
+                // It was not heard: there is some time left to try again, or to be done.
+                None => {}
             }
-        }
-    }
-
-    async fn renew(&mut self, store: &dyn MainStore, lease: Duration) -> Renewal {
-        let command = job::Command::Renew { token: self.job.token, lease };
-        let Decision::Keep(next) = job::decide(&self.job, &command, self.now()) else { return Renewal::Lost };
-        let change = Change::Requeue { job: next.clone(), stands_until: self.job.stands_until() };
-        match store.commit(Commit { ops: vec![], changes: vec![change] }).await {
-            Ok(committed) if committed.is_written() => {
-                self.job = next;
-                Renewal::Written
+            if done.is_some() {
+                return done;
             }
-            Ok(_) => Renewal::Lost,
-            // It may be written, though nobody said so.
-            Err(StoreError::Unknown(_)) => match store.find_jobs(&[(next.workspace.clone(), next.id)]).await {
-                Ok(mut found) if found.value[0] == Some(next.clone()) => {
-                    self.job = found.value.remove(0).expect("it is there");
-                    Renewal::Written
-                }
-                _ => Renewal::NotHeard,
-            },
-            Err(_) => Renewal::NotHeard,
         }
     }
 }
 
-enum Renewal {
-    Written,
-    Lost,
-    NotHeard,
+/// The job with a longer lease; or as it is, where an answer came late; or nothing, where there is none, or it is another's now, which the end
+/// of the lease will show.
+async fn renew(store: Arc<dyn MainStore>, job: Job, lease: Duration, now: Time) -> Option<Box<Job>> {
+    let command = job::Command::Renew { token: job.token, lease };
+    let Decision::Keep(next) = job::decide(&job, &command, now) else { return None };
+    let change = Change::Requeue { job: next.clone(), stands_until: job.stands_until() };
+    let place = [(job.workspace.clone(), job.id)];
+    match store.commit(Commit { ops: vec![], changes: vec![change] }).await {
+        Ok(committed) if committed.is_written() => Some(Box::new(next)),
+        // An earlier renewal may have been written, though nobody said so.
+        Ok(_) | Err(StoreError::Unknown(_)) => {
+            let found = store.find_jobs(&place).await.ok()?.value.remove(0)?;
+            Some(Box::new(found)).filter(|found| found.token == job.token && found.state == job::State::Running)
+        }
+        Err(_) => None,
+    }
 }
 
 pub struct Worker {
@@ -163,7 +160,8 @@ pub struct Worker {
     waiters: Arc<Waiters>,
     pub lease: Duration,
     slots: Arc<Slots>,
-    is_stopping: watch::Sender<bool>,
+    /// By when it has to be over, once it is told to stop.
+    stops_by: watch::Sender<Option<Instant>>,
     /// One of these is held by everything that is under way.
     under_way: Arc<()>,
 }
@@ -176,7 +174,7 @@ impl Worker {
             waiters,
             lease,
             slots: Arc::new(Slots { free, taken: Mutex::default(), released: Notify::new() }),
-            is_stopping: watch::Sender::new(false),
+            stops_by: watch::Sender::new(None),
             under_way: Arc::new(()),
         })
     }
@@ -195,7 +193,16 @@ impl Worker {
     /// Returns when it has been told to stop.
     pub async fn stopped(&self) {
         // It is not dropped while somebody asks.
-        let _ = self.is_stopping.subscribe().wait_for(|stopping| *stopping).await;
+        let _ = self.stops_by.subscribe().wait_for(Option::is_some).await;
+    }
+
+    /// Returns when there is just time enough left to write down what is under way.
+    pub async fn cut_off(&self) {
+        self.stopped().await;
+        let stops_by = *self.stops_by.borrow();
+        if let Some(by) = stops_by {
+            tokio::time::sleep_until(by - LAST_WORDS).await;
+        }
     }
 
     /// Leases jobs of these kinds and has them run, until it is stopped.
@@ -208,19 +215,12 @@ impl Worker {
                 () = self.stopped() => return,
             };
             let look = self.lease_some(&kinds, permits, &handler).await;
-            let wait = async {
-                if look.found || look.next_at > look.now {
-                    pause = LOOK_PAUSE;
-                    return look.heard_or_due(&listener).await;
-                }
-                tokio::select! {
-                    () = tokio::time::sleep(pause) => pause = (pause * 2).min(LOOK_PAUSE_MAX),
-                    _ = listener.heard() => pause = LOOK_PAUSE,
-                    () = self.slots.released.notified() => {}
-                }
-            };
+            let is_stuck = !look.found && look.next_at <= look.now;
+            let look = if is_stuck { Look { next_at: look.now + pause, ..look } } else { look };
+            pause = if is_stuck { (pause * 2).min(LOOK_PAUSE_MAX) } else { LOOK_PAUSE };
             tokio::select! {
-                () = wait => {}
+                () = look.heard_or_due(&listener) => {}
+                () = self.slots.released.notified(), if is_stuck => {}
                 () = self.stopped() => return,
             }
         }
@@ -244,16 +244,18 @@ impl Worker {
         // What is leased is run, also if it is told to stop just now.
         let _under_way = self.under_way();
         let before = Instant::now();
-        let whose = Whose::All { free: permits.len(), taken: self.slots.taken() };
-        let leased = self.store.lease_jobs(&Wanted { kinds: kinds.to_vec(), lease: self.lease, whose }).await;
-        let Reading { value: Leased { jobs, next_at }, now } = match leased {
+        let free = permits.len() + self.slots.free.available_permits();
+        let whose = Whose::All { free, max: permits.len(), taken: self.slots.taken() };
+        let leased = self.store.lease_jobs(&Wanted::new(kinds, self.lease, whose)).await;
+        let Reading { value: Leased { jobs, postponed, next_at }, now } = match leased {
             Ok(leased) => leased,
             Err(error) => {
                 tracing::warn!(event = "worker.not_leasing", %error);
                 return Look::in_a_while(before);
             }
         };
-        let found = !jobs.is_empty();
+        // Those who wait for their lanes are out of the way of others now.
+        let found = !jobs.is_empty() || postponed > 0;
         for job in jobs {
             let slot = permits.pop().map(|permit| self.slots.give(permit, &job.workspace));
             let (handler, under_way) = (handler.clone(), self.under_way());
@@ -266,8 +268,8 @@ impl Worker {
     }
 
     /// Leases no more.
-    pub fn stop(&self) {
-        self.is_stopping.send_replace(true);
+    pub fn stop_by(&self, deadline: Instant) {
+        self.stops_by.send_replace(Some(deadline));
     }
 
     /// Waits for what is under way.
@@ -280,7 +282,7 @@ impl Worker {
 
 /// A look at the queue.
 pub struct Look {
-    /// Something was leased.
+    /// Something was leased, or moved.
     pub found: bool,
     /// When there is something to look at again.
     pub next_at: Time,

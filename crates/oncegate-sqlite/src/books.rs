@@ -27,6 +27,14 @@ const FIND_BY_NAME: &str = "SELECT id, version, state, body FROM records
 
 /// Makes a change, and says whether it found what it expects.
 pub fn apply(connection: &Connection, change: &Change, now: Time) -> rusqlite::Result<bool> {
+    let is_made = make(connection, change, now)?;
+    if let Some(job) = change.leaves_lane().filter(|_| is_made) {
+        queue::wake_next(connection, job)?;
+    }
+    Ok(is_made)
+}
+
+fn make(connection: &Connection, change: &Change, now: Time) -> rusqlite::Result<bool> {
     match change {
         Change::Create { record, names, lists } => {
             if !write_record(connection, CREATE_RECORD, record)? || !add_names(connection, record, names)? {
@@ -101,11 +109,11 @@ impl MainStore for SqliteStore {
 
     async fn lease_jobs(&self, wanted: &Wanted) -> Result<Reading<Leased>, StoreError> {
         // Nothing to lease is the usual answer, and takes no transaction of the writer's.
-        let kinds = wanted.kinds.clone();
-        let next_at = self.readers.run(move |connection| queue::next_at(connection, &kinds)).await?;
+        let asked = wanted.clone();
+        let next_at = self.readers.run(move |connection| queue::next_at(connection, &asked)).await?;
         let now = self.clock.now();
         if next_at.is_none_or(|next_at| next_at > now) {
-            return Ok(Reading { value: Leased { jobs: vec![], next_at }, now });
+            return Ok(Reading { value: Leased { jobs: vec![], postponed: 0, next_at }, now });
         }
         let wanted = wanted.clone();
         self.writer

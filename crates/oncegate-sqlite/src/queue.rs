@@ -7,11 +7,11 @@ use oncegate_core::job::{Command, Decision, Delivery, Due, Job, Reached, Share, 
 use oncegate_core::{Time, Token, WorkspaceName};
 use oncegate_store::{JobFilter, JobListing, KindFilter, Leased, Wanted};
 use rusqlite::types::FromSqlError;
-use rusqlite::{Connection, OptionalExtension, Row, named_params, params};
+use rusqlite::{Connection, OptionalExtension, Row, ffi, named_params, params};
 use uuid::Uuid;
 
 use crate::rows::broken;
-use crate::workspace_name;
+use crate::{our_error, workspace_name};
 
 const ENQUEUE: &str = include_str!("../sql/enqueue_job.sql");
 const REQUEUE: &str = include_str!("../sql/requeue_job.sql");
@@ -39,11 +39,12 @@ pub fn requeue(connection: &Connection, job: &Job) -> rusqlite::Result<bool> {
 
 pub fn dequeue(connection: &Connection, job: &Job) -> rusqlite::Result<bool> {
     let place = params![job.id.as_bytes(), job.workspace.as_str(), job.version];
-    let is_gone = connection.prepare_cached(DEQUEUE)?.execute(place)? == 1;
-    if let (true, Some(lane)) = (is_gone, &job.lane) {
-        connection.prepare_cached(WAKE_NEXT)?.execute(params![job.workspace.as_str(), lane])?;
-    }
-    Ok(is_gone)
+    Ok(connection.prepare_cached(DEQUEUE)?.execute(place)? == 1)
+}
+
+/// The next in the lane that a job has left.
+pub fn wake_next(connection: &Connection, gone: &Job) -> rusqlite::Result<()> {
+    connection.prepare_cached(WAKE_NEXT)?.execute(params![gone.workspace.as_str(), gone.lane]).map(drop)
 }
 
 /// By [`ENQUEUE`] or [`REQUEUE`], which take the same parameters.
@@ -75,21 +76,21 @@ fn write_job(connection: &Connection, sql: &str, job: &Job) -> rusqlite::Result<
 }
 
 /// When somebody has to look at the queue next.
-pub fn next_at(connection: &Connection, kinds: &[String]) -> rusqlite::Result<Option<Time>> {
-    let first = first_of_each(connection, kinds)?;
+pub fn next_at(connection: &Connection, wanted: &Wanted) -> rusqlite::Result<Option<Time>> {
+    let first = first_of_each(connection, wanted)?;
     Ok(first.into_iter().map(|(_, due)| due.since).min())
 }
 
-fn first_of_each(connection: &Connection, kinds: &[String]) -> rusqlite::Result<Vec<(String, Due)>> {
+fn first_of_each(connection: &Connection, wanted: &Wanted) -> rusqlite::Result<Vec<(String, Due)>> {
     let mut first = vec![];
     let mut statement = connection.prepare_cached(FIRST_OF_EACH)?;
-    for kind in kinds {
+    for kind in wanted.kinds() {
         let rows = statement.query_map([kind], |row| {
             let workspace = workspace_name(&row.get::<_, String>(0)?)?;
             Ok((kind.clone(), Due { workspace, since: Time::from_micros(row.get(1)?) }))
         })?;
         for row in rows {
-            first.push(row?);
+            first.extend(Some(row?).filter(|(_, due)| wanted.is_from(&due.workspace)));
         }
     }
     Ok(first)
@@ -97,8 +98,8 @@ fn first_of_each(connection: &Connection, kinds: &[String]) -> rusqlite::Result<
 
 pub fn lease(connection: &Connection, wanted: &Wanted, now: Time) -> rusqlite::Result<Leased> {
     let due: Vec<(String, Due)> =
-        first_of_each(connection, &wanted.kinds)?.into_iter().filter(|(_, due)| due.since <= now).collect();
-    let mut jobs = vec![];
+        first_of_each(connection, wanted)?.into_iter().filter(|(_, due)| due.since <= now).collect();
+    let (mut jobs, mut postponed) = (vec![], 0);
     for Share { workspace, jobs: wanted_jobs } in wanted.shares(due.iter().map(|(_, due)| due.clone()).collect()) {
         let kinds = due.iter().filter(|(_, due)| due.workspace == workspace).map(|(kind, _)| kind);
         let mut waiting: Vec<Job> = vec![];
@@ -116,12 +117,16 @@ pub fn lease(connection: &Connection, wanted: &Wanted, now: Time) -> rusqlite::R
                 true => Command::Postpone { until: now + wanted.lease },
             };
             let Decision::Keep(next) = decide(job, &command, now) else { continue };
-            let written = requeue(connection, &next)?;
-            assert!(written, "nobody writes between the read and the write of one transaction");
-            jobs.extend(Some(next).filter(|next| next.state == State::Running));
+            if !requeue(connection, &next)? {
+                return Err(our_error(ffi::SQLITE_INTERNAL, "a job changed within the transaction that had read it"));
+            }
+            match next.state {
+                State::Running => jobs.push(next),
+                State::Pending => postponed += 1,
+            }
         }
     }
-    Ok(Leased { next_at: next_at(connection, &wanted.kinds)?, jobs })
+    Ok(Leased { next_at: next_at(connection, wanted)?, jobs, postponed })
 }
 
 fn lane_is_taken(connection: &Connection, job: &Job) -> rusqlite::Result<bool> {

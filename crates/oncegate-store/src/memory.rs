@@ -45,6 +45,14 @@ struct Books {
 impl Books {
     /// Whether it found what it expects, and was made.
     fn apply(&mut self, change: &Change, now: Time) -> bool {
+        let is_made = self.make(change, now);
+        if let Some(job) = change.leaves_lane() {
+            self.wake_next(job);
+        }
+        is_made
+    }
+
+    fn make(&mut self, change: &Change, now: Time) -> bool {
         match change {
             Change::Create { record, names, lists } => {
                 let shelf = (record.workspace.clone(), record.kind);
@@ -74,7 +82,6 @@ impl Books {
             }
             Change::Dequeue(job) => {
                 let removed = self.jobs.remove(&(job.workspace.clone(), job.id));
-                self.wake_next(job);
                 removed.is_some_and(|found| found.version == job.version && now < job.stands_until())
             }
         }
@@ -85,7 +92,7 @@ impl Books {
         let waits = |job: &&mut Job| job.lane == gone.lane && job.workspace == gone.workspace;
         let is_postponed = |job: &&mut Job| job.state == job::State::Pending && job.wakes_at() > job.due_at;
         let waiting = self.jobs.values_mut().filter(waits).filter(is_postponed);
-        if let Some(next) = waiting.min_by_key(|job| (job.due_at, job.id)).filter(|_| gone.lane.is_some()) {
+        if let Some(next) = waiting.min_by_key(|job| (job.due_at, job.id)) {
             *next = Job { postponed_until: Time::LONG_AGO, version: next.version + 1, ..next.clone() };
         }
     }
@@ -274,14 +281,14 @@ impl MainStore for MemoryStore {
         let now = self.clock.now();
         let books = &mut self.lock().books;
         let waiting = |books: &Books| -> Vec<Job> {
-            let mut jobs: Vec<Job> =
-                books.jobs.values().filter(|job| wanted.kinds.contains(&job.kind)).cloned().collect();
+            let is_wanted = |job: &&Job| wanted.kinds().contains(&job.kind) && wanted.is_from(&job.workspace);
+            let mut jobs: Vec<Job> = books.jobs.values().filter(is_wanted).cloned().collect();
             jobs.sort_by_key(|job| (job.wakes_at(), job.id));
             jobs
         };
         let due: Vec<Job> = waiting(books).into_iter().filter(|job| job.wakes_at() <= now).collect();
         let since = due.iter().map(|job| Due { workspace: job.workspace.clone(), since: job.wakes_at() });
-        let mut leased = vec![];
+        let (mut leased, mut postponed) = (vec![], 0);
         for Share { workspace, jobs } in wanted.shares(since.collect()) {
             for job in due.iter().filter(|job| job.workspace == workspace).take(jobs) {
                 let command = match books.lane_is_taken(job) {
@@ -290,11 +297,14 @@ impl MainStore for MemoryStore {
                 };
                 let job::Decision::Keep(next) = job::decide(job, &command, now) else { continue };
                 books.jobs.insert((workspace.clone(), job.id), next.clone());
-                leased.extend(Some(next).filter(|next| next.state == job::State::Running));
+                match next.state {
+                    job::State::Running => leased.push(next),
+                    job::State::Pending => postponed += 1,
+                }
             }
         }
         let next_at = waiting(books).first().map(Job::wakes_at);
-        Ok(Reading { value: Leased { jobs: leased, next_at }, now })
+        Ok(Reading { value: Leased { jobs: leased, postponed, next_at }, now })
     }
 }
 

@@ -53,7 +53,7 @@ pub enum Change {
     Replace { record: Record, names: Vec<String> },
     /// Into the queue, unless there is a job with its id; one that is born leased, within its lease.
     Enqueue(Job),
-    /// Onto the version before it, within the lease that it was decided under.
+    /// Onto the version before it, within the lease that it was decided under. If it has left its lane, the next in it is woken.
     Requeue { job: Job, stands_until: Time },
     /// Out of the queue: this version of it, within its lease. The next in its lane is woken.
     Dequeue(Job),
@@ -68,12 +68,25 @@ impl Change {
         Change::Replace { record, names: vec![] }
     }
 
+    /// The job that leaves its lane with this: it is over, or begins again from the beginning.
+    pub fn leaves_lane(&self) -> Option<&Job> {
+        match self {
+            Change::Dequeue(job) => Some(job),
+            Change::Requeue { job, .. } if !job.started && !job.is_untouched() => Some(job),
+            _ => None,
+        }
+        .filter(|job| job.lane.is_some())
+    }
+
     /// A kind of job that somebody has to look at once this is written, and when.
     pub fn wakes(&self) -> Option<(&str, Time)> {
         match self {
-            Change::Enqueue(job) | Change::Requeue { job, .. } => Some((&job.kind, job.wakes_at())),
             // Whoever is next in its lane may go.
-            Change::Dequeue(job) => job.lane.as_ref().map(|_| (job.kind.as_str(), Time::LONG_AGO)),
+            change if change.leaves_lane().is_some() => {
+                change.leaves_lane().map(|job| (job.kind.as_str(), Time::LONG_AGO))
+            }
+            Change::Enqueue(job) | Change::Requeue { job, .. } => Some((&job.kind, job.wakes_at())),
+            Change::Dequeue(_) => None,
             Change::Create { .. } | Change::Replace { .. } => None,
         }
     }

@@ -145,7 +145,8 @@ pub enum StoreError {
 /// Which jobs somebody wants to lease.
 #[derive(Clone, Debug)]
 pub struct Wanted {
-    pub kinds: Vec<String>,
+    /// Each once.
+    kinds: Vec<String>,
     pub lease: Duration,
     pub whose: Whose,
 }
@@ -154,15 +155,29 @@ pub struct Wanted {
 pub enum Whose {
     /// One workspace's, so many at most.
     One { workspace: WorkspaceName, max: usize },
-    /// Everybody's, as [`share`](oncegate_core::job::share) says: `free` slots, of which each workspace has taken some already.
-    All { free: usize, taken: BTreeMap<WorkspaceName, usize> },
+    /// Everybody's, as [`share`](oncegate_core::job::share) says: there are `free` slots, beside those that workspaces have taken already, and
+    /// `max` of them are to be filled at once.
+    All { free: usize, max: usize, taken: BTreeMap<WorkspaceName, usize> },
 }
 
 impl Wanted {
-    /// Everybody's, by somebody who has none so far.
-    pub fn all(kinds: &[&str], free: usize, lease: Duration) -> Wanted {
-        let kinds = kinds.iter().map(|kind| (*kind).to_owned()).collect();
-        Wanted { kinds, lease, whose: Whose::All { free, taken: BTreeMap::new() } }
+    pub fn new<K: Into<String>>(kinds: impl IntoIterator<Item = K>, lease: Duration, whose: Whose) -> Wanted {
+        let mut kinds: Vec<String> = kinds.into_iter().map(Into::into).collect();
+        kinds.sort_unstable();
+        kinds.dedup();
+        Wanted { kinds, lease, whose }
+    }
+
+    pub fn kinds(&self) -> &[String] {
+        &self.kinds
+    }
+
+    /// Whether a workspace's jobs are wanted at all.
+    pub fn is_from(&self, workspace: &WorkspaceName) -> bool {
+        match &self.whose {
+            Whose::One { workspace: one, .. } => one == workspace,
+            Whose::All { .. } => true,
+        }
     }
 
     /// How many of each workspace's, of those that have something due; who is named more than once is due since the first.
@@ -174,7 +189,7 @@ impl Wanted {
                 due.retain(|due| due.workspace == *workspace);
                 due.into_iter().map(|due| Share { workspace: due.workspace, jobs: *max }).collect()
             }
-            Whose::All { free, taken } => share(due, taken, *free),
+            Whose::All { free, max, taken } => share(due, taken, *free, *max),
         }
     }
 }
@@ -232,6 +247,8 @@ impl JobFilter {
 #[derive(Clone, Debug)]
 pub struct Leased {
     pub jobs: Vec<Job>,
+    /// How many were due, and have to wait for their lanes. There may be others behind them.
+    pub postponed: usize,
     /// When somebody has to look again: when the next one is due (it may be so already, if there were more than were
     /// wanted), or when the lease of one ends.
     pub next_at: Option<Time>,

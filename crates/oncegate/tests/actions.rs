@@ -61,11 +61,8 @@ async fn schedule(actions: &Actions, schedule: Schedule) -> Scheduled {
 }
 
 async fn lease(store: &dyn MainStore, max: usize) -> Vec<Job> {
-    let wanted = Wanted {
-        kinds: vec![Action::job_kind("crm:sync")],
-        lease: LEASE,
-        whose: Whose::One { workspace: workspace(), max },
-    };
+    let whose = Whose::One { workspace: workspace(), max };
+    let wanted = Wanted::new([Action::job_kind("crm:sync")], LEASE, whose);
     store.lease_jobs(&wanted).await.expect("the store is there").value.jobs
 }
 
@@ -161,6 +158,12 @@ async fn a_missing_entity_type_is_a_value_of_its_own(on: On) {
     assert_eq!(id(json!({"entityId": "1"})).await, missing, "it deduplicates");
     assert_eq!(id(json!({"entityId": "1", "entityType": null})).await, missing);
     assert_eq!(id(json!({"entityId": 1})).await, missing, "a number is its digits");
+    let number = |digits: &str| serde_json::from_str::<Box<serde_json::value::RawValue>>(digits).expect("is JSON");
+    let large = async |digits: &str| {
+        let payload = number(&format!("{{\"entityId\":{digits}}}"));
+        schedule(&actions, Schedule::of("crm:sync".into(), payload).expect("is right")).await.id
+    };
+    assert_ne!(large("12345678901234567890123").await, large("12345678901234567890124").await, "all of them");
     let typed = id(json!({"entityId": "1", "entityType": "lead"})).await;
     assert_ne!(typed, missing);
     assert_eq!(id(json!({"entityId": "1", "entityType": "lead"})).await, typed);
@@ -266,7 +269,10 @@ async fn an_answer_that_gets_lost_is_looked_up(on: On) {
     let job = jobs.iter().find(|job| job.id == first.id).expect("is due");
     hooked.lose_answer(true);
     assert!(matches!(complete(&actions, job).await, Applied::Ended(Status::Completed, id) if id == first.id));
-    assert!(matches!(complete(&actions, job).await, Applied::Ended(Status::Completed, _)), "saying it again is right");
+    assert!(
+        matches!(complete(&actions, job).await, Applied::Already(Status::Completed, _)),
+        "saying it again is right"
+    );
     assert!(matches!(fail(&actions, job, Reached::No).await, Applied::Refused(_)), "saying something else is not");
     world.close().await;
 }
@@ -302,6 +308,9 @@ async fn each_mode_does_what_it_says(on: On) {
     }
     assert!(told.iter().all(|later| later.id == first.id), "its window is as long as it may be put off");
     assert_eq!(told.iter().map(|later| later.run_at).collect::<Vec<_>>(), [at(8.0), at(8.0), at(8.0)]);
+    let slowly = || sync(&about("slowly", json!({}))).mode(Mode::Debounce).when(When::After(SECOND * 120));
+    let first = schedule(&actions, slowly()).await;
+    assert_eq!(schedule(&actions, slowly()).await.run_at, first.run_at, "put off, never brought forward");
     world.clock.set(at(8.0));
     assert_ne!(schedule(&actions, debounce()).await.id, first.id);
     // Replaced, also when it runs.
@@ -358,7 +367,7 @@ async fn a_schedule_has_one_run_for_each_tick(on: On) {
         let Applied::Ended(Status::Completed, id) = complete(&actions, &job).await else { panic!("not completed") };
         assert_eq!(id, leased.effect_key());
         assert!(lease(&*world.store, 5).await.is_empty(), "once");
-        assert!(matches!(complete(&actions, &job).await, Applied::Ended(Status::Completed, again) if again == id));
+        assert!(matches!(complete(&actions, &job).await, Applied::Already(Status::Completed, again) if again == id));
     }
     let ticks = Filter { schedule: Some(made.id), limit: 10, ..Filter::default() };
     let ticks = actions.list(&workspace(), &ticks).await.expect("the store is there").items;
@@ -407,7 +416,9 @@ async fn what_was_missed_is_made_up_for_once(on: On) {
     let run_all = async || {
         let mut due = vec![];
         while let [job] = &lease(&*world.store, 1).await[..] {
-            due.push(job.due_at.since(START).as_secs() / 3600);
+            let action = Action::read(&job.payload, job.id).expect("is an action");
+            let tick = Time::from_micros(action.recurrence.expect("repeats").tick_us);
+            due.push(tick.since(START).as_secs() / 3600);
             complete(&actions, job).await;
         }
         due
@@ -465,6 +476,20 @@ async fn people_cancel_retry_and_run_now(on: On) {
     assert_eq!(actions.cancel(&workspace(), cancelled.id).await.expect("waits").status(), Status::Cancelled);
     assert!(matches!(actions.cancel(&workspace(), cancelled.id).await, Err(Refused::Status("cancelled", _))));
     assert_eq!(actions.retry(&workspace(), cancelled.id).await.expect("is cancelled").status(), Status::Pending);
+    // A schedule that is run now runs when it is due as well.
+    let daily = Repeats::parse("daily", None, false).expect("is right");
+    let daily = schedule(&actions, sync(&json!({})).repeats(Some(daily)).when(When::After(SECOND * 3600))).await;
+    actions.run_now(&workspace(), daily.id).await.expect("waits");
+    let jobs = lease(&*world.store, 5).await;
+    let job = jobs.iter().find(|job| job.id == daily.id).expect("runs now");
+    assert!(matches!(complete(&actions, job).await, Applied::Ended(Status::Completed, _)));
+    let next = actions.find(&workspace(), daily.id).await.expect("answers").expect("is there");
+    assert_eq!(next.run_at(), START + SECOND * 3600);
+    // What has lost its worker can be cancelled, though it may have happened.
+    let lost = schedule(&actions, sync(&json!({}))).await;
+    assert!(lease(&*world.store, 5).await.iter().any(|job| job.id == lost.id));
+    world.clock.set(START + LEASE);
+    assert_eq!(actions.cancel(&workspace(), lost.id).await.expect("nobody has it").status(), Status::Unknown);
     world.close().await;
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Command, Decision, Delivery, Failure, Job, Reached, Refusal, State};
+use super::{Command, Decision, Delivery, Failure, Job, Reached, Refusal, State, WORKER_LOST};
 use crate::claim::Token;
 use crate::job::End;
 use crate::time::Time;
@@ -32,6 +32,10 @@ pub fn decide(job: &Job, command: &Command, now: Time) -> Decision {
             false => Err(Refusal::Started),
             true => Ok(Next::Keep(Job { payload: payload.clone(), due_at: *due_at, ..job.clone() })),
         },
+        // One whose worker is gone may have happened, if it had begun.
+        Command::Cancel if job.state == State::Running && !job.is_leased(now) => {
+            Ok(Next::End(if job.begun { End::Unknown } else { End::Cancelled }))
+        }
         Command::Cancel => waiting(job).map(|_| Next::End(End::Cancelled)),
         Command::RunNow => waiting(job).map(|job| Next::Keep(Job { due_at: job.due_at.min(now), ..job.clone() })),
     };
@@ -63,7 +67,7 @@ fn leased(job: &Job, lease: Duration, now: Time) -> Result<Job, Refusal> {
         postponed_until: Time::LONG_AGO,
         begun: false,
         reached: if is_lost { Reached::Maybe } else { job.reached },
-        error: if is_lost { Some("its worker was lost".into()) } else { job.error.clone() },
+        error: if is_lost { Some(WORKER_LOST.into()) } else { job.error.clone() },
         ..job.clone()
     };
     Ok(match job.delivery {

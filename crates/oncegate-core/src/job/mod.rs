@@ -24,6 +24,9 @@ use crate::time::Time;
 pub use decide::decide;
 pub use share::{Due, Share, share};
 
+/// Why a try failed whose worker did not live to say so.
+pub const WORKER_LOST: &str = "its worker was lost";
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
     /// Waits until it is due and somebody leases it.
@@ -219,7 +222,7 @@ pub struct Failure {
     pub reached: Reached,
     /// The same again would fail again.
     pub is_final: bool,
-    /// The receiver may have said when to come back.
+    /// The receiver may have said when to come back; no sooner than the next try is due anyway.
     pub retry_in: Option<Duration>,
 }
 

@@ -24,19 +24,22 @@ pub struct Share {
     pub jobs: usize,
 }
 
-/// Shares `free` slots between those who have something due. `taken` says how many each has already. Whoever has fewest comes first, and
-/// of those who have as many, the one that has waited longest.
-pub fn share(mut due: Vec<Due>, taken: &BTreeMap<WorkspaceName, usize>, free: usize) -> Vec<Share> {
+/// Shares `free` slots between those who have something due, `max` of them at most. `taken` says how many each has already. Whoever has
+/// fewest comes first, and of those who have as many, the one that has waited longest.
+pub fn share(mut due: Vec<Due>, taken: &BTreeMap<WorkspaceName, usize>, free: usize, max: usize) -> Vec<Share> {
     let taken = |workspace: &WorkspaceName| taken.get(workspace).copied().unwrap_or(0);
     due.sort_by_key(|due| (taken(&due.workspace), due.since));
-    let mut left = free;
+    let (mut left, mut more) = (free, max.min(free));
     let mut shares = vec![];
     for (place, Due { workspace, .. }) in due.iter().enumerate() {
-        let may_take = (OF_WHAT_IS_LEFT * left).saturating_sub(taken(workspace)).div_ceil(OF_WHAT_IS_LEFT + 1);
-        let jobs = left.div_ceil(due.len() - place).min(may_take);
+        let has = taken(workspace);
+        // Whoever has none may have the last one.
+        let may_take =
+            ((OF_WHAT_IS_LEFT * left).saturating_sub(has) / (OF_WHAT_IS_LEFT + 1)).max(usize::from(has == 0));
+        let jobs = more.div_ceil(due.len() - place).min(may_take).min(more);
         if jobs > 0 {
             shares.push(Share { workspace: workspace.clone(), jobs });
-            left -= jobs;
+            (left, more) = (left - jobs, more - jobs);
         }
     }
     shares
@@ -53,7 +56,7 @@ mod tests {
     fn shares(due: &[(&str, i64)], taken: &[(&str, usize)], free: usize) -> Vec<(String, usize)> {
         let due = due.iter().map(|(of, since)| Due { workspace: name(of), since: Time::from_micros(*since) }).collect();
         let taken = taken.iter().map(|(of, taken)| (name(of), *taken)).collect();
-        let shares = share(due, &taken, free);
+        let shares = share(due, &taken, free, free);
         shares.into_iter().map(|Share { workspace, jobs }| (workspace.to_string(), jobs)).collect()
     }
 
@@ -64,13 +67,16 @@ mod tests {
         assert_eq!(shares(&[("a", 1)], &[("a", 11)], 5), [("a".to_owned(), 1)]);
         assert_eq!(shares(&[("a", 1), ("b", 9)], &[("a", 12)], 4), [("b".to_owned(), 2)]);
         assert_eq!(shares(&[("a", 1)], &[], 1), [("a".to_owned(), 1)], "who has one slot uses it");
+        assert_eq!(shares(&[("a", 1)], &[], 2), [("a".to_owned(), 1)]);
+        assert_eq!(shares(&[("a", 1)], &[("a", 1)], 1), []);
+        assert_eq!(shares(&[("a", 1)], &[], 3), [("a".to_owned(), 2)]);
         assert_eq!(shares(&[("a", 1)], &[("b", 15)], 1), [("a".to_owned(), 1)], "nor is the last one kept for nobody");
     }
 
     #[test]
     fn what_is_free_is_shared_evenly_and_begins_with_whoever_has_least() {
         assert_eq!(shares(&[("a", 1), ("b", 2)], &[], 16), [("a".to_owned(), 8), ("b".to_owned(), 6)]);
-        assert_eq!(shares(&[("a", 1), ("b", 2)], &[("a", 1)], 2), [("b".to_owned(), 1), ("a".to_owned(), 1)]);
+        assert_eq!(shares(&[("a", 1), ("b", 2)], &[("a", 1)], 3), [("b".to_owned(), 2)]);
         let many = [("a", 5), ("b", 4), ("c", 3)];
         assert_eq!(shares(&many, &[], 2), [("c".to_owned(), 1), ("b".to_owned(), 1)], "the longest wait first");
     }

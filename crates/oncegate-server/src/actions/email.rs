@@ -10,8 +10,8 @@ use serde::Deserialize;
 use url::Url;
 
 use super::Effect;
-use crate::channels::smtp::{Mail, MailServer};
-use crate::channels::{refused, secret};
+use crate::channels::smtp::{Mail, MailServer, NotMailed};
+use crate::channels::{busy, refused};
 
 pub struct Email(MailServer);
 
@@ -30,12 +30,7 @@ impl Email {
         password_file: Option<&Path>,
         allow: &Arc<[IpNet]>,
     ) -> Result<Email, String> {
-        let credentials = match (username, secret(password_file)?) {
-            (Some(username), Some(password)) => Some((username, password)),
-            (None, None) => None,
-            _ => return Err("`username` and `password_file` go together".into()),
-        };
-        MailServer::new(url.clone(), from, None, credentials, allow.clone()).map(Email)
+        MailServer::new(url.clone(), from, None, username, password_file, allow.clone()).map(Email)
     }
 
     pub async fn send(&self, effect: Effect<'_>, within: Duration) -> Result<(), Failure> {
@@ -43,6 +38,9 @@ impl Email {
             .map_err(|_| refused("the payload of an email has `to` and `text`, and maybe `subject`"))?;
         let subject = payload.subject.as_deref();
         let mail = Mail { id: effect.effect_key, to: Some(&payload.to), subject, text: payload.text };
-        self.0.send(&mail, within).await
+        self.0.send(&mail, within).await.map_err(|error| match error {
+            NotMailed::Unreached(error) => busy(error, None),
+            NotMailed::Failed(failure) => failure,
+        })
     }
 }

@@ -36,6 +36,8 @@ pub struct Runner {
     pub store: Arc<dyn MainStore>,
     pub main: Arc<Ledger>,
     pub worker: Arc<Worker>,
+    /// What a worker says of an action is kept with it.
+    pub keeps_results: bool,
     handlers: BTreeMap<String, Handler>,
 }
 
@@ -89,7 +91,11 @@ impl Handler {
     /// What the receiver said, if it is worth keeping.
     async fn run(&self, effect: Effect<'_>) -> Result<Option<Box<RawValue>>, Failure> {
         match &self.how {
-            How::Log(lines) => lines.write(&Line { at: SystemClock.now().to_string(), effect }).map(|()| None),
+            How::Log(lines) => {
+                let written = lines.write(&Line { at: SystemClock.now().to_string(), effect });
+                // A disk that is full today may have room tomorrow.
+                written.map(|()| None).map_err(|failure| Failure { is_final: false, ..failure })
+            }
             How::Webhook(webhook) => webhook.post(effect, self.timeout).await,
             How::Email(email) => email.send(effect, self.timeout).await.map(|()| None),
         }
@@ -102,6 +108,9 @@ impl Runner {
         let mut lines = None;
         let mut handlers = BTreeMap::new();
         for (name, of_type) in &config.actions.types {
+            if let Some(HandlerKind::Webhook { secret_file: None, .. }) = &of_type.handler {
+                tracing::warn!(event = "action.webhook_unsigned", actionType = name, hint = "write secret_file");
+            }
             let wrong = |error: String| format!("[actions.type.{name:?}]: {error}");
             let how = match &of_type.handler {
                 None => continue,
@@ -123,19 +132,23 @@ impl Runner {
             handlers.insert(name.clone(), Handler { how, timeout: of_type.timeout });
         }
         let config::Actions { lease, workers, .. } = config.actions;
-        let runner = Arc::new(Runner {
+        Ok(Arc::new(Runner {
             config: config.actions.clone(),
             actions: Actions::over(store.clone(), main.clone()),
+            keeps_results: config.privacy.store_outcome_body,
             worker: Worker::new(store.clone(), main.waiters().clone(), lease, workers),
             store,
             main,
             handlers,
-        });
-        let kinds: Vec<String> = runner.handlers.keys().map(|name| Action::job_kind(name)).collect();
+        }))
+    }
+
+    /// Begins to lease what is to be run here.
+    pub fn start(self: &Arc<Runner>) {
+        let kinds: Vec<String> = self.handlers.keys().map(|name| Action::job_kind(name)).collect();
         if !kinds.is_empty() {
-            tokio::spawn(runner.worker.clone().keep_leasing(kinds, runner.clone()));
+            tokio::spawn(self.worker.clone().keep_leasing(kinds, self.clone()));
         }
-        Ok(runner)
     }
 
     pub async fn schedule(&self, workspace: &WorkspaceName, schedule: Schedule) -> Result<Scheduled, ScheduleError> {

@@ -1,9 +1,10 @@
 //! Workers elsewhere, in any language: they wait for actions over HTTP, and say what became of them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use oncegate::actions::{Action, Applied, Leased};
-use oncegate::store::{Wanted, Whose};
+use oncegate::store::{Reading, Wanted, Whose};
 use oncegate::{StoreError, Time, WorkspaceName};
 use oncegate_core::job::{Command, Job};
 use tokio::time::Instant;
@@ -21,36 +22,88 @@ pub struct LeaseRequest {
     pub wait: Duration,
 }
 
+/// Actions that were leased for a worker. If nobody takes them, they go back: the next worker may have them at once.
+pub struct ForWorker {
+    leased: Vec<Leased>,
+    runner: Arc<Runner>,
+}
+
+impl ForWorker {
+    pub fn take(mut self) -> Vec<Leased> {
+        std::mem::take(&mut self.leased)
+    }
+}
+
+impl Drop for ForWorker {
+    fn drop(&mut self) {
+        let leased = std::mem::take(&mut self.leased);
+        if !leased.is_empty() {
+            let runner = self.runner.clone();
+            tokio::spawn(async move { runner.give_back(leased).await });
+        }
+    }
+}
+
 impl Runner {
-    /// Leases what is due, once something is, or nothing when the wait is over.
-    pub async fn lease(&self, request: &LeaseRequest) -> Result<Vec<Leased>, StoreError> {
+    /// Leases what is due, once something is, or nothing when the wait is over or the worker has `gone`.
+    pub async fn lease(
+        self: &Arc<Runner>,
+        request: &LeaseRequest,
+        gone: impl Future<Output = ()>,
+    ) -> Result<ForWorker, StoreError> {
         let kinds: Vec<String> = request.types.iter().map(|name| Action::job_kind(name)).collect();
         let whose = Whose::One { workspace: request.workspace.clone(), max: request.max };
-        let wanted = Wanted { kinds: kinds.clone(), lease: request.lease, whose };
+        let wanted = Wanted::new(kinds.clone(), request.lease, whose);
         let listener = self.main.waiters().jobs.listen(kinds);
         let deadline = Instant::now() + request.wait;
+        let mut gone = std::pin::pin!(gone);
         loop {
             let at = Instant::now();
-            let leased = self.store.lease_jobs(&wanted).await?;
-            let mut begun = vec![];
-            for job in leased.value.jobs {
-                begun.extend(self.begin(job, leased.now).await?);
+            let Reading { value: looked, now } = self.store.lease_jobs(&wanted).await?;
+            let leased = self.begin_all(looked.jobs, now).await?;
+            if !leased.is_empty() {
+                return Ok(ForWorker { leased, runner: self.clone() });
             }
-            if !begun.is_empty() || Instant::now() >= deadline {
-                return Ok(begun);
+            // Those who wait for their lanes are out of the way of others now.
+            if looked.postponed > 0 {
+                continue;
             }
-            // What is due is another workspace's, or somebody has just taken it.
-            let next_at = leased.value.next_at.unwrap_or(Time::NEVER).max(leased.now + LOOK_PAUSE);
-            let look = Look { found: false, next_at, now: leased.now, at };
-            tokio::select! {
-                () = look.heard_or_due(&listener) => {}
-                () = tokio::time::sleep_until(deadline) => {}
-                () = self.worker.stopped() => return Ok(vec![]),
+            // What is due has just been taken by somebody else.
+            let next_at = looked.next_at.unwrap_or(Time::NEVER).max(now + LOOK_PAUSE);
+            let look = Look { found: false, next_at, now, at };
+            let is_over = tokio::select! {
+                () = look.heard_or_due(&listener) => false,
+                () = tokio::time::sleep_until(deadline) => true,
+                () = self.worker.stopped() => true,
+                () = &mut gone => true,
+            };
+            if is_over {
+                return Ok(ForWorker { leased: vec![], runner: self.clone() });
             }
         }
     }
 
-    /// Ends one that has no more tries, and writes down that others begin: from here on they may happen.
+    /// Ends those that have no more tries, and writes down that others begin: from here on they may happen. What cannot be begun goes back.
+    async fn begin_all(&self, jobs: Vec<Job>, now: Time) -> Result<Vec<Leased>, StoreError> {
+        let (mut begun, mut failed, mut back) = (vec![], None, vec![]);
+        for job in jobs {
+            match self.begin(job.clone(), now).await {
+                Ok(leased) => begun.extend(leased),
+                Err(error) => {
+                    failed = Some(error);
+                    back.push(job);
+                }
+            }
+        }
+        for job in back {
+            self.give_back_job(&job).await;
+        }
+        match failed {
+            Some(error) if begun.is_empty() => Err(error),
+            _ => Ok(begun),
+        }
+    }
+
     async fn begin(&self, job: Job, now: Time) -> Result<Option<Leased>, StoreError> {
         let token = job.token;
         if job.fate().is_some() {
@@ -58,22 +111,27 @@ impl Runner {
             super::run::tell(&job, &applied);
             return Ok(None);
         }
-        if job.begun {
-            return Leased::read(job).map(Some);
+        let leased = Leased::read(job)?;
+        if leased.job.begun {
+            return Ok(Some(leased));
         }
-        match self.actions.work(&job, Command::Begin { token }, now).await? {
-            Applied::Kept(begun) => Leased::read(*begun).map(Some),
+        match self.actions.work(&leased.job, Command::Begin { token }, now).await? {
+            Applied::Kept(begun) => Ok(Some(Leased { job: *begun, ..leased })),
             _ => Ok(None),
         }
     }
 
-    /// Nobody heard that they were leased: the next worker may have them at once.
+    /// As if they had not been leased.
     pub async fn give_back(&self, leased: Vec<Leased>) {
         for Leased { job, .. } in leased {
-            let command = Command::GiveBack { token: job.token };
-            // If this is not heard either, the lease ends.
-            let _ = self.actions.apply(&job.workspace, job.id, command).await;
+            self.give_back_job(&job).await;
         }
+    }
+
+    async fn give_back_job(&self, job: &Job) {
+        let command = Command::GiveBack { token: job.token };
+        // If this is not heard, the lease ends.
+        let _ = self.actions.apply(&job.workspace, job.id, command).await;
     }
 }
 

@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use oncegate::StoreError;
 use oncegate::actions::{Applied, Done, Leased};
 use oncegate_core::job::{Command, Failure, Job};
 
 use super::{Effect, Event, Runner};
+use crate::channels::unknown;
 use crate::crash;
 use crate::worker::{Handler, Held};
 
@@ -24,22 +26,28 @@ impl Handler for Runner {
         if held.job.fate().is_some() {
             return self.write_down(&held, Command::GiveUp { token }).await;
         }
-        // What is to happen at most once does not, before it is written that it begins.
-        if !held.job.begun {
-            match self.actions.work(&held.job, Command::Begin { token }, held.now()).await {
-                Ok(Applied::Kept(begun)) => held.job = *begun,
-                // It has not begun: the next worker may.
-                _ => return,
-            }
-            crash::point("action.begun").await;
-        }
         let leased = match Leased::read(held.job.clone()) {
             Ok(leased) => leased,
             Err(error) => return tracing::error!(event = "action.unreadable", workspace = %held.job.workspace, %error),
         };
         let Some(handler) = self.handlers.get(&leased.action.action_type) else { return };
+        // What is to happen at most once does not, before it is written that it begins.
+        if !held.job.begun {
+            match self.actions.work(&held.job, Command::Begin { token }, held.now()).await {
+                Ok(Applied::Kept(begun)) => held.job = *begun,
+                // It has not begun: the next worker may.
+                _ => return self.give_back(vec![leased]).await,
+            }
+            crash::point("action.begun").await;
+        }
         crash::point("action.running").await;
-        let ran = held.renewed(&*self.store, self.config.lease, handler.run(Effect::of(&leased))).await;
+        let effect = async {
+            tokio::select! {
+                ran = handler.run(Effect::of(&leased)) => ran,
+                () = self.worker.cut_off() => Err(unknown("the server was stopped")),
+            }
+        };
+        let ran = held.renewed(&self.store, self.config.lease, effect).await;
         held.slot = None;
         crash::point("action.ran").await;
         let done = match ran {
@@ -59,12 +67,24 @@ impl Runner {
     /// Writes down what became of it, for as long as the lease lasts.
     async fn write_down(&self, held: &Held, done: impl Into<Done>) {
         let (done, job) = (done.into(), &held.job);
+        let mut applied = self.actions.work(job, done.clone(), held.now()).await;
         loop {
-            match self.actions.work(job, done.clone(), held.now()).await {
+            match applied {
+                // It is not as it was: a renewal may have been written though nobody said so, or this very end of it.
+                Ok(Applied::Missing) | Err(StoreError::Unknown(_)) if !held.lease_left().is_zero() => {
+                    applied = self.actions.apply(&job.workspace, job.id, done.clone()).await;
+                    if matches!(applied, Ok(Applied::Missing)) {
+                        return tell(job, &Applied::Missing);
+                    }
+                }
                 Ok(applied) => return tell(job, &applied),
+                Err(StoreError::Refused(why)) => {
+                    return tracing::error!(event = "action.unreadable", workspace = %job.workspace, why);
+                }
                 Err(error) if held.lease_left() > WRITE_PAUSE => {
                     tracing::warn!(event = "action.not_written", workspace = %job.workspace, actionId = %job.id, %error);
                     tokio::time::sleep(WRITE_PAUSE).await;
+                    applied = self.actions.work(job, done.clone(), held.now()).await;
                 }
                 // Whoever leases it next says what became of it.
                 Err(_) => return tell(job, &Applied::Missing),
@@ -78,7 +98,7 @@ pub fn tell(job: &Job, applied: &Applied) {
     let action_type = job.kind.strip_prefix(oncegate::actions::JOBS).unwrap_or(&job.kind);
     let (event, id) = match applied {
         Applied::Kept(_) => (Event::Failed, job.id),
-        Applied::Ended(status, id) => (Event::Ended(*status), *id),
+        Applied::Ended(status, id) | Applied::Already(status, id) => (Event::Ended(*status), *id),
         Applied::Refused(_) | Applied::Missing => (Event::LeaseLost, job.id),
     };
     event.tell(&job.workspace, id, action_type);

@@ -24,6 +24,8 @@ use super::Effect;
 use crate::channels::{busy, refused, secret, unknown};
 use crate::outgoing::{NotPosted, Posted, post};
 
+/// Of a URL that a payload names.
+const URL_BYTES_MAX: usize = 8 * 1024;
 const SECRET_PREFIX: &str = "whsec_";
 /// Of secrets, in bytes.
 const SECRET_BYTES: std::ops::RangeInclusive<usize> = 24..=64;
@@ -66,25 +68,28 @@ impl Webhook {
 
     /// Where to: as the config says, or, where that is allowed, as the payload does.
     fn url_for(&self, payload: &RawValue) -> Result<Url, Failure> {
-        #[derive(Deserialize)]
+        #[derive(Default, Deserialize)]
         struct Addressed {
             url: Option<String>,
         }
-        let named = match self.allow_payload_url {
-            true => serde_json::from_str::<Addressed>(payload.get()).ok().and_then(|addressed| addressed.url),
-            false => None,
+        let wrong = || refused("payload.url: not an http or https URL, without a user or a password in it");
+        let is_object = payload.get().starts_with('{');
+        let addressed = match self.allow_payload_url && is_object {
+            true => serde_json::from_str::<Addressed>(payload.get()).map_err(|_| wrong())?,
+            false => Addressed::default(),
         };
+        let named = addressed.url;
         let Some(named) = named else {
             return self.url.clone().ok_or_else(|| refused("the payload has no `url`, and neither has the config"));
         };
         let is_right = |url: &Url| {
-            matches!(url.scheme(), "http" | "https")
+            url.as_str().len() <= URL_BYTES_MAX
+                && matches!(url.scheme(), "http" | "https")
                 && url.has_host()
                 && url.username().is_empty()
                 && url.password().is_none()
         };
-        let url = Url::parse(&named).ok().filter(is_right);
-        url.ok_or_else(|| refused("payload.url: not an http or https URL, without a user or a password in it"))
+        Url::parse(&named).ok().filter(is_right).ok_or_else(wrong)
     }
 
     fn headers(&self, key: Uuid, body: &[u8]) -> Vec<(&'static str, HeaderValue)> {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
-use oncegate::actions::{Filter, Found, Outcome, Refused, ScheduleError, Scheduled, Status};
+use oncegate::actions::{Filter, Found, Outcome, Refused, ScheduleError, Scheduled, Status, check_name};
 use oncegate::limits::{PAGE_DEFAULT, PAGE_MAX};
 use oncegate::store::Role;
 use serde::{Deserialize, Serialize};
@@ -108,6 +108,9 @@ pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): P
         return Err(bad(format!("limit: 1 to {PAGE_MAX}, not {limit}")));
     }
     let cursor = |text: String| text.parse().map_err(|_| bad("cursor: not one that a page before has given".into()));
+    for (field, name) in [("type", &params.action_type), ("entityId", &params.entity_id)] {
+        name.as_ref().map_or(Ok(()), |name| check_name(field, name))?;
+    }
     let filter = Filter {
         status: params.status.map(status).transpose()?,
         action_type: params.action_type,

@@ -118,7 +118,12 @@ impl Channel {
                 log.write(&Line { at: SystemClock.now().to_string(), message }).map(|()| Receipt::default())
             }
             How::Http(provider) => provider.send(message, within).await,
-            How::Smtp(server) => server.send(&message.mail(), within).await.map(|()| Receipt::default()),
+            How::Smtp(server) => match server.send(&message.mail(), within).await {
+                Ok(()) => Ok(Receipt::default()),
+                // Somebody waits for it: the next request may try.
+                Err(smtp::NotMailed::Unreached(error)) => Err(refused(error)),
+                Err(smtp::NotMailed::Failed(failure)) => Err(failure),
+            },
         }
     }
 
@@ -167,12 +172,9 @@ fn open(config: &config::Channel, log: &Arc<JsonLines>, allow: &Arc<[IpNet]>) ->
             allow.clone(),
         )?),
         ChannelKind::Smtp { url, from, subject, username, password_file } => {
-            let credentials = match (username, secret(password_file.as_deref())?) {
-                (Some(username), Some(password)) => Some((username.clone(), password)),
-                (None, None) => None,
-                _ => return Err("`username` and `password_file` go together".into()),
-            };
-            How::Smtp(smtp::MailServer::new(url.clone(), from, subject.clone(), credentials, allow.clone())?)
+            let file = password_file.as_deref();
+            let (subject, username) = (subject.clone(), username.clone());
+            How::Smtp(smtp::MailServer::new(url.clone(), from, subject, username, file, allow.clone())?)
         }
     };
     let delivery = if config.honours_key { Delivery::AtLeastOnce } else { Delivery::AtMostOnce };

@@ -3,6 +3,7 @@
 //! Until the final dot has gone out the server has taken nothing. A reply to it, yes or no, is the server's word; no
 //! reply leaves it open.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,8 +20,8 @@ use tokio::time::{Instant, timeout_at};
 use url::Url;
 use uuid::Uuid;
 
-use super::{busy, refused, unknown};
-use crate::outgoing;
+use super::{busy, refused, secret, unknown};
+use crate::outgoing::{self, NoConnection};
 
 /// Of a subject that is taken from the text.
 const SUBJECT_CHARS_MAX: usize = 78;
@@ -32,6 +33,19 @@ pub struct Mail<'a> {
     /// Else the server's, else the first line.
     pub subject: Option<&'a str>,
     pub text: String,
+}
+
+/// It was not sent, or nobody can say.
+pub enum NotMailed {
+    /// The server could not be talked to.
+    Unreached(String),
+    Failed(Failure),
+}
+
+impl From<Failure> for NotMailed {
+    fn from(failure: Failure) -> Self {
+        NotMailed::Failed(failure)
+    }
 }
 
 pub struct MailServer {
@@ -47,26 +61,32 @@ impl MailServer {
         url: Url,
         from: &str,
         subject: Option<String>,
-        credentials: Option<(String, String)>,
+        username: Option<String>,
+        password_file: Option<&Path>,
         allow: Arc<[IpNet]>,
     ) -> Result<MailServer, String> {
         let from = from.parse().map_err(|error| format!("from: {error}"))?;
-        let credentials = credentials.map(|(username, password)| Credentials::new(username, password));
+        let credentials = match (username, secret(password_file)?) {
+            (Some(username), Some(password)) => Some(Credentials::new(username, password)),
+            (None, None) => None,
+            _ => return Err("`username` and `password_file` go together".into()),
+        };
         Ok(MailServer { url, from, subject, credentials, allow })
     }
 
-    pub async fn send(&self, mail: &Mail<'_>, within: Duration) -> Result<(), Failure> {
+    pub async fn send(&self, mail: &Mail<'_>, within: Duration) -> Result<(), NotMailed> {
         let deadline = Instant::now() + within;
         let (envelope, mail) = self.compose(mail)?;
         let opened = timeout_at(deadline, self.open(&envelope, within)).await;
-        let mut connection = opened.unwrap_or_else(|_| Err(refused(format!("not ready within {within:?}"))))?;
+        let mut connection =
+            opened.unwrap_or_else(|_| Err(NotMailed::Unreached(format!("not ready within {within:?}"))))?;
         // From here on it may have arrived.
         let answered = timeout_at(deadline, connection.message(&mail)).await;
         let sent = match answered {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) if error.status().is_some() => Err(no(&error)),
-            Ok(Err(error)) => Err(unknown(format!("no reply to the final dot: {error}"))),
-            Err(_) => Err(unknown(format!("no reply to the final dot within {within:?}"))),
+            Ok(Err(error)) => Err(unknown(format!("no reply to the final dot: {error}")).into()),
+            Err(_) => Err(unknown(format!("no reply to the final dot within {within:?}")).into()),
         };
         // It has answered already; a farewell is not worth waiting for.
         let _ = timeout_at(deadline.min(Instant::now() + Duration::from_secs(1)), connection.quit()).await;
@@ -74,10 +94,13 @@ impl MailServer {
     }
 
     /// Everything up to the server's go-ahead for the text. Nothing that fails here has sent anything.
-    async fn open(&self, envelope: &Envelope, within: Duration) -> Result<AsyncSmtpConnection, Failure> {
+    async fn open(&self, envelope: &Envelope, within: Duration) -> Result<AsyncSmtpConnection, NotMailed> {
         let is_encrypted = self.url.scheme() == "smtps";
         let addresses = outgoing::addresses(&self.url, if is_encrypted { 465 } else { 25 }, &self.allow).await;
-        let addresses = addresses.map_err(|error| refused(error.to_string()))?;
+        let addresses = addresses.map_err(|error| match error {
+            NoConnection::Refused(_) => refused(error.to_string()).into(),
+            _ => NotMailed::Unreached(error.to_string()),
+        })?;
         let hello = ClientId::default();
         let tls = || {
             let host = self.url.host_str().unwrap_or_default().trim_matches(['[', ']']);
@@ -93,7 +116,7 @@ impl MailServer {
         if let Some(credentials) = &self.credentials {
             let is_near = addresses.iter().all(|address| address.ip().is_loopback());
             if !connection.is_encrypted() && !is_near {
-                return Err(refused("the server offers no encryption, and a password is not sent without"));
+                return Err(refused("the server offers no encryption, and a password is not sent without").into());
             }
             connection.auth(DEFAULT_MECHANISMS, credentials).await.map_err(no)?;
         }
@@ -126,9 +149,10 @@ impl MailServer {
 }
 
 /// The server said no, or was never reached. A 4yz reply is a no for now.
-fn no(error: &lettre::transport::smtp::Error) -> Failure {
-    match error.is_transient() {
-        true => busy(format!("the mail server refused for now: {error}"), None),
-        false => refused(format!("the mail server did not take it: {error}")),
+fn no(error: &lettre::transport::smtp::Error) -> NotMailed {
+    match (error.status(), error.is_transient()) {
+        (None, _) => NotMailed::Unreached(format!("the mail server was not reached: {error}")),
+        (Some(_), true) => busy(format!("the mail server refused for now: {error}"), None).into(),
+        (Some(_), false) => refused(format!("the mail server did not take it: {error}")).into(),
     }
 }

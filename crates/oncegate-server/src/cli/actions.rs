@@ -134,7 +134,8 @@ impl One {
         with_actions(config, async |actions| {
             let found = verb(actions, &workspace, parsed).await.map_err(|refused| match refused {
                 Refused::Missing => missing(),
-                Refused::Status(..) => Failure::new(refused.to_string()).hint(format!("oncegate actions show {id}")),
+                Refused::Status(..) => Failure::new(refused.to_string())
+                    .hint(format!("oncegate actions show {id} --workspace {workspace}")),
                 Refused::Store(error) => error.into(),
             })?;
             format.print(&ActionView::from(&found), |view| {

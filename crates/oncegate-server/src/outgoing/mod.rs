@@ -20,11 +20,13 @@ pub use post::{NotPosted, Posted, post};
 
 /// Not for the public: this machine, this network, nobody, everybody, and ways around that (addresses that stand for others).
 static REFUSED: LazyLock<Vec<IpNet>> = LazyLock::new(|| {
-    const NETWORKS: [&str; 28] = [
+    const NETWORKS: [&str; 30] = [
         "0.0.0.0/8",
         "10.0.0.0/8",
         "100.64.0.0/10",
         "127.0.0.0/8",
+        // A cloud's own services, metadata among them.
+        "168.63.129.16/32",
         "169.254.0.0/16",
         "172.16.0.0/12",
         "192.0.0.0/24",
@@ -36,9 +38,10 @@ static REFUSED: LazyLock<Vec<IpNet>> = LazyLock::new(|| {
         "203.0.113.0/24",
         "224.0.0.0/4",
         "240.0.0.0/4",
-        "::/128",
+        "::/96",
         "::1/128",
         "::ffff:0:0/96",
+        "::ffff:0:0:0/96",
         "64:ff9b::/96",
         "64:ff9b:1::/48",
         "100::/64",
@@ -154,6 +157,10 @@ mod tests {
             "64:ff9b::7f00:1",
             "2002:7f00:1::",
             "ff02::1",
+            "168.63.129.16",
+            "::7f00:1",
+            "::ffff:0:7f00:1",
+            "::ffff:169.254.169.254",
         ];
         for address in refused {
             assert!(!is_allowed(address.parse().unwrap(), &[]), "{address}");

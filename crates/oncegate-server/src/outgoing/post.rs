@@ -12,6 +12,7 @@ use hyper::header::{CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER, USER_AGENT};
 use hyper::{HeaderMap, Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use ipnet::IpNet;
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 use url::{Position, Url};
 use uuid::Uuid;
@@ -77,9 +78,10 @@ pub async fn post(
     };
     let handshake = http1::handshake(TokioIo::new(stream)).await;
     let (mut sender, connection) = handshake.map_err(|error| NotPosted::Unsent(error.to_string()))?;
-    let connection = tokio::spawn(connection);
+    // It ends with this request, also where that is given up.
+    let _connection = Aborted(tokio::spawn(connection));
     // From here on it may have arrived, whatever goes wrong.
-    let posted = match timeout_at(deadline, sender.send_request(request(url, key, more, body))).await {
+    match timeout_at(deadline, sender.send_request(request(url, key, more, body))).await {
         Ok(Ok(response)) => {
             let (head, body) = response.into_parts();
             // An answer is an answer, also where its body breaks off or does not end.
@@ -89,9 +91,15 @@ pub async fn post(
         }
         Ok(Err(error)) => Err(NotPosted::Broke(format!("the connection broke: {error}"))),
         Err(_) => Err(NotPosted::Broke(format!("no answer within {within:?}"))),
-    };
-    connection.abort();
-    posted
+    }
+}
+
+struct Aborted<T>(JoinHandle<T>);
+
+impl<T> Drop for Aborted<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 fn request(url: &Url, key: Uuid, more: &[(&'static str, HeaderValue)], body: Bytes) -> Request<Full<Bytes>> {

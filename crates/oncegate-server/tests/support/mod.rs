@@ -15,6 +15,7 @@ mod provider;
 mod raw;
 mod server;
 mod smtp;
+mod workshop;
 
 pub use client::{Client, Reply};
 pub use home::{Home, Ran};
@@ -25,6 +26,7 @@ pub use provider::{Arrived, Provider};
 pub use raw::Raw;
 pub use server::Server;
 pub use smtp::MailServer;
+pub use workshop::Workshop;
 
 use std::time::{Duration, Instant};
 

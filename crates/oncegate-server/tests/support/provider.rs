@@ -1,5 +1,6 @@
 //! A provider of messages that counts what arrives, and behaves as the text asks it to.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -10,7 +11,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Request, Response};
+use hyper::{HeaderMap, Request, Response};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -21,7 +22,12 @@ use tokio::task::JoinHandle;
 pub struct Arrived {
     pub key: String,
     pub authorization: Option<String>,
+    pub headers: HeaderMap,
+    /// As it came.
+    pub text: String,
     pub body: Value,
+    /// How many of one entity were here at the same time.
+    pub at_once: usize,
 }
 
 pub struct Provider {
@@ -57,12 +63,41 @@ impl Provider {
         arrived.iter().filter(texts).cloned().collect()
     }
 
+    /// Everything that arrived.
+    pub fn all(&self) -> Vec<Arrived> {
+        self.arrived.lock().expect("no holder panics").clone()
+    }
+
     /// How often it was sent, to somebody who knows a key again.
     pub fn effects(&self, text: &str) -> usize {
         let mut keys: Vec<_> = self.arrivals(text).into_iter().map(|arrived| arrived.key).collect();
         keys.sort();
         keys.dedup();
         keys.len()
+    }
+}
+
+/// Somebody who is here, for one entity.
+struct Here(String);
+
+static HERE: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
+
+impl Here {
+    fn enter(entity: String) -> Here {
+        *HERE.lock().expect("no holder panics").entry(entity.clone()).or_default() += 1;
+        Here(entity)
+    }
+
+    fn at_once(&self) -> usize {
+        HERE.lock().expect("no holder panics").get(&self.0).copied().unwrap_or(0)
+    }
+}
+
+impl Drop for Here {
+    fn drop(&mut self) {
+        if let Some(count) = HERE.lock().expect("no holder panics").get_mut(&self.0) {
+            *count -= 1;
+        }
     }
 }
 
@@ -79,12 +114,16 @@ async fn answer(
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let header = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let (key, authorization) = (header("idempotency-key").unwrap_or_default(), header("authorization"));
+    let headers = request.headers().clone();
     let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+    let whole = String::from_utf8_lossy(&body).into_owned();
     let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let here = Here::enter(body["entityId"].to_string());
     let text = body["message"].as_str().or(body["text"].as_str()).unwrap_or_default().to_owned();
+    let body_location = body["location"].as_str().unwrap_or("/").to_owned();
     let tries = {
         let mut seen = seen.lock().expect("no holder panics");
-        seen.push(Arrived { key: key.clone(), authorization, body });
+        seen.push(Arrived { key: key.clone(), authorization, headers, text: whole, body, at_once: here.at_once() });
         seen.iter().filter(|arrived| arrived.key == key).count()
     };
     let status = |code: u16| {
@@ -102,6 +141,16 @@ async fn answer(
         "cut" => panic!("cuts the connection"),
         "cut-once" if tries == 1 => panic!("cuts the connection"),
         "hang" => std::future::pending().await,
+        "moved" => {
+            let mut response = status(302);
+            let location = body_location.clone();
+            response.headers_mut().insert("location", location.parse().expect("a value"));
+            response
+        }
+        "short" => {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            status(200)
+        }
         "busy" => {
             tokio::time::sleep(Duration::from_millis(500)).await;
             status(200)

@@ -40,8 +40,7 @@ pub(super) fn job(number: u128, due_at: Time) -> Job {
 }
 
 fn send(max: usize) -> Wanted {
-    let whose = Whose::One { workspace: workspace("default"), max };
-    Wanted { whose, ..Wanted::all(&["send"], 0, LEASE) }
+    Wanted::new(["send"], LEASE, Whose::One { workspace: workspace("default"), max })
 }
 
 impl World {
@@ -57,7 +56,7 @@ impl World {
 
     async fn lease_from(&self, free: usize, taken: &[(&str, usize)]) -> Vec<u128> {
         let taken = taken.iter().map(|(name, taken)| (workspace(name), *taken)).collect();
-        let wanted = Wanted { whose: Whose::All { free, taken }, ..send(0) };
+        let wanted = Wanted::new(["send"], LEASE, Whose::All { free, max: free, taken });
         let leased = self.store.lease_jobs(&wanted).await.expect("the store is there").value;
         leased.jobs.iter().map(|job| job.id.as_u128()).collect()
     }
@@ -81,6 +80,7 @@ pub async fn a_job_keeps_every_field_and_is_leased_when_due_to_the_millisecond(w
     world.clock.set(START + LEASE);
     let expected = Job {
         state: job::State::Running,
+        started: true,
         token: Token(5),
         tried: 2,
         begun: true,
@@ -90,7 +90,7 @@ pub async fn a_job_keeps_every_field_and_is_leased_when_due_to_the_millisecond(w
     };
     assert_eq!(world.lease(10).await, (vec![expected.clone()], Some(START + LEASE + LEASE)));
     assert_eq!(world.lease(10).await, (vec![], Some(START + LEASE + LEASE)), "it has a worker");
-    let others = world.store.lease_jobs(&Wanted::all(&["other"], 10, LEASE)).await.expect("answers").value;
+    let others = world.store.lease_jobs(&Wanted::new(["other"], LEASE, send(10).whose)).await.expect("answers").value;
     assert!(others.jobs.is_empty() && others.next_at.is_none(), "jobs of another kind are for others");
     world.clock.set(START + LEASE + LEASE);
     let (again, _) = world.lease(10).await;
@@ -184,14 +184,19 @@ pub async fn one_workspaces_jobs_do_not_hold_up_anothers(world: World) {
     world.enqueue(Job { workspace: other.clone(), ..job(102, START + MILLI) }).await;
     assert_eq!(world.lease_from(4, &[("default", 12)]).await, [102]);
     // Several kinds of one workspace share its part.
-    let wanted = Wanted { kinds: vec!["call".into(), "send".into()], ..send(0) };
-    let wanted = Wanted { whose: Whose::All { free: 2, taken: BTreeMap::new() }, ..wanted };
+    let kinds = ["call", "send", "send"];
+    let wanted = Wanted::new(kinds, LEASE, Whose::All { free: 2, max: 2, taken: BTreeMap::new() });
     let leased = world.store.lease_jobs(&wanted).await.expect("the store is there").value;
     let of = |name: &WorkspaceName| leased.jobs.iter().filter(|job| job.workspace == *name).count();
     assert_eq!((of(&workspace("default")), of(&other)), (1, 1));
     assert_eq!(leased.next_at, Some(START), "there is more");
-    let only = Wanted { whose: Whose::One { workspace: other, max: 9 }, ..wanted };
-    assert_eq!(world.store.lease_jobs(&only).await.expect("the store is there").value.jobs.len(), 0);
+    let only = Wanted::new(kinds, LEASE, Whose::One { workspace: other, max: 9 });
+    let of_other = world.store.lease_jobs(&only).await.expect("the store is there").value;
+    assert_eq!(
+        (of_other.jobs.len(), of_other.next_at),
+        (0, Some(START + LEASE + LEASE)),
+        "its own leases, and no more"
+    );
 }
 
 pub async fn one_job_in_a_lane_is_at_work_at_a_time(world: World) {

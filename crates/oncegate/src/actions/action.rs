@@ -1,7 +1,7 @@
 //! An action as it is kept: in its job while it lives, in its record when it has ended.
 
 use bytes::Bytes;
-use oncegate_core::job::{Job, Reached};
+use oncegate_core::job::{Job, Reached, WORKER_LOST};
 use oncegate_core::{Time, WorkspaceName};
 use oncegate_store::{At, JobFilter, Place, Record, StoreError};
 use serde::{Deserialize, Serialize};
@@ -207,9 +207,24 @@ impl Action {
         Record { workspace: workspace.clone(), kind: KIND, id, version, state, body: self.bytes() }
     }
 
+    /// When a revision was made, if that is still kept.
+    pub(super) fn revised_at(&self, revision: i64) -> Option<i64> {
+        let later = usize::try_from(self.revision.checked_sub(revision)?).ok()?;
+        self.revised_us.iter().rev().nth(later).copied()
+    }
+
     pub(super) fn revised(&mut self, now: Time) {
         self.revision += 1;
         keep(&mut self.revised_us, now.micros());
+    }
+
+    /// The try before this one, whose worker did not live to say what became of it.
+    pub(super) fn note_lost(&mut self, job: &Job, now: Time) {
+        let attempt = job.tried - 1;
+        let is_noted = self.tries.iter().any(|failed| failed.attempt == attempt);
+        if attempt > 0 && !is_noted && job.error.as_deref() == Some(WORKER_LOST) {
+            self.failed(attempt, now, WORKER_LOST, Reached::Maybe);
+        }
     }
 
     pub(super) fn failed(&mut self, attempt: i32, now: Time, error: &str, reached: Reached) {

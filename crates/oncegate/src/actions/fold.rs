@@ -30,9 +30,11 @@ impl Standing {
             (When::At(at), _) => at,
             (When::After(delay), _) => now + delay,
             (When::Unsaid, Some(recurrence)) => recurrence.first(),
-            (When::Unsaid, None) if is_deduplicated => now + schedule.window,
+            (When::Unsaid, None) if is_deduplicated => now + schedule.window.min(schedule.stands_for()),
             (When::Unsaid, None) => now,
         };
+        // What was due before it was asked for goes ahead of nobody who was there.
+        let due_at = due_at.max(now);
         let action = Action {
             action_type: schedule.action_type.clone(),
             payload: schedule.payload.clone(),
@@ -64,15 +66,20 @@ impl Standing {
         };
         self.action.payload = payload;
         self.due_at = match (schedule.when, schedule.mode) {
-            (When::At(at), Mode::Debounce) => at.min(self.until()),
-            (When::At(at), _) => at,
-            (When::After(delay), Mode::Debounce) => (now + delay).min(self.until()),
-            (When::After(delay), _) => now + delay,
-            (When::Unsaid, Mode::Debounce) => (now + schedule.window).min(self.until()),
+            (When::Unsaid, Mode::Debounce) => self.put_off(now + schedule.window),
             (When::Unsaid, _) => self.due_at,
+            (When::At(at), Mode::Debounce) => self.put_off(at),
+            (When::At(at), _) => at.max(now),
+            (When::After(delay), Mode::Debounce) => self.put_off(now + delay),
+            (When::After(delay), _) => now + delay,
         };
         self.action.revised(now);
         Ok(self.told(Outcome::Updated))
+    }
+
+    /// Later than it was, if at all, and no later than it may be.
+    fn put_off(&self, to: Time) -> Time {
+        to.min(self.until()).max(self.due_at)
     }
 
     pub fn told(&self, outcome: Outcome) -> Scheduled {
@@ -81,14 +88,12 @@ impl Standing {
 
     /// Its job, new.
     pub fn job(&self, workspace: &WorkspaceName, tries: Tries, delivery: Delivery, now: Time) -> Job {
-        // A schedule has one job for all of its ticks, which cannot meet itself.
-        let entity = self.action.entity.as_ref().filter(|_| self.action.recurrence.is_none());
         Job {
             workspace: workspace.clone(),
             id: self.id,
             kind: Action::job_kind(&self.action.action_type),
             payload: self.action.bytes(),
-            lane: entity.map(|entity| entity.lane(&self.action.action_type)),
+            lane: self.action.entity.as_ref().map(|entity| entity.lane(&self.action.action_type)),
             state: State::Pending,
             started: false,
             due_at: self.due_at,

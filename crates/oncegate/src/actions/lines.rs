@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use oncegate_core::job::{self, Command as JobCommand, Decision, Job};
 use oncegate_core::{Answer, Claim, ClaimKey, Command, Lost, Terms, Time, Token, WorkspaceName};
@@ -17,6 +18,8 @@ use super::{Action, Actions, Outcome, Schedule, ScheduleError, Scheduled};
 
 /// How often a round is begun anew when others are faster.
 const ROUNDS_MAX: usize = 1000;
+/// A claim stands for as long as this, however short the window.
+const CLAIM_MIN: Duration = Duration::from_secs(1);
 /// Slots of which it is remembered which action stands in them.
 const REMEMBERED_MAX: usize = 32 * 1024;
 
@@ -159,7 +162,10 @@ impl Actions {
             };
             match round {
                 Round::Written(answers) => return Ok(answers),
-                Round::Met(met) => claim = Some(met),
+                Round::Met(met) => {
+                    self.lines.remember(met.clone());
+                    claim = Some(met);
+                }
                 Round::Again => {}
             }
         }
@@ -205,8 +211,9 @@ impl Actions {
         answers.extend(schedules[1..].iter().map(|schedule| standing.fold(schedule, now)));
         let job = standing.job(&slot.workspace, first.tries, first.delivery, now);
         let terms = Terms {
-            window: first.stands_for(),
-            lease: first.stands_for(),
+            // The action's own window decides; its claim must outlive the write.
+            window: first.stands_for().max(CLAIM_MIN),
+            lease: CLAIM_MIN,
             lost: Lost::TakeOver,
             fingerprint: None,
             attributes: None,
@@ -245,15 +252,11 @@ impl Actions {
         }
     }
 
-    /// Whether this revision of an action was written; it may have run since.
+    /// Whether this revision of an action was written, and not another's of the same number; it may have run since.
     async fn is_there(&self, job: &Job, standing: &Standing) -> Result<bool, StoreError> {
-        let mut found = self.store.find_jobs(&[(job.workspace.clone(), job.id)]).await?.value;
-        if let Some(found) = found.remove(0) {
-            return Ok(Action::read(&found.payload, found.id)?.revision >= standing.action.revision);
-        }
-        let mut found = self.store.find(&[Action::place(&job.workspace, job.id)]).await?.value;
-        let record = found.remove(0).map(|record| Action::read(&record.body, record.id)).transpose()?;
-        Ok(record.is_some_and(|action| action.revision >= standing.action.revision))
+        let found = self.find(&job.workspace, job.id).await?;
+        let Action { revision, revised_us, .. } = &standing.action;
+        Ok(found.is_some_and(|found| found.action.revised_at(*revision) == revised_us.last().copied()))
     }
 }
 

@@ -13,8 +13,9 @@ use super::{Action, Actions, Applied, Entity, JOBS, KIND, Status};
 /// How long a verb waits for a worker that is about to be done.
 const PATIENCE: Duration = Duration::from_secs(2);
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
-/// Records that are looked through for one page, in pages of this size.
-const PAGES_MAX: usize = 20;
+/// A page that has so many bytes ends, though there were to be more in it.
+const PAGE_BYTES: usize = 4 * 1024 * 1024;
+const READ_AT_ONCE: usize = 50;
 
 /// An action, and where it is.
 #[derive(Clone, Debug)]
@@ -85,7 +86,23 @@ impl Actions {
         record.map(found_record).transpose()
     }
 
+    /// A page; where actions are large, fewer make one.
     pub async fn list(&self, workspace: &WorkspaceName, filter: &Filter) -> Result<Page, StoreError> {
+        let mut page = Page { items: vec![], next: filter.before };
+        let mut bytes = 0;
+        loop {
+            let limit = (filter.limit - page.items.len()).min(READ_AT_ONCE);
+            let step = self.list_some(workspace, &Filter { limit, before: page.next, ..filter.clone() }).await?;
+            bytes += step.items.iter().map(|found| found.action.bytes().len()).sum::<usize>();
+            page.items.extend(step.items);
+            page.next = step.next;
+            if page.next.is_none() || page.items.len() >= filter.limit || bytes >= PAGE_BYTES {
+                return Ok(page);
+            }
+        }
+    }
+
+    async fn list_some(&self, workspace: &WorkspaceName, filter: &Filter) -> Result<Page, StoreError> {
         let Filter { status, action_type, entity_id, schedule, limit, before } = filter;
         let mut items = vec![];
         // In this order: what leaves the queue meanwhile is found twice, and not missed.
@@ -103,49 +120,50 @@ impl Actions {
                 items.push(found_job(job)?);
             }
         }
+        let mut looked_to = None;
         if status.is_none_or(|status| status.in_queue().is_none()) {
-            items.extend(self.list_ended(workspace, filter).await?);
+            let (ended, next) = self.list_ended(workspace, filter).await?;
+            items.extend(ended);
+            looked_to = next;
         }
         // Of one that is there twice the record is the newer.
         items.sort_by_key(|found| std::cmp::Reverse((found.id, found.job.is_none())));
         items.dedup_by_key(|found| found.id);
+        // Below where the records were looked at there may be some that come before what else there is.
+        items.retain(|found| looked_to.is_none_or(|looked_to| found.id >= looked_to));
         let more = items.len() > *limit;
         items.truncate(*limit);
-        let next = items.last().map(|last| last.id).filter(|_| more);
+        let next = items.last().map(|last| last.id).filter(|_| more).or(looked_to);
         Ok(Page { items, next })
     }
 
-    /// One more than asked for, if there are that many.
-    async fn list_ended(&self, workspace: &WorkspaceName, filter: &Filter) -> Result<Vec<Found>, StoreError> {
+    /// Those among a page of records that fit, and the last that was looked at, if there are more.
+    async fn list_ended(
+        &self,
+        workspace: &WorkspaceName,
+        filter: &Filter,
+    ) -> Result<(Vec<Found>, Option<Uuid>), StoreError> {
         let Filter { status, action_type, entity_id, schedule, limit, before } = filter;
         let of_type = || action_type.as_deref().map(Action::list_of_type);
         let of_entity = || entity_id.as_deref().map(Action::list_of_entity);
-        let list = schedule.map(Action::list_of_schedule).or_else(of_entity).or_else(of_type);
         let fits = |found: &Found| {
             let Action { ended, entity, action_type: is, .. } = &found.action;
             ended.is_some()
                 && action_type.as_ref().is_none_or(|wanted| wanted == is)
                 && entity_id.as_ref().is_none_or(|id| entity.as_ref().is_some_and(|entity| entity.id == *id))
         };
-        let (mut items, mut before) = (vec![], *before);
-        for _ in 0..PAGES_MAX {
-            let listing = Listing {
-                workspace: workspace.clone(),
-                kind: KIND,
-                list: list.clone(),
-                state: status.map(|status| status.as_str().to_owned()),
-                limit: limit + 1,
-                before,
-            };
-            let listed = self.store.list(listing).await?;
-            let page = listed.records.into_iter().map(found_record).collect::<Result<Vec<_>, _>>()?;
-            items.extend(page.into_iter().filter(fits));
-            before = listed.next;
-            if items.len() > *limit || before.is_none() {
-                break;
-            }
-        }
-        Ok(items)
+        let listing = Listing {
+            workspace: workspace.clone(),
+            kind: KIND,
+            list: schedule.map(Action::list_of_schedule).or_else(of_entity).or_else(of_type),
+            state: status.map(|status| status.as_str().to_owned()),
+            limit: *limit,
+            before: *before,
+        };
+        let listed = self.store.list(listing).await?;
+        let mut found = listed.records.into_iter().map(found_record).collect::<Result<Vec<_>, _>>()?;
+        found.retain(fits);
+        Ok((found, listed.next))
     }
 
     /// It will not run; of a schedule, not any more.
@@ -173,7 +191,7 @@ impl Actions {
                     }
                     tokio::time::sleep(LOOK_PAUSE).await;
                 }
-                Applied::Refused(_) | Applied::Missing => {
+                Applied::Already(..) | Applied::Refused(_) | Applied::Missing => {
                     return Err(Refused::Status(found.status().as_str(), "it is not in the queue any more".into()));
                 }
             }

@@ -23,7 +23,7 @@ use uuid::Uuid;
 pub use action::{Action, Ended, Entity, JOBS, KIND, Status, Try};
 pub use look::{Filter, Found, Page, Refused};
 pub use recurrence::{Recurrence, Repeats};
-pub use schedule::{Mode, Schedule, When};
+pub use schedule::{Mode, Schedule, When, check_name};
 pub use work::{Applied, Done, Leased, effect_key};
 
 use crate::ledger::Ledger;

@@ -144,6 +144,11 @@ impl Recurrence {
         Recurrence { interval: text, timezone, catch_up, first_us, tick_us: first_us, last_us: None }
     }
 
+    /// The same schedule, with a tick before its time.
+    pub(super) fn early(self, now: Time) -> Recurrence {
+        Recurrence { tick_us: self.tick_us.min(now.micros()), ..self }
+    }
+
     /// The same schedule, a tick later.
     pub(super) fn at_tick(self, tick: Time) -> Recurrence {
         Recurrence { last_us: Some(self.tick_us), tick_us: tick.micros(), ..self }

@@ -5,7 +5,6 @@ use std::time::Duration;
 use oncegate_core::Time;
 use oncegate_core::job::{Delivery, Tries};
 use serde::Deserialize;
-use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::{Entity, PAYLOAD_BYTES_MAX, Repeats, ScheduleError};
@@ -164,13 +163,14 @@ impl Schedule {
     /// How long duplicates fold into it, from its creation.
     pub(super) fn stands_for(&self) -> Duration {
         match self.mode {
-            Mode::Debounce => self.max_wait.unwrap_or(self.window.saturating_mul(WAIT_FACTOR)).max(self.window),
+            Mode::Debounce => self.max_wait.unwrap_or(self.window.saturating_mul(WAIT_FACTOR)),
             _ => self.window,
         }
     }
 }
 
-fn check_name(field: &str, name: &str) -> Result<(), ScheduleError> {
+/// Of a type, or of an entity.
+pub fn check_name(field: &str, name: &str) -> Result<(), ScheduleError> {
     let wrong = |what: String| Err(ScheduleError::Invalid(format!("{field}: {what}")));
     match name {
         "" => wrong("it is empty".into()),
@@ -186,23 +186,27 @@ fn check_name(field: &str, name: &str) -> Result<(), ScheduleError> {
 fn entity_of(payload: &RawValue) -> Result<Option<Entity>, ScheduleError> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
-    struct About {
-        #[serde(default)]
-        entity_id: Value,
-        #[serde(default)]
-        entity_type: Value,
+    struct About<'a> {
+        #[serde(borrow)]
+        entity_id: Option<&'a RawValue>,
+        #[serde(borrow)]
+        entity_type: Option<&'a RawValue>,
     }
     if !payload.get().trim_start().starts_with('{') {
         return Ok(None);
     }
     let invalid = |error: serde_json::Error| ScheduleError::Invalid(format!("payload: {error}"));
-    let about: About = serde_json::from_str(payload.get()).map_err(invalid)?;
-    let name = |field: &str, value: Value| {
-        let name = match value {
-            Value::Null => return Ok(None),
-            Value::String(name) => name,
-            Value::Number(number) => number.to_string(),
-            _ => return Err(ScheduleError::Invalid(format!("{field}: a text or a number is an id; this is neither"))),
+    let about: About<'_> = serde_json::from_str(payload.get()).map_err(invalid)?;
+    let name = |field: &str, value: Option<&RawValue>| {
+        let wrong = || ScheduleError::Invalid(format!("{field}: a text or a number is an id; this is neither"));
+        let name = match value.map(RawValue::get) {
+            None | Some("null") => return Ok(None),
+            Some(text) if text.starts_with('"') => serde_json::from_str(text).map_err(|_| wrong())?,
+            // As it was written: no two of them become one by rounding.
+            Some(number) if number.starts_with(|first: char| first == '-' || first.is_ascii_digit()) => {
+                number.to_owned()
+            }
+            Some(_) => return Err(wrong()),
         };
         check_name(field, &name).map(|()| Some(name))
     };

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use oncegate_core::job::{self, Command, Decision, Delivery, End, Job, Refusal, Tries};
+use oncegate_core::job::{self, Command, Decision, Delivery, End, Job, Refusal, State, Tries};
 use oncegate_core::{Time, WorkspaceName};
 use oncegate_store::{Change, Commit, Reading, StoreError};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use super::{Action, Actions, Ended, Status};
+use super::{Action, Actions, Ended, JOBS, Status};
 
 /// How often a verb is decided anew when the action changes under it.
 const ROUNDS_MAX: usize = 100;
@@ -25,8 +25,10 @@ pub struct Leased {
 pub enum Applied {
     /// It is in the queue, like this.
     Kept(Box<Job>),
-    /// So it ended, under this id: the action's, or the tick's. A worker that says again how it ended hears the same.
+    /// So it ended, under this id: the action's, or the tick's.
     Ended(Status, Uuid),
+    /// So it had ended already: the worker says the same again.
+    Already(Status, Uuid),
     Refused(Refusal),
     /// There is no such action in the queue.
     Missing,
@@ -80,6 +82,11 @@ struct Plan {
 /// Decides a verb, and what people will see of it.
 fn plan(job: &Job, done: &Done, now: Time) -> Result<Plan, StoreError> {
     let mut action = Action::read(&job.payload, job.id)?;
+    action.note_lost(job, now);
+    if done.command == Command::RunNow {
+        // A tick of its own: the one that was next comes when it is due.
+        action.recurrence = action.recurrence.map(|recurrence| recurrence.early(now));
+    }
     if let Command::Fail { failure, .. } = &done.command {
         action.failed(job.tried, now, &failure.error, failure.reached);
     }
@@ -93,9 +100,12 @@ fn plan(job: &Job, done: &Done, now: Time) -> Result<Plan, StoreError> {
         }
         Decision::End(end) => end,
     };
+    // Whose lease is over is nobody's: a person may end it.
+    let free = Job { state: State::Pending, ..job.clone() };
+    let job = if job.state == State::Running && !job.is_leased(now) { &free } else { job };
     let ended = ended(job, &action, end, done, now);
     let status = ended.status;
-    let next_tick = action.recurrence.as_ref().filter(|_| end != End::Cancelled).map(|recurrence| {
+    let next_tick = action.recurrence.as_ref().filter(|_| done.command != Command::Cancel).map(|recurrence| {
         let tick = Time::from_micros(recurrence.tick_us);
         (tick_id(job.id, recurrence.tick_us), recurrence.next(tick, now))
     });
@@ -115,7 +125,8 @@ fn plan(job: &Job, done: &Done, now: Time) -> Result<Plan, StoreError> {
         Some(due_at) => {
             let recurrence = action.recurrence.map(|recurrence| recurrence.at_tick(due_at));
             let again = Action { recurrence, tries: vec![], ..action };
-            changes.push(Change::Requeue { job: job.again(again.bytes(), due_at), stands_until });
+            // What is caught up with goes ahead of nobody who was there.
+            changes.push(Change::Requeue { job: job.again(again.bytes(), due_at.max(now)), stands_until });
         }
         // It has no next tick: the schedule itself is over.
         None => {
@@ -199,16 +210,28 @@ impl Actions {
         id: Uuid,
         done: impl Into<Done>,
     ) -> Result<Applied, StoreError> {
-        let done = done.into();
+        Ok(self.apply_to(workspace, id, done.into()).await?.0)
+    }
+
+    /// The same, and of which type the action is, if it is in the queue.
+    pub async fn apply_to(
+        &self,
+        workspace: &WorkspaceName,
+        id: Uuid,
+        done: Done,
+    ) -> Result<(Applied, String), StoreError> {
         for _ in 0..ROUNDS_MAX {
             let Reading { mut value, now } = self.store.find_jobs(&[(workspace.clone(), id)]).await?;
-            let Some(job) = value.remove(0) else { return self.already(workspace, id, &done.command).await };
-            match self.work(&job, done.clone(), now).await? {
-                Applied::Missing => {}
+            let Some(job) = value.remove(0).filter(|job| job.kind.starts_with(JOBS)) else {
+                return Ok((self.already(workspace, id, &done.command).await?, String::new()));
+            };
+            let applied = match self.work(&job, done.clone(), now).await? {
+                Applied::Missing => continue,
                 // Of a schedule the last tick may be what is meant.
-                Applied::Refused(refusal) => return self.already_ticked(&job, &done.command, refusal).await,
-                applied => return Ok(applied),
-            }
+                Applied::Refused(refusal) => self.already_ticked(&job, &done.command, refusal).await?,
+                applied => applied,
+            };
+            return Ok((applied, job.kind[JOBS.len()..].to_owned()));
         }
         Err(StoreError::Unavailable("others were faster, every time".into()))
     }
@@ -222,7 +245,7 @@ impl Actions {
             Applied::Ended(status, id) => {
                 Ok(self.ended(workspace, *id).await?.is_some_and(|ended| ended.status == *status))
             }
-            Applied::Refused(_) | Applied::Missing => Ok(false),
+            Applied::Already(..) | Applied::Refused(_) | Applied::Missing => Ok(false),
         }
     }
 
@@ -237,18 +260,25 @@ impl Actions {
             _ => false,
         };
         match says_the_same {
-            true => Ok(Applied::Ended(ended.status, id)),
+            true => Ok(Applied::Already(ended.status, id)),
             false => Ok(Applied::Refused(Refusal::NotLeased)),
         }
     }
 
     async fn already_ticked(&self, job: &Job, command: &Command, refusal: Refusal) -> Result<Applied, StoreError> {
+        if let Command::Fail { token, .. } = command
+            && *token == job.token
+            && refusal == Refusal::NotLeased
+            && job.tried > 0
+        {
+            return Ok(Applied::Kept(Box::new(job.clone())));
+        }
         let action = Action::read(&job.payload, job.id)?;
         let Some(last) = action.recurrence.and_then(|recurrence| recurrence.last_us) else {
             return Ok(Applied::Refused(refusal));
         };
         match self.already(&job.workspace, tick_id(job.id, last), command).await? {
-            Applied::Ended(status, tick) => Ok(Applied::Ended(status, tick)),
+            already @ Applied::Already(..) => Ok(already),
             _ => Ok(Applied::Refused(refusal)),
         }
     }

@@ -6,10 +6,10 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::response::IntoResponse;
 use oncegate::Token;
-use oncegate::actions::{Applied, Done, Leased};
+use oncegate::actions::{Applied, Done, Leased, check_name};
 use oncegate::limits::{LEASE_MAX, SPAN_MIN, WAIT_MAX};
 use oncegate::store::Role;
-use oncegate_core::job::{Command, Failure, Reached, Refusal};
+use oncegate_core::job::{Command, Failure, Reached};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
@@ -87,6 +87,9 @@ pub async fn lease(State(app): State<Arc<App>>, caller: Caller, Json(body): Json
     if !(1..=TYPES_MAX).contains(&body.types.len()) {
         return Err(bad(format!("types: 1 to {TYPES_MAX} of them, not {}", body.types.len())));
     }
+    for name in &body.types {
+        check_name("types", name)?;
+    }
     let max = body.max.unwrap_or(1);
     if !(1..=LEASED_MAX).contains(&max) {
         return Err(bad(format!("max: 1 to {LEASED_MAX}, not {max}")));
@@ -100,17 +103,13 @@ pub async fn lease(State(app): State<Arc<App>>, caller: Caller, Json(body): Json
     };
     let (mut answer, answered) = oneshot::channel();
     let actions = app.actions.clone();
-    // On a task of its own: what was leased for a worker that has hung up goes back.
+    // On a task of its own: a worker that hangs up ends its wait, and nothing else.
     tokio::spawn(async move {
-        let leased = tokio::select! {
-            leased = actions.lease(&request) => leased,
-            () = answer.closed() => return,
-        };
-        if let Err(Ok(leased)) = answer.send(leased) {
-            actions.give_back(leased).await;
-        }
+        let leased = actions.lease(&request, answer.closed()).await;
+        // Whoever is gone by now leaves what it would have got.
+        let _ = answer.send(leased);
     });
-    let leased = answered.await.map_err(|_| Kind::Internal.because("the request ended in a panic"))??;
+    let leased = answered.await.map_err(|_| Kind::Internal.because("the request ended in a panic"))??.take();
     Ok(axum::Json(leased.iter().map(LeasedView::from).collect::<Vec<_>>()).into_response())
 }
 
@@ -211,32 +210,29 @@ async fn say(app: &App, caller: Caller, id: &str, done: impl Into<Done>) -> Answ
     caller.require(Role::Operate)?;
     let (id, done) = (page::id(id, "action")?, done.into());
     let is_renewal = matches!(done.command, Command::Renew { .. });
-    let applied = app.actions.actions.apply(&caller.workspace, id, done).await?;
-    let told = |event: Event| async move {
-        let found = app.actions.actions.find(&caller.workspace, id).await;
-        let action_type = found.ok().flatten().map_or(String::new(), |found| found.action.action_type);
-        event.tell(&caller.workspace, id, &action_type);
-    };
+    let result = done.result.filter(|_| app.actions.keeps_results);
+    let (applied, action_type) = app.actions.actions.apply_to(&caller.workspace, id, Done { result, ..done }).await?;
+    let told = |event: Event, id: Uuid| event.tell(&caller.workspace, id, &action_type);
     let view = match applied {
         Applied::Kept(job) if is_renewal => {
             let lease_until = Some(job.lease_until.to_string());
             WordView { id, status: "running", lease_until, run_at: None }
         }
         Applied::Kept(job) => {
-            told(Event::Failed).await;
+            told(Event::Failed, id);
             WordView { id, status: "failed", lease_until: None, run_at: Some(job.due_at.to_string()) }
         }
-        Applied::Ended(status, _) => {
-            told(Event::Ended(status)).await;
+        Applied::Ended(status, ended) => {
+            told(Event::Ended(status), ended);
             WordView { id, status: status.as_str(), lease_until: None, run_at: None }
         }
-        Applied::Refused(refusal) => return Err(refused(refusal)),
+        Applied::Already(status, _) => WordView { id, status: status.as_str(), lease_until: None, run_at: None },
+        // Whatever a worker says too late changes nothing.
+        Applied::Refused(refusal) => {
+            told(Event::LeaseLost, id);
+            return Err(Kind::Fenced.because(refusal.to_string()));
+        }
         Applied::Missing => return Err(missing("action")),
     };
     Ok(axum::Json(view).into_response())
-}
-
-/// Whatever a worker says too late changes nothing.
-fn refused(refusal: Refusal) -> Problem {
-    Kind::Fenced.because(refusal.to_string())
 }

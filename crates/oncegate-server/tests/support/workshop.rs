@@ -1,0 +1,114 @@
+//! Servers that run actions: one on SQLite, or two on one PostgreSQL, and a receiver of webhooks that counts.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{Client, Database, Home, On, Provider, Reply, Server, eventually};
+
+/// The secret that webhooks are signed with.
+pub const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+
+pub struct Workshop {
+    pub servers: Vec<Server>,
+    pub provider: Provider,
+    pub home: Home,
+    // Last: dropped when the servers are gone.
+    _database: Option<Database>,
+}
+
+impl Workshop {
+    /// `actions` goes into the table of that name, `types` behind it.
+    pub async fn open_with(on: On, actions: &str, types: &str) -> Workshop {
+        let provider = Provider::start().await;
+        let (database, servers) = match on {
+            On::Sqlite => (None, 1),
+            On::Postgres => (Some(Database::create().await), 2),
+        };
+        let store = database.as_ref().map_or(String::new(), |database| format!("store = {:?}\n", database.url()));
+        let hook = format!("http://{}/hooks", provider.address);
+        let home = Home::with_config(&format!(
+            r#"{store}
+[outgoing]
+allow = ["127.0.0.0/8"]
+timeout = "2s"
+[actions]
+{actions}
+[actions.type."note"]
+handler = "log"
+[actions.type."hook"]
+handler = "webhook"
+url = {hook:?}
+secret_file = "secret"
+[actions.type."once"]
+handler = "webhook"
+url = {hook:?}
+delivery = "at_most_once"
+{types}
+"#
+        ));
+        std::fs::write(home.path().join("secret"), format!("{SECRET}\n")).expect("the folder is ours");
+        let shop = Workshop { servers: vec![], provider, home, _database: database };
+        shop.set_clock_ahead(Duration::ZERO);
+        let servers = (0..servers).map(|_| shop.serve(&[])).collect();
+        Workshop { servers, ..shop }
+    }
+
+    pub async fn open(on: On) -> Workshop {
+        Workshop::open_with(on, "", "").await
+    }
+
+    /// Another server, on the same store, receiver and clock.
+    pub fn serve(&self, variables: &[(&str, &str)]) -> Server {
+        let clock = self.clock().display().to_string();
+        let all: Vec<(&str, &str)> =
+            [("ONCEGATE_TEST_CLOCK", clock.as_str())].iter().chain(variables).copied().collect();
+        self.home.serve_with(&all)
+    }
+
+    /// A client of each server in turn.
+    pub fn client(&self, number: usize) -> Client {
+        self.servers[number % self.servers.len()].client()
+    }
+
+    pub async fn schedule(&self, body: &Value) -> Reply {
+        self.client(0).post("/api/actions", body).await
+    }
+
+    /// Of this type, to be run at once, without an entity.
+    pub async fn now(&self, action_type: &str, payload: Value) -> String {
+        self.schedule(&json!({"actionType": action_type, "payload": payload})).await.expect(201).text("id")
+    }
+
+    pub async fn show(&self, id: &str) -> Value {
+        self.client(0).get(&format!("/api/actions/{id}")).await.expect(200).body
+    }
+
+    /// The action, once it stands like this.
+    pub async fn becomes(&self, id: &str, status: &str) -> Value {
+        eventually(&format!("{id} is {status}"), || async {
+            let action = self.show(id).await;
+            (action["status"] == status).then_some(action)
+        })
+        .await
+    }
+
+    /// The lines that the `log` handler has written.
+    pub fn noted(&self) -> Vec<Value> {
+        let text = std::fs::read_to_string(self.home.path().join("oncegate-data/actions.jsonl")).unwrap_or_default();
+        text.lines().map(|line| serde_json::from_str(line).expect("each line is JSON")).collect()
+    }
+
+    /// What the stores take for now is so far ahead of what it is.
+    pub fn set_clock_ahead(&self, by: Duration) {
+        // Renamed into its place: nobody reads half of it.
+        let (clock, new) = (self.clock(), self.home.path().join("clock.new"));
+        std::fs::write(&new, by.as_micros().to_string()).expect("the folder is ours");
+        std::fs::rename(new, clock).expect("the folder is ours");
+    }
+
+    fn clock(&self) -> PathBuf {
+        self.home.path().join("clock")
+    }
+}
