@@ -10,6 +10,7 @@ use oncegate_core::job::{Command, Job};
 use tokio::time::Instant;
 
 use super::Runner;
+use crate::crash;
 use crate::worker::Look;
 
 /// What a worker asks for.
@@ -62,7 +63,9 @@ impl Runner {
             let Reading { value: looked, now } = self.store.lease_jobs(&wanted).await?;
             let leased = self.begin_all(looked.jobs, now).await?;
             if !leased.is_empty() {
-                return Ok(ForWorker { leased, runner: self.clone() });
+                let leased = ForWorker { leased, runner: self.clone() };
+                crash::point("action.leased_for_worker").await;
+                return Ok(leased);
             }
             // Those who wait for their lanes are out of the way of others now.
             if looked.postponed > 0 {

@@ -20,6 +20,7 @@ use super::page::{self, Page, missing};
 use super::{Answered, App};
 use crate::actions::{ActionView, Event};
 use crate::auth::Caller;
+use crate::crash;
 use crate::problem::{Kind, Problem};
 
 use body::ScheduleBody;
@@ -70,7 +71,9 @@ impl From<Refused> for Problem {
     (status = 200, description = "Folded into the action that stands.", body = ScheduledView)))]
 pub async fn create(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<ScheduleBody>) -> Answered {
     let schedule = body.check(&app.config.actions)?;
+    crash::point("action.received").await;
     let scheduled = app.actions.schedule(&caller.workspace, schedule).await?;
+    crash::point("action.committed").await;
     let status = if scheduled.outcome == Outcome::Created { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, axum::Json(ScheduledView::from(scheduled))).into_response())
 }

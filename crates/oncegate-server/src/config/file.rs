@@ -80,7 +80,7 @@ impl Walk<'_> {
         let path = table.child(key.get());
         let at_key = self.file.origin(key.span().map_or(0, |span| span.start));
         if settings::is_named_by_user(table) {
-            check_name(&at_key, key.get())?;
+            check_name(&at_key, &path, key.get())?;
         }
         match (settings::place(&path), item.as_table_like()) {
             (Place::Unknown, _) => Err(unknown_key(at_key, &path)),

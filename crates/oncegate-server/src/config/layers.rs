@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 
+use oncegate::actions;
 use oncegate_core::GuardName;
 
 use super::Flag;
@@ -124,7 +125,7 @@ impl Layers {
         let origin = Origin::Flag(flag.name);
         let applied = match settings::place(&path) {
             Place::Value(setting) => {
-                let named = setting.names_chosen(&path).try_for_each(|name| check_name(&origin, name));
+                let named = setting.names_chosen(&path).try_for_each(|name| check_name(&origin, &path, name));
                 named.and_then(|()| self.set(path, setting, setting.kind.read_text(&flag.value), origin))
             }
             Place::Table | Place::Unknown => Err(unknown_key(&origin, &path)),
@@ -137,8 +138,12 @@ pub fn unknown_key(at: impl ToString, path: &KeyPath) -> ConfigError {
     ConfigError::new(at, format!("there is no setting `{path}`"), settings::suggest(path))
 }
 
-/// A name that the user chose, of a guard or a channel.
-pub fn check_name(at: impl ToString, name: &str) -> Result<(), ConfigError> {
+/// A name that the user chose: of a type of actions, which is whatever callers call it, or of a guard or a channel.
+pub fn check_name(at: impl ToString, path: &KeyPath, name: &str) -> Result<(), ConfigError> {
+    if path.segments().starts_with(&["actions".to_owned(), "type".to_owned()]) {
+        let hint = "write the actionType of those who schedule, in quotes";
+        return actions::check_name("the type", name).map_err(|error| ConfigError::new(at, error.to_string(), hint));
+    }
     match GuardName::new(name) {
         Ok(_) => Ok(()),
         Err(error) => Err(ConfigError::new(at, error.to_string(), "choose a name of letters, digits, '_' and '-'")),

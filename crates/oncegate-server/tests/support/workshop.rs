@@ -15,7 +15,7 @@ pub struct Workshop {
     pub provider: Provider,
     pub home: Home,
     // Last: dropped when the servers are gone.
-    _database: Option<Database>,
+    database: Option<Database>,
 }
 
 impl Workshop {
@@ -49,10 +49,14 @@ delivery = "at_most_once"
 "#
         ));
         std::fs::write(home.path().join("secret"), format!("{SECRET}\n")).expect("the folder is ours");
-        let shop = Workshop { servers: vec![], provider, home, _database: database };
+        let shop = Workshop { servers: vec![], provider, home, database };
         shop.set_clock_ahead(Duration::ZERO);
         let servers = (0..servers).map(|_| shop.serve(&[])).collect();
         Workshop { servers, ..shop }
+    }
+
+    pub fn database(&self) -> Option<&Database> {
+        self.database.as_ref()
     }
 
     pub async fn open(on: On) -> Workshop {
