@@ -118,7 +118,7 @@ impl Gate {
     pub async fn open(url: &str) -> Result<Gate, OpenError> {
         let store = url.parse::<StoreUrl>()?.open().await?;
         let gate = Gate::over(store.clone(), Arc::new(()));
-        Ok(Gate { actions: Some(Actions::over(store, gate.ledger.clone())), ..gate })
+        Ok(Gate { actions: Some(Actions::over(store)), ..gate })
     }
 
     /// Over a store that is open already, with somebody who hears of every decision.

@@ -9,7 +9,7 @@ use oncegate::actions::{
     Action, Actions, Applied, Filter, Mode, Outcome, Refused, Repeats, Schedule, ScheduleError, Scheduled, Status, When,
 };
 use oncegate::store::{MainStore, Wanted, Whose};
-use oncegate::{Ledger, StoreError, Time, WorkspaceName};
+use oncegate::{StoreError, Time, WorkspaceName};
 use oncegate_core::job::{Command, Delivery, Failure, Job, Reached};
 use serde_json::{Value, json};
 use support::{Hooked, On, START, World, on_each};
@@ -42,8 +42,7 @@ fn workspace() -> WorkspaceName {
 }
 
 fn over(store: Arc<dyn MainStore>) -> Actions {
-    let ledger = Arc::new(Ledger::start(store.clone(), Arc::new(())));
-    Actions::over(store, ledger)
+    Actions::over(store)
 }
 
 fn about(id: &str, more: Value) -> Value {

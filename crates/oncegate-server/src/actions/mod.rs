@@ -134,7 +134,7 @@ impl Runner {
         let config::Actions { lease, workers, .. } = config.actions;
         Ok(Arc::new(Runner {
             config: config.actions.clone(),
-            actions: Actions::over(store.clone(), main.clone()),
+            actions: Actions::over(store.clone()),
             keeps_results: config.privacy.store_outcome_body,
             worker: Worker::new(store.clone(), main.waiters().clone(), lease, workers),
             store,

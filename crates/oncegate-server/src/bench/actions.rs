@@ -33,7 +33,7 @@ pub async fn measure(setting: &Setting) -> Result<Vec<Measured>, Failure> {
 
 async fn schedules(name: &'static str, store: Arc<dyn MainStore>, span: Duration) -> Result<Measured, Failure> {
     let ledger = Arc::new(Ledger::start(store.clone(), Arc::new(())));
-    let actions = Actions::over(store, ledger.clone());
+    let actions = Actions::over(store);
     let start = Instant::now();
     let tasks = (0..CALLERS).map(|caller| {
         let actions = actions.clone();

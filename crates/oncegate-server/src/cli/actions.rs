@@ -1,10 +1,8 @@
 //! `oncegate actions`: what the API's actions endpoints do, from a shell, straight on the store.
 
-use std::sync::Arc;
-
 use clap::{Args, Subcommand};
 use oncegate::actions::{Actions, Filter, Found, Refused, Status};
-use oncegate::{Ledger, WorkspaceName, limits};
+use oncegate::{WorkspaceName, limits};
 use uuid::Uuid;
 
 use super::claims::Scope;
@@ -111,9 +109,8 @@ pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
 /// Over the store that the configuration names, which is closed however it went.
 async fn with_actions(config: &Config, work: impl AsyncFnOnce(&Actions) -> Result<(), Failure>) -> Result<(), Failure> {
     let store = open_existing(config).await?;
-    let ledger = Arc::new(Ledger::start(store.clone(), Arc::new(())));
-    let done = work(&Actions::over(store, ledger.clone())).await;
-    ledger.close().await;
+    let done = work(&Actions::over(store.clone())).await;
+    store.close().await;
     done
 }
 

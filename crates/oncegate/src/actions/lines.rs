@@ -156,9 +156,9 @@ impl Actions {
                 Some(job) => Some((Standing::read(&job)?, job)).filter(|(standing, _)| now < standing.until()),
                 None => None,
             };
-            let round = match (standing, &claim) {
-                (Some((standing, job)), Some(claim)) => self.revise(standing, &job, claim, schedules, now).await?,
-                (_, last) => self.create(slot, schedules, last.as_deref().map(|claim| claim.token), now).await?,
+            let round = match standing {
+                Some((standing, job)) => self.revise(standing, &job, schedules, now).await?,
+                None => self.create(slot, schedules, claim.as_deref().map(|claim| claim.token), now).await?,
             };
             match round {
                 Round::Written(answers) => return Ok(answers),
@@ -178,7 +178,6 @@ impl Actions {
         &self,
         mut standing: Standing,
         job: &Job,
-        claim: &Claim,
         schedules: &[Schedule],
         now: Time,
     ) -> Result<Round, StoreError> {
@@ -193,7 +192,6 @@ impl Actions {
                 return Ok(Round::Again);
             }
         }
-        schedules.iter().for_each(|_| self.ledger.count_duplicate(claim, now));
         Ok(Round::Written(answers))
     }
 
@@ -227,7 +225,6 @@ impl Actions {
             None => Ok(Round::Again),
             Some(mut written) => match written.pop() {
                 Some(Answer::Won(claim)) => {
-                    schedules[1..].iter().for_each(|_| self.ledger.count_duplicate(&claim, now));
                     self.lines.remember(Arc::new(claim));
                     Ok(Round::Written(answers))
                 }

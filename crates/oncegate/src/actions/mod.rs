@@ -2,7 +2,8 @@
 //!
 //! The slot of a window is a claim: whoever makes it makes the action in the same commit, and whoever meets it revises that
 //! action, if nobody has leased it yet. An action that a worker has taken is never written to: the newest payload becomes an action
-//! of its own, which succeeds it in the slot. So an update is never lost.
+//! of its own, which succeeds it in the slot. So an update is never lost. How many there were is the action's revision; its claim does not
+//! count them a second time.
 //!
 //! An action that lives is a job of the queue; when it has ended it is a record.
 
@@ -26,7 +27,6 @@ pub use recurrence::{Recurrence, Repeats};
 pub use schedule::{Mode, Schedule, When, check_name};
 pub use work::{Applied, Done, Leased, effect_key};
 
-use crate::ledger::Ledger;
 use lines::Lines;
 
 /// The guard of the slots. Nobody else makes claims under it.
@@ -39,7 +39,6 @@ pub const PAYLOAD_BYTES_MAX: usize = 1024 * 1024;
 #[derive(Clone)]
 pub struct Actions {
     store: Arc<dyn MainStore>,
-    ledger: Arc<Ledger>,
     lines: Arc<Lines>,
 }
 
@@ -83,9 +82,8 @@ pub enum ScheduleError {
 }
 
 impl Actions {
-    /// Over a store, and the ledger of its claims.
-    pub fn over(store: Arc<dyn MainStore>, ledger: Arc<Ledger>) -> Actions {
-        Actions { store, ledger, lines: Arc::default() }
+    pub fn over(store: Arc<dyn MainStore>) -> Actions {
+        Actions { store, lines: Arc::default() }
     }
 
     /// The slot of an action: its type, its entity, and the type of that.
