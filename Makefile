@@ -22,7 +22,9 @@ unit:
 # Durable decisions per second, beside their limits, on this folder's disk.
 bench: install
 	cargo build --release
-	scripts/with-postgres sh -c './target/release/oncegate bench --folder target --postgres "$$ONCEGATE_TEST_POSTGRES"'
+	scripts/install-peers target/peers
+	scripts/with-postgres sh -c \
+		'./target/release/oncegate bench --folder target --peers target/peers --postgres "$$ONCEGATE_TEST_POSTGRES"'
 
 install:
 	scripts/install

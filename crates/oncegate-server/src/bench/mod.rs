@@ -37,6 +37,9 @@ pub struct Command {
     /// Measure PostgreSQL too, in a schema that is made for it and dropped
     #[arg(long, value_name = "URL")]
     postgres: Option<String>,
+    /// Measure others beside us, whose node modules are in this folder (scripts/install-peers)
+    #[arg(long, value_name = "FOLDER")]
+    peers: Option<PathBuf>,
     /// Measure this part only
     #[arg(long, value_enum)]
     only: Option<Part>,
@@ -57,6 +60,7 @@ pub struct Setting {
     pub folder: PathBuf,
     pub span: Duration,
     pub postgres: Option<String>,
+    pub peers: Option<PathBuf>,
 }
 
 /// One line of a round: what was measured, and what came of it.
@@ -80,6 +84,12 @@ const GOALS: &[Goal] = &[
     Goal { figure: "HTTP, 256 connections", beside: "hello world, 256 connections", at_least: 0.6 },
     Goal { figure: "messages, 32 connections", beside: "HTTP, 32 connections", at_least: 0.33 },
     Goal { figure: "messages, 256 connections", beside: "HTTP, 256 connections", at_least: 0.33 },
+    Goal { figure: "schedules, PostgreSQL, 256 callers", beside: "pg-boss, singletonKey, 256 callers", at_least: 8.0 },
+    Goal {
+        figure: "schedules, PostgreSQL, 256 callers",
+        beside: "graphile-worker, jobKey, 256 callers",
+        at_least: 12.0,
+    },
     Goal { figure: "HTTP, batches of 1,000", beside: "HTTP, 256 connections", at_least: 4.0 },
 ];
 
@@ -95,6 +105,7 @@ pub async fn run(command: Command) -> Result<(), Failure> {
         folder: folder.path.clone(),
         span: Duration::from_secs_f64(command.seconds),
         postgres: command.postgres,
+        peers: command.peers,
     };
     let mut figures = Figures::default();
     let bar = ProgressBar::new(command.rounds as u64).with_style(
