@@ -46,6 +46,7 @@ pub fn decide(job: &Job, command: &Command, now: Time) -> Decision {
     }
 }
 
+#[expect(clippy::large_enum_variant, reason = "most of them carry a job")]
 enum Next {
     Keep(Job),
     End(End),

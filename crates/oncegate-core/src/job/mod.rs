@@ -228,6 +228,7 @@ pub struct Failure {
 
 /// What became of a command, and what to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "most of them carry a job")]
 pub enum Decision {
     /// It stays in the queue, like this.
     Keep(Job),

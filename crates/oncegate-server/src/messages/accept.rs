@@ -183,7 +183,7 @@ impl Messages {
             let Plan { mut commit, message, lead, job } = self.plan(request, &found, guard, slot.is_some());
             if let Guard::Apart(won) = &*guard {
                 match self.pass_fence(won, message.id).await? {
-                    Passed::Yes(change) => commit.changes.push(change),
+                    Passed::Yes(change) => commit.changes.push(*change),
                     Passed::Duplicate(original) if self.config.mode == Mode::Observe => {
                         Event::DuplicateObserved.tell(request.workspace, Some(key), Some(original), 0.0);
                         won.settle(original, self.config.lease).await;

@@ -47,7 +47,7 @@ pub enum Asked {
 /// What the fence says.
 pub enum Passed {
     /// Nobody has come after: to be written with the message.
-    Yes(Change),
+    Yes(Box<Change>),
     /// Of this message.
     Duplicate(Uuid),
 }
@@ -125,7 +125,7 @@ impl Messages {
         let fence = Fence { token: won.token.0, message, at_us: reading.now.micros() };
         let Some(standing) = standing else {
             let fence = Kept { workspace: won.key.workspace.clone(), id, version: 1, document: fence };
-            return Ok(Passed::Yes(Change::create(fence.record())));
+            return Ok(Passed::Yes(Box::new(Change::create(fence.record()))));
         };
         let Fence { token, message, at_us } = standing.document;
         let is_of_this_window = reading.now < Time::from_micros(at_us) + self.config.window;
@@ -134,7 +134,7 @@ impl Messages {
             won.is_taken_over && is_of_this_window && !self.is_released(&won.key.workspace, message).await?;
         match is_overtaken || was_written {
             true => Ok(Passed::Duplicate(message)),
-            false => Ok(Passed::Yes(Change::replace(standing.with(fence).record()))),
+            false => Ok(Passed::Yes(Box::new(Change::replace(standing.with(fence).record())))),
         }
     }
 }
