@@ -125,7 +125,8 @@ async fn what_is_not_deduplicated_is_an_action_of_its_own(on: On) {
     let world = World::open(on).await;
     let actions = over(world.store.clone());
     let often = || Repeats::parse("daily", None, false).expect("is right");
-    let cases: [(&str, Box<dyn Fn() -> Schedule>); 5] = [
+    type Make = Box<dyn Fn() -> Schedule>;
+    let cases: [(&str, Make); 5] = [
         ("no window", Box::new(|| sync(&about("1", json!({}))).window(Duration::ZERO))),
         ("no entity", Box::new(|| sync(&json!({"name": "x"})))),
         ("an entity that is null", Box::new(|| sync(&json!({"entityId": null})))),
