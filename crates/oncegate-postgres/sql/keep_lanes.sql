@@ -4,6 +4,6 @@
 SELECT j.workspace, j.lane
 FROM unnest($1::text[], $2::uuid[]) AS k (workspace, id)
 CROSS JOIN LATERAL (
-    SELECT j.workspace, j.lane FROM jobs AS j WHERE j.workspace = k.workspace AND j.id = k.id
+    SELECT j.workspace, j.lane FROM jobs AS j WHERE j.workspace = k.workspace AND j.id = k.id AND j.started
     FOR SHARE SKIP LOCKED
 ) AS j

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use oncegate_core::job::{Command, Decision, Due, Job, Share, State, decide};
 use oncegate_core::{Time, WorkspaceName};
-use oncegate_store::{Leased, Reading, Wanted};
+use oncegate_store::{Leased, Reading, Wanted, Whose};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
@@ -14,6 +14,7 @@ use crate::link::Link;
 
 const DUE_JOBS: &str = include_str!("../sql/due_jobs.sql");
 const FIRST_OF_EACH: &str = include_str!("../sql/first_of_each.sql");
+const FIRST_OF_ONE: &str = include_str!("../sql/first_of_one.sql");
 const KEEP_LANES: &str = include_str!("../sql/keep_lanes.sql");
 const LANE_TURNS: &str = include_str!("../sql/lane_turns.sql");
 
@@ -65,13 +66,17 @@ struct First {
 
 impl First {
     async fn look(link: &Link, wanted: &Wanted) -> Result<First, Fault> {
-        let rows = link.query(FIRST_OF_EACH, &[&link.server.injected_time(), &wanted.kinds()]).await?;
+        let (time, kinds) = (link.server.injected_time(), wanted.kinds());
+        let rows = match &wanted.whose {
+            Whose::All { .. } => link.query(FIRST_OF_EACH, &[&time, &kinds]).await?,
+            Whose::One { workspace, .. } => link.query(FIRST_OF_ONE, &[&time, &kinds, &workspace.as_str()]).await?,
+        };
         let now = rows.first().ok_or_else(|| Fault::Unable("the server did not say the time".into()))?.get(0);
         let mut of_each = vec![];
         for row in &rows {
             if let Some(kind) = row.get(1) {
                 let due = Due { workspace: workspace(row.get(2))?, since: Time::from_micros(row.get(3)) };
-                of_each.extend(Some((kind, due)).filter(|(_, due)| wanted.is_from(&due.workspace)));
+                of_each.push((kind, due));
             }
         }
         Ok(First { of_each, now: Time::from_micros(now) })
@@ -111,21 +116,24 @@ async fn decide_all(link: &Link, due: Vec<Job>, wanted: &Wanted, now: Time) -> R
     for job in due.iter().filter(|job| has_turn(job)) {
         next.extend(decided(job, &Command::Lease { lease: wanted.lease }, now));
     }
-    let mut taken: HashSet<Uuid> = next.iter().map(|job| job.id).collect();
-    taken.extend(rows.iter().filter(|row| row.get(3)).filter_map(|row| row.get::<_, Option<Uuid>>(2)));
-    let behind = due.iter().filter(|job| !has_turn(job));
-    let waiting: Vec<(&Job, Uuid)> =
-        behind.filter_map(|job| turn_of(job).filter(|turn| taken.contains(turn)).map(|turn| (job, turn))).collect();
-    if waiting.is_empty() {
-        return Ok(next);
-    }
-    let (workspaces, ids): (Vec<&str>, Vec<Uuid>) =
-        waiting.iter().map(|(job, turn)| (job.workspace.as_str(), *turn)).unzip();
-    let rows = link.query(KEEP_LANES, &[&workspaces, &ids]).await?;
+    // Those that are leased here and now are ours, and stay; of those that had started before, that has to be seen to.
+    let ours: HashSet<Uuid> = next.iter().map(|job| job.id).collect();
+    let started: HashSet<Uuid> = rows.iter().filter(|row| row.get(3)).filter_map(|row| row.get(2)).collect();
+    let behind = || due.iter().filter(|job| !has_turn(job)).filter_map(|job| Some((job, turn_of(job)?)));
+    let (workspaces, ids): (Vec<&str>, Vec<Uuid>) = behind()
+        .filter(|(_, turn)| started.contains(turn) && !ours.contains(turn))
+        .map(|(job, turn)| (job.workspace.as_str(), turn))
+        .unzip();
+    let rows = match ids.is_empty() {
+        true => vec![],
+        false => link.query(KEEP_LANES, &[&workspaces, &ids]).await?,
+    };
     let stay: HashSet<Lane<'_>> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
-    let postpone = Command::Postpone { until: now + wanted.lease };
-    let behind = waiting.iter().filter(|(job, _)| lane(job).is_some_and(|lane| stay.contains(&lane)));
-    next.extend(behind.filter_map(|(job, _)| decided(job, &postpone, now)));
+    let has_to_wait =
+        |job: &Job, turn: Uuid| ours.contains(&turn) || lane(job).is_some_and(|lane| stay.contains(&lane));
+    let postpone = Command::Postpone { until: now + wanted.postpones_for() };
+    let waiting = behind().filter(|(job, turn)| has_to_wait(job, *turn));
+    next.extend(waiting.filter_map(|(job, _)| decided(job, &postpone, now)));
     Ok(next)
 }
 

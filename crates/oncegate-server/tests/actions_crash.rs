@@ -68,7 +68,7 @@ async fn killed_around_the_commit_a_schedule_is_there_if_it_was_acknowledged(on:
     for (point, is_there) in [("action.received", false), ("action.committed", true)] {
         shop.servers.clear();
         let mut server = shop.serve(&[("ONCEGATE_TEST_CRASH_AT", point)]);
-        let body = json!({"actionType": "hook", "payload": {"entityId": point, "text": point}});
+        let body = json!({"actionType": "hook", "windowSeconds": 60, "payload": {"entityId": point, "text": point}});
         let asked = server.client().try_send(Method::POST, "/api/actions", Some(body.to_string().into())).await;
         assert!(asked.is_err() && !server.wait(PATIENCE).success(), "{point}: it was killed");
         shop.servers = vec![shop.serve(&[])];
@@ -77,7 +77,7 @@ async fn killed_around_the_commit_a_schedule_is_there_if_it_was_acknowledged(on:
         // Whoever was not answered asks again: there is one all the same.
         let again = shop.schedule(&body).await;
         assert_eq!(again.status, if is_there { 200 } else { 201 }, "{point}: {again:?}");
-        shop.set_clock_ahead(Duration::from_secs(10));
+        shop.set_clock_ahead(Duration::from_secs(100));
         shop.becomes(&again.text("id"), "completed").await;
         assert_eq!(shop.provider.arrivals(point).len(), 1);
         shop.set_clock_ahead(Duration::ZERO);

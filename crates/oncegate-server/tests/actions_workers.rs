@@ -72,7 +72,7 @@ async fn a_worker_elsewhere_leases_renews_and_says_what_became_of_it(on: On) {
 
 async fn a_worker_that_waits_is_woken_wherever_the_action_is_scheduled(on: On) {
     let shop = Workshop::open(on).await;
-    let mut slowest = Duration::ZERO;
+    let mut waits = vec![];
     for turn in 0..10 {
         let mut worker = shop.client(turn);
         let waiting = tokio::spawn(async move {
@@ -87,10 +87,11 @@ async fn a_worker_that_waits_is_woken_wherever_the_action_is_scheduled(on: On) {
         let scheduled = Instant::now();
         let (leased, woken) = waiting.await.expect("does not panic");
         assert_eq!(leased[0]["payload"]["turn"], turn);
-        slowest = slowest.max(woken.saturating_duration_since(scheduled));
+        waits.push(woken.saturating_duration_since(scheduled));
     }
+    waits.sort();
     // Well below the second after which everybody looks anyway.
-    assert!(slowest < Duration::from_millis(700), "{slowest:?}");
+    assert!(waits[waits.len() / 2] < Duration::from_millis(300), "{waits:?}");
 }
 
 async fn what_was_leased_for_a_worker_that_hung_up_goes_back(on: On) {
@@ -209,7 +210,7 @@ async fn for_each_entity_the_last_acknowledged_payload_is_delivered_and_one_at_a
 }
 
 async fn an_effect_that_takes_longer_than_a_lease_keeps_it(on: On) {
-    let shop = Workshop::open_with(on, "lease = \"500ms\"", "").await;
+    let shop = Workshop::open_with(on, "lease = \"1s\"", "").await;
     let id = shop.now("hook", json!({"text": "long#slow"})).await;
     let done = shop.becomes(&id, "completed").await;
     assert_eq!((done["attempt"].clone(), done["tries"].clone()), (json!(1), json!([])));
@@ -218,7 +219,7 @@ async fn an_effect_that_takes_longer_than_a_lease_keeps_it(on: On) {
 
 async fn a_server_that_was_stopped_past_its_lease_is_fenced_when_it_wakes(on: On) {
     let mut shop = Workshop::open_with(on, "lease = \"1s\"", "").await;
-    let pause = [("ONCEGATE_TEST_PAUSE_AT", "action.running:300")];
+    let pause = [("ONCEGATE_TEST_PAUSE_AT", "action.running:3000")];
     for action_type in ["hook", "once"] {
         // Alone, so that it gets it.
         shop.servers.clear();
@@ -235,11 +236,8 @@ async fn a_server_that_was_stopped_past_its_lease_is_fenced_when_it_wakes(on: On
         shop.servers[1].signal(Signal::CONT);
         shop.servers[1].logged("action.lease_lost", 1).await;
         let arrived = shop.provider.arrivals(&text);
-        // Before it was stopped it may have got as far as the receiver; after it woke it has not.
-        match action_type {
-            "hook" => assert!(matches!(arrived.len(), 1 | 2) && shop.provider.effects(&text) == 1, "{arrived:?}"),
-            _ => assert!(arrived.len() <= 1, "{arrived:?}"),
-        }
+        // It was stopped before the effect, and did not go on with it when it woke.
+        assert_eq!(arrived.len(), usize::from(action_type == "hook"), "{arrived:?}");
         assert_eq!(shop.show(&id).await["endedAt"], ended["endedAt"], "what it wrote changed nothing");
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use oncegate_core::job::{Command, Decision, Delivery, Due, Job, Reached, Share, State, Tries, decide};
 use oncegate_core::{Time, Token, WorkspaceName};
-use oncegate_store::{JobFilter, JobListing, KindFilter, Leased, Wanted};
+use oncegate_store::{JobFilter, JobListing, KindFilter, Leased, Wanted, Whose};
 use rusqlite::types::FromSqlError;
 use rusqlite::{Connection, OptionalExtension, Row, ffi, named_params, params};
 use uuid::Uuid;
@@ -22,6 +22,8 @@ const DUE: &str =
     "SELECT * FROM jobs WHERE kind = ?1 AND workspace = ?2 AND wakes_at <= ?3 ORDER BY wakes_at, id LIMIT ?4";
 /// Each workspace that has jobs of a kind, with the first that somebody has to look at.
 const FIRST_OF_EACH: &str = include_str!("../sql/first_of_each.sql");
+const FIRST_OF_ONE: &str =
+    "SELECT workspace, wakes_at FROM jobs WHERE kind = ?1 AND workspace = ?2 ORDER BY wakes_at LIMIT 1";
 /// One that has started, other than the one that asks.
 const IN_THE_WAY: &str = "SELECT 1 FROM jobs
     WHERE workspace = ?1 AND lane = ?2 AND lane IS NOT NULL AND started AND id <> ?3";
@@ -83,14 +85,18 @@ pub fn next_at(connection: &Connection, wanted: &Wanted) -> rusqlite::Result<Opt
 
 fn first_of_each(connection: &Connection, wanted: &Wanted) -> rusqlite::Result<Vec<(String, Due)>> {
     let mut first = vec![];
-    let mut statement = connection.prepare_cached(FIRST_OF_EACH)?;
+    let (sql, one) = match &wanted.whose {
+        Whose::All { .. } => (FIRST_OF_EACH, None),
+        Whose::One { workspace, .. } => (FIRST_OF_ONE, Some(workspace.as_str())),
+    };
+    let mut statement = connection.prepare_cached(sql)?;
     for kind in wanted.kinds() {
-        let rows = statement.query_map([kind], |row| {
+        let rows = statement.query_map(params![kind, one], |row| {
             let workspace = workspace_name(&row.get::<_, String>(0)?)?;
             Ok((kind.clone(), Due { workspace, since: Time::from_micros(row.get(1)?) }))
         })?;
         for row in rows {
-            first.extend(Some(row?).filter(|(_, due)| wanted.is_from(&due.workspace)));
+            first.push(row?);
         }
     }
     Ok(first)
@@ -114,7 +120,7 @@ pub fn lease(connection: &Connection, wanted: &Wanted, now: Time) -> rusqlite::R
         for job in waiting.iter().take(wanted_jobs) {
             let command = match lane_is_taken(connection, job)? {
                 false => Command::Lease { lease: wanted.lease },
-                true => Command::Postpone { until: now + wanted.lease },
+                true => Command::Postpone { until: now + wanted.postpones_for() },
             };
             let Decision::Keep(next) = decide(job, &command, now) else { continue };
             if !requeue(connection, &next)? {

@@ -293,7 +293,7 @@ impl MainStore for MemoryStore {
             for job in due.iter().filter(|job| job.workspace == workspace).take(jobs) {
                 let command = match books.lane_is_taken(job) {
                     false => job::Command::Lease { lease: wanted.lease },
-                    true => job::Command::Postpone { until: now + wanted.lease },
+                    true => job::Command::Postpone { until: now + wanted.postpones_for() },
                 };
                 let job::Decision::Keep(next) = job::decide(job, &command, now) else { continue };
                 books.jobs.insert((workspace.clone(), job.id), next.clone());

@@ -142,6 +142,10 @@ pub enum StoreError {
     Refused(String),
 }
 
+/// Whoever waits for a lane looks for itself after a while, and not all the time.
+const POSTPONED_MIN: Duration = Duration::from_secs(1);
+const POSTPONED_MAX: Duration = Duration::from_secs(30);
+
 /// Which jobs somebody wants to lease.
 #[derive(Clone, Debug)]
 pub struct Wanted {
@@ -166,6 +170,11 @@ impl Wanted {
         kinds.sort_unstable();
         kinds.dedup();
         Wanted { kinds, lease, whose }
+    }
+
+    /// How long those wait whose lanes are taken, unless they are woken before.
+    pub fn postpones_for(&self) -> Duration {
+        self.lease.clamp(POSTPONED_MIN, POSTPONED_MAX)
     }
 
     pub fn kinds(&self) -> &[String] {

@@ -67,18 +67,20 @@ impl Runner {
                 crash::point("action.leased_for_worker").await;
                 return Ok(leased);
             }
-            // Those who wait for their lanes are out of the way of others now.
-            if looked.postponed > 0 {
-                continue;
-            }
-            // What is due has just been taken by somebody else.
-            let next_at = looked.next_at.unwrap_or(Time::NEVER).max(now + LOOK_PAUSE);
+            let next_at = match looked.next_at.unwrap_or(Time::NEVER) {
+                // Those who wait for their lanes are out of the way of others now.
+                _ if looked.postponed > 0 => now,
+                // What is due has just been taken by somebody else.
+                due if due <= now => now + LOOK_PAUSE,
+                later => later,
+            };
             let look = Look { found: false, next_at, now, at };
             let is_over = tokio::select! {
-                () = look.heard_or_due(&listener) => false,
+                biased;
                 () = tokio::time::sleep_until(deadline) => true,
                 () = self.worker.stopped() => true,
                 () = &mut gone => true,
+                () = look.heard_or_due(&listener) => false,
             };
             if is_over {
                 return Ok(ForWorker { leased: vec![], runner: self.clone() });

@@ -72,6 +72,7 @@ impl Runner {
             match applied {
                 // It is not as it was: a renewal may have been written though nobody said so, or this very end of it.
                 Ok(Applied::Missing) | Err(StoreError::Unknown(_)) if !held.lease_left().is_zero() => {
+                    tokio::time::sleep(WRITE_PAUSE).await;
                     applied = self.actions.apply(&job.workspace, job.id, done.clone()).await;
                     if matches!(applied, Ok(Applied::Missing)) {
                         return tell(job, &Applied::Missing);

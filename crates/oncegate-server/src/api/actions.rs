@@ -138,12 +138,12 @@ pub async fn show(State(app): State<Arc<App>>, caller: Caller, Named(id): Named)
 
 /// Cancel an action that has not started, or a schedule
 #[utoipa::path(post, path = "/api/actions/{id}/cancel", tag = "actions", params(("id" = String, Path)), responses(
-    (status = 200, description = "The action, cancelled.", body = ActionView), (status = 404, description = "None."),
+    (status = 200, description = "The action: cancelled, or unknown, if it had begun and its worker was lost.", body = ActionView), (status = 404, description = "None."),
     (status = 409, description = "`wrong-status`: it is running, or over.")))]
 pub async fn cancel(State(app): State<Arc<App>>, caller: Caller, Named(id): Named) -> Answered {
     caller.require(Role::Operate)?;
     let found = app.actions.actions.cancel(&caller.workspace, page::id(&id, "action")?).await?;
-    Event::Ended(Status::Cancelled).tell(&caller.workspace, found.id, &found.action.action_type);
+    Event::Ended(found.status()).tell(&caller.workspace, found.id, &found.action.action_type);
     answered(&found)
 }
 

@@ -91,7 +91,8 @@ impl Table<'_> {
         let url = url.ok_or_else(|| wrong("is no URL that this can use", format!("write {example:?}")))?;
         // What is in the file is shown, logged, and kept in backups.
         if url.password().is_some() || !url.username().is_empty() {
-            let hint = "a password goes into a file that another setting names; take it out of the URL";
+            let hint =
+                "write `username` and `password_file` (mail), `authorization_file` (http), or `secret_file` (webhook)";
             return Err(wrong("has a user or a password in it", hint.into()));
         }
         let outgoing = Table { own: KeyPath::of(&["outgoing"]), ..self.clone() };

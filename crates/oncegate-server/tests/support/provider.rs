@@ -41,11 +41,11 @@ impl Provider {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("an address");
         let arrived: Arc<Mutex<Vec<Arrived>>> = Arc::default();
-        let seen = arrived.clone();
+        let (seen, present) = (arrived.clone(), Present::default());
         let server = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let seen = seen.clone();
-                let service = service_fn(move |request| answer(seen.clone(), request));
+                let (seen, present) = (seen.clone(), present.clone());
+                let service = service_fn(move |request| answer(seen.clone(), present.clone(), request));
                 tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
             }
         });
@@ -77,25 +77,25 @@ impl Provider {
     }
 }
 
-/// Somebody who is here, for one entity.
-struct Here(String);
+type Present = Arc<Mutex<BTreeMap<String, usize>>>;
 
-static HERE: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
+/// Somebody who is here, for one entity.
+struct Here(String, Present);
 
 impl Here {
-    fn enter(entity: String) -> Here {
-        *HERE.lock().expect("no holder panics").entry(entity.clone()).or_default() += 1;
-        Here(entity)
+    fn enter(entity: String, present: Present) -> Here {
+        *present.lock().expect("no holder panics").entry(entity.clone()).or_default() += 1;
+        Here(entity, present)
     }
 
     fn at_once(&self) -> usize {
-        HERE.lock().expect("no holder panics").get(&self.0).copied().unwrap_or(0)
+        self.1.lock().expect("no holder panics").get(&self.0).copied().unwrap_or(0)
     }
 }
 
 impl Drop for Here {
     fn drop(&mut self) {
-        if let Some(count) = HERE.lock().expect("no holder panics").get_mut(&self.0) {
+        if let Some(count) = self.1.lock().expect("no holder panics").get_mut(&self.0) {
             *count -= 1;
         }
     }
@@ -110,6 +110,7 @@ impl Drop for Provider {
 /// A text may end in `#` and what is to be done with it.
 async fn answer(
     seen: Arc<Mutex<Vec<Arrived>>>,
+    present: Present,
     request: Request<Incoming>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let header = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
@@ -118,7 +119,7 @@ async fn answer(
     let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
     let whole = String::from_utf8_lossy(&body).into_owned();
     let body: Value = serde_json::from_slice(&body).unwrap_or_default();
-    let here = Here::enter(body["entityId"].to_string());
+    let here = Here::enter(body["entityId"].to_string(), present);
     let text = body["message"].as_str().or(body["text"].as_str()).unwrap_or_default().to_owned();
     let body_location = body["location"].as_str().unwrap_or("/").to_owned();
     let tries = {

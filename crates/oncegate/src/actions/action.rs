@@ -1,7 +1,7 @@
 //! An action as it is kept: in its job while it lives, in its record when it has ended.
 
 use bytes::Bytes;
-use oncegate_core::job::{Job, Reached, WORKER_LOST};
+use oncegate_core::job::{Delivery, Job, Reached, WORKER_LOST};
 use oncegate_core::{Time, WorkspaceName};
 use oncegate_store::{At, JobFilter, Place, Record, StoreError};
 use serde::{Deserialize, Serialize};
@@ -220,8 +220,10 @@ impl Action {
 
     /// The try before this one, whose worker did not live to say what became of it.
     pub(super) fn note_lost(&mut self, job: &Job, now: Time) {
-        let attempt = job.tried - 1;
-        let is_noted = self.tries.iter().any(|failed| failed.attempt == attempt);
+        // What is to happen at most once has not begun again.
+        let attempt = if job.delivery == Delivery::AtMostOnce && !job.begun { job.tried } else { job.tried - 1 };
+        let is_noted = |failed: &Try| failed.attempt == attempt && failed.at_us >= job.created_at.micros();
+        let is_noted = self.tries.iter().any(is_noted);
         if attempt > 0 && !is_noted && job.error.as_deref() == Some(WORKER_LOST) {
             self.failed(attempt, now, WORKER_LOST, Reached::Maybe);
         }

@@ -16,6 +16,8 @@ const LOOK_PAUSE: Duration = Duration::from_millis(20);
 /// A page that has so many bytes ends, though there were to be more in it.
 const PAGE_BYTES: usize = 4 * 1024 * 1024;
 const READ_AT_ONCE: usize = 50;
+/// How often is looked for what fits, for one page.
+const STEPS_MAX: usize = 40;
 
 /// An action, and where it is.
 #[derive(Clone, Debug)]
@@ -90,16 +92,18 @@ impl Actions {
     pub async fn list(&self, workspace: &WorkspaceName, filter: &Filter) -> Result<Page, StoreError> {
         let mut page = Page { items: vec![], next: filter.before };
         let mut bytes = 0;
-        loop {
+        for step in 1.. {
             let limit = (filter.limit - page.items.len()).min(READ_AT_ONCE);
-            let step = self.list_some(workspace, &Filter { limit, before: page.next, ..filter.clone() }).await?;
-            bytes += step.items.iter().map(|found| found.action.bytes().len()).sum::<usize>();
-            page.items.extend(step.items);
-            page.next = step.next;
-            if page.next.is_none() || page.items.len() >= filter.limit || bytes >= PAGE_BYTES {
-                return Ok(page);
+            let some = self.list_some(workspace, &Filter { limit, before: page.next, ..filter.clone() }).await?;
+            bytes += some.items.iter().map(|found| found.action.bytes().len()).sum::<usize>();
+            page.items.extend(some.items);
+            page.next = some.next;
+            let is_full = page.items.len() >= filter.limit || bytes >= PAGE_BYTES || step >= STEPS_MAX;
+            if page.next.is_none() || is_full {
+                break;
             }
         }
+        Ok(page)
     }
 
     async fn list_some(&self, workspace: &WorkspaceName, filter: &Filter) -> Result<Page, StoreError> {

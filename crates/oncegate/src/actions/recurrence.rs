@@ -47,6 +47,9 @@ pub struct Recurrence {
     pub first_us: i64,
     /// The tick that is next, or at work. When it is tried again its job is due later; the tick is the same.
     pub tick_us: i64,
+    /// The tick that comes after one that somebody wanted before its time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_us: Option<i64>,
     /// The tick before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_us: Option<i64>,
@@ -141,17 +144,20 @@ impl Recurrence {
         };
         let Repeats { text, timezone, catch_up, .. } = repeats;
         let first_us = first.micros();
-        Recurrence { interval: text, timezone, catch_up, first_us, tick_us: first_us, last_us: None }
+        Recurrence { interval: text, timezone, catch_up, first_us, tick_us: first_us, next_us: None, last_us: None }
     }
 
     /// The same schedule, with a tick before its time.
     pub(super) fn early(self, now: Time) -> Recurrence {
-        Recurrence { tick_us: self.tick_us.min(now.micros()), ..self }
+        match self.tick_us > now.micros() {
+            true => Recurrence { next_us: Some(self.next_us.unwrap_or(self.tick_us)), tick_us: now.micros(), ..self },
+            false => self,
+        }
     }
 
     /// The same schedule, a tick later.
     pub(super) fn at_tick(self, tick: Time) -> Recurrence {
-        Recurrence { last_us: Some(self.tick_us), tick_us: tick.micros(), ..self }
+        Recurrence { last_us: Some(self.tick_us), tick_us: tick.micros(), next_us: None, ..self }
     }
 
     pub(super) fn first(&self) -> Time {
@@ -161,6 +167,9 @@ impl Recurrence {
     /// The tick after the one that was due at `tick`. Those that were missed by now are left out, unless they are to be caught up with. None
     /// if there is no next one, ever.
     pub(super) fn next(&self, tick: Time, now: Time) -> Option<Time> {
+        if let Some(next) = self.next_us {
+            return Some(Time::from_micros(next));
+        }
         let repeats = Repeats::parse(&self.interval, self.timezone.as_deref(), self.catch_up).ok()?;
         repeats.next(self.first(), if self.catch_up { tick } else { tick.max(now) })
     }
