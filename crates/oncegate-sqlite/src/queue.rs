@@ -7,7 +7,7 @@ use oncegate_core::job::{Command, Decision, Delivery, Due, Job, Reached, Share, 
 use oncegate_core::{Time, Token, WorkspaceName};
 use oncegate_store::{JobFilter, JobListing, KindFilter, Leased, Wanted, Whose};
 use rusqlite::types::FromSqlError;
-use rusqlite::{Connection, OptionalExtension, Row, ffi, named_params, params};
+use rusqlite::{Connection, OptionalExtension, Row, ffi, named_params, params, params_from_iter};
 use uuid::Uuid;
 
 use crate::rows::broken;
@@ -91,7 +91,7 @@ fn first_of_each(connection: &Connection, wanted: &Wanted) -> rusqlite::Result<V
     };
     let mut statement = connection.prepare_cached(sql)?;
     for kind in wanted.kinds() {
-        let rows = statement.query_map(params![kind, one], |row| {
+        let rows = statement.query_map(params_from_iter([kind.as_str()].into_iter().chain(one)), |row| {
             let workspace = workspace_name(&row.get::<_, String>(0)?)?;
             Ok((kind.clone(), Due { workspace, since: Time::from_micros(row.get(1)?) }))
         })?;
