@@ -25,7 +25,7 @@ const LEASE: Duration = Duration::from_micros(15);
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     pub ticks: u8,
-    /// Crashes, lost answers and writes that come late, in all.
+    /// Crashes, lost answers, writes that come late and jobs that are given back, in all.
     pub mishaps: u8,
     pub tries: i32,
 }
@@ -213,7 +213,11 @@ impl Model for JobModel {
                 }
                 Some(job) => {
                     if !job.begun && job.fate().is_none() {
-                        actions.extend([Action::Begin(place), Action::GiveBack(place)]);
+                        actions.push(Action::Begin(place));
+                        // It may be leased again at once, for ever.
+                        if world.mishaps > 0 {
+                            actions.push(Action::GiveBack(place));
+                        }
                     }
                     if worker.may_try() {
                         let outcomes = [
@@ -262,6 +266,7 @@ impl Model for JobModel {
                 next.workers[place].job = landed.then_some(begun);
             }
             Action::GiveBack(place) => {
+                next.mishaps -= 1;
                 let job = next.workers[place].job.take()?;
                 let write = JobModel::decided(&job, &Command::GiveBack { token: job.token })?;
                 self.write(&mut next, write);

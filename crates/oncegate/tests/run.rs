@@ -6,13 +6,9 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use oncegate::store::{
-    ApiKey, Commit, Committed, DuplicateCount, Keyring, MemoryStore, Page, Query, Reading, Report, Store, StoreError,
-    Waiters,
+    Commit, Committed, DuplicateCount, MemoryStore, Page, Query, Reading, Report, Store, StoreError, Waiters,
 };
-use oncegate::{
-    Claim, ClaimKey, Gate, Guard, GuardError, How, OnFailure, OnStoreError, Policy, RunError, State, Time,
-    WorkspaceName,
-};
+use oncegate::{Claim, ClaimKey, Gate, Guard, GuardError, How, OnFailure, OnStoreError, Policy, RunError, State};
 
 async fn gate() -> Gate {
     Gate::open("memory:").await.expect("opens")
@@ -228,23 +224,4 @@ impl Store for Flaky {
         self.store.attach(waiters);
     }
     async fn close(&self) {}
-}
-
-#[async_trait]
-impl Keyring for Flaky {
-    async fn create_workspace(&self, name: &WorkspaceName) -> Result<bool, StoreError> {
-        self.store.create_workspace(name).await
-    }
-    async fn workspaces(&self) -> Result<Vec<(WorkspaceName, Time)>, StoreError> {
-        self.store.workspaces().await
-    }
-    async fn create_key(&self, key: ApiKey) -> Result<bool, StoreError> {
-        self.store.create_key(key).await
-    }
-    async fn keys(&self) -> Result<Vec<ApiKey>, StoreError> {
-        self.store.keys().await
-    }
-    async fn revoke_key(&self, id: &str) -> Result<bool, StoreError> {
-        self.store.revoke_key(id).await
-    }
 }

@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -58,6 +59,26 @@ impl Home {
         let mut command = self.command(["serve", "--listen", "127.0.0.1:0"]);
         command.envs(variables.iter().copied());
         Server::start(command)
+    }
+
+    /// The same, on a clock that the test sets.
+    pub fn serve_by_clock(&self, variables: &[(&str, &str)]) -> Server {
+        let clock = self.clock().display().to_string();
+        let all: Vec<(&str, &str)> =
+            [("ONCEGATE_TEST_CLOCK", clock.as_str())].iter().chain(variables).copied().collect();
+        self.serve_with(&all)
+    }
+
+    /// What the stores take for now is so far ahead of what it is.
+    pub fn set_clock_ahead(&self, by: Duration) {
+        // Renamed into its place: nobody reads half of it.
+        let (clock, new) = (self.clock(), self.path().join("clock.new"));
+        std::fs::write(&new, by.as_micros().to_string()).expect("the folder is ours");
+        std::fs::rename(new, clock).expect("the folder is ours");
+    }
+
+    fn clock(&self) -> PathBuf {
+        self.path().join("clock")
     }
 
     /// The server, listening, with nobody to read its log from then on.

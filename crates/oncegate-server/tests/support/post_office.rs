@@ -1,6 +1,5 @@
 //! Servers that send messages to a provider that counts: one on SQLite, or two on one PostgreSQL.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -48,10 +47,7 @@ impl PostOffice {
 
     /// Another server, on the same stores, provider and clock.
     pub fn serve(&self, variables: &[(&str, &str)]) -> Server {
-        let clock = self.clock().display().to_string();
-        let all: Vec<(&str, &str)> =
-            [("ONCEGATE_TEST_CLOCK", clock.as_str())].iter().chain(variables).copied().collect();
-        self.home.serve_with(&all)
+        self.home.serve_by_clock(variables)
     }
 
     /// A client of each server in turn.
@@ -69,14 +65,7 @@ impl PostOffice {
 
     /// What the stores take for now is so far ahead of what it is.
     pub fn set_clock_ahead(&self, by: Duration) {
-        // Renamed into its place: nobody reads half of it.
-        let (clock, new) = (self.clock(), self.home.path().join("clock.new"));
-        std::fs::write(&new, by.as_micros().to_string()).expect("the folder is ours");
-        std::fs::rename(new, clock).expect("the folder is ours");
-    }
-
-    fn clock(&self) -> PathBuf {
-        self.home.path().join("clock")
+        self.home.set_clock_ahead(by);
     }
 }
 
