@@ -67,7 +67,7 @@ impl Table<'_> {
         match strange {
             Some((name, at)) => {
                 let what = format!("`{}.{name}` means nothing to {kind:?}", self.own);
-                Err(ConfigError::new(at, what, "take it out, or say something else that it means something to"))
+                Err(ConfigError::new(at, what, "take it out, or say another `kind` or `handler`"))
             }
             None => Ok(()),
         }
