@@ -18,6 +18,7 @@ on_both![
     a_worker_that_waits_is_woken_wherever_the_action_is_scheduled,
     what_was_leased_for_a_worker_that_hung_up_goes_back,
     what_is_to_happen_at_most_once_is_not_handed_out_twice,
+    what_waits_for_its_entity_is_not_in_the_way_of_others,
     for_each_entity_the_last_acknowledged_payload_is_delivered_and_one_at_a_time,
     an_effect_that_takes_longer_than_a_lease_keeps_it,
     a_server_that_was_stopped_past_its_lease_is_fenced_when_it_wakes,
@@ -130,6 +131,24 @@ async fn what_is_to_happen_at_most_once_is_not_handed_out_twice(on: On) {
     shop.becomes(&id, "unknown").await;
     let late = json!({"token": leased[0]["token"]});
     shop.client(0).post(&format!("/api/actions/{id}/complete"), &late).await.expect_problem(409, "fenced");
+}
+
+async fn what_waits_for_its_entity_is_not_in_the_way_of_others(on: On) {
+    let shop = Workshop::open(on).await;
+    let schedule = async |entity: &str| {
+        let body = json!({"actionType": "remote", "payload": {"entityId": entity}, "windowSeconds": 0});
+        shop.schedule(&body).await.expect(201).text("id")
+    };
+    let first = schedule("busy").await;
+    for _ in 0..5 {
+        schedule("busy").await;
+    }
+    let other = schedule("quiet").await;
+    // One at a time, and without waiting.
+    let one = json!({"types": ["remote"]});
+    assert_eq!(lease(&mut shop.client(0), one.clone()).await[0]["id"], first);
+    assert_eq!(lease(&mut shop.client(1), one.clone()).await[0]["id"], other);
+    assert_eq!(lease(&mut shop.client(0), one).await.len(), 0);
 }
 
 /// Every entity's history: what was acknowledged, in the order of revisions, and what was delivered.

@@ -1,6 +1,6 @@
 //! Records: documents that are kept beside claims, and changed together with them.
 //!
-//! A lead, a message, later an action or a saga's instance. What a record means is for whoever writes it; a store knows
+//! A lead, a message, an action that has ended, later a saga's instance. What a record means is for whoever writes it; a store knows
 //! its place, its version, what it is called, and which lists it is in.
 
 use bytes::Bytes;
@@ -12,7 +12,7 @@ use uuid::Uuid;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     pub workspace: WorkspaceName,
-    /// What it is: `lead`, `message`.
+    /// What it is: `lead`, `message`, `action`.
     pub kind: &'static str,
     pub id: Uuid,
     /// 1, and one more with each change.
@@ -80,14 +80,13 @@ impl Change {
 
     /// A kind of job that somebody has to look at once this is written, and when.
     pub fn wakes(&self) -> Option<(&str, Time)> {
+        // Whoever is next in its lane may go.
+        if let Some(job) = self.leaves_lane() {
+            return Some((&job.kind, Time::LONG_AGO));
+        }
         match self {
-            // Whoever is next in its lane may go.
-            change if change.leaves_lane().is_some() => {
-                change.leaves_lane().map(|job| (job.kind.as_str(), Time::LONG_AGO))
-            }
             Change::Enqueue(job) | Change::Requeue { job, .. } => Some((&job.kind, job.wakes_at())),
-            Change::Dequeue(_) => None,
-            Change::Create { .. } | Change::Replace { .. } => None,
+            Change::Dequeue(_) | Change::Create { .. } | Change::Replace { .. } => None,
         }
     }
 

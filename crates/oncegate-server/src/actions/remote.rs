@@ -58,6 +58,7 @@ impl Runner {
         let listener = self.main.waiters().jobs.listen(kinds);
         let deadline = Instant::now() + request.wait;
         let mut gone = std::pin::pin!(gone);
+        let mut looks_left = LOOKS_MAX;
         loop {
             let at = Instant::now();
             let Reading { value: looked, now } = self.store.lease_jobs(&wanted).await?;
@@ -67,9 +68,12 @@ impl Runner {
                 crash::point("action.leased_for_worker").await;
                 return Ok(leased);
             }
+            // Those who wait for their lanes are out of the way of others now; also for who does not wait.
+            if looked.postponed > 0 && looks_left > 0 {
+                looks_left -= 1;
+                continue;
+            }
             let next_at = match looked.next_at.unwrap_or(Time::NEVER) {
-                // Those who wait for their lanes are out of the way of others now.
-                _ if looked.postponed > 0 => now,
                 // What is due has just been taken by somebody else.
                 due if due <= now => now + LOOK_PAUSE,
                 later => later,
@@ -140,5 +144,7 @@ impl Runner {
     }
 }
 
+/// One behind the other, past what waits for its lane.
+const LOOKS_MAX: usize = 100;
 /// Between two looks at what is due and cannot be had.
 const LOOK_PAUSE: Duration = Duration::from_millis(50);
