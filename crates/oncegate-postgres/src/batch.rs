@@ -158,7 +158,9 @@ impl Touched {
     fn overlaps(&self, decided: &Decided) -> bool {
         decided.writes.iter().any(|write| self.claims.contains(&write.next.key))
             || decided.changes().iter().any(|change| match change {
-                Change::Create { record, names, .. } | Change::Replace { record, names } => {
+                Change::Create { record, names, .. }
+                | Change::Replace { record, names }
+                | Change::Remove { record, names, .. } => {
                     let (workspace, kind) = (&record.workspace, record.kind);
                     self.records.contains(&(workspace.clone(), kind, record.id))
                         || names.iter().any(|name| self.names.contains(&(workspace.clone(), kind, name.clone())))
@@ -173,7 +175,9 @@ impl Touched {
         self.claims.extend(decided.writes.iter().map(|write| write.next.key.clone()));
         for change in decided.changes() {
             match change {
-                Change::Create { record, names, .. } | Change::Replace { record, names } => {
+                Change::Create { record, names, .. }
+                | Change::Replace { record, names }
+                | Change::Remove { record, names, .. } => {
                     let (workspace, kind) = (&record.workspace, record.kind);
                     self.records.insert((workspace.clone(), kind, record.id));
                     self.names.extend(names.iter().map(|name| (workspace.clone(), kind, name.clone())));

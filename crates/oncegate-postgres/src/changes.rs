@@ -22,6 +22,9 @@ const CREATE_RECORDS: &str = include_str!("../sql/create_records.sql");
 const REPLACE_RECORDS: &str = include_str!("../sql/replace_records.sql");
 const NAME_RECORDS: &str = include_str!("../sql/name_records.sql");
 const ENLIST_RECORDS: &str = include_str!("../sql/enlist_records.sql");
+const REMOVE_RECORDS: &str = include_str!("../sql/remove_records.sql");
+const UNNAME_RECORDS: &str = include_str!("../sql/unname_records.sql");
+const UNLIST_RECORDS: &str = include_str!("../sql/unlist_records.sql");
 const ENQUEUE_JOBS: &str = include_str!("../sql/enqueue_jobs.sql");
 const REQUEUE_JOBS: &str = include_str!("../sql/requeue_jobs.sql");
 const DEQUEUE_JOBS: &str = include_str!("../sql/dequeue_jobs.sql");
@@ -81,6 +84,7 @@ impl<'a> Changes<'a> {
         let has_landed = |change: &&Change| match change {
             Change::Create { record, names, .. } => has_record(CREATE_RECORDS, record, names),
             Change::Replace { record, names } => has_record(REPLACE_RECORDS, record, names),
+            Change::Remove { record, .. } => count(REMOVE_RECORDS, &record.workspace, record.id) == 1,
             Change::Enqueue(job) => has_job(ENQUEUE_JOBS, job),
             Change::Requeue { job, .. } => has_job(REQUEUE_JOBS, job),
             Change::Dequeue(job) => has_job(DEQUEUE_JOBS, job),
@@ -92,6 +96,7 @@ impl<'a> Changes<'a> {
 /// The statements that are needed, and what each is given.
 fn columns_of<'a>(changes: &[&'a Change], now: Option<i64>) -> Vec<(&'static str, Vec<Column<'a>>)> {
     let (mut created, mut replaced, mut names, mut lists) = (vec![], vec![], vec![], vec![]);
+    let (mut removed, mut old_names, mut old_lists) = (vec![], vec![], vec![]);
     let (mut enqueued, mut requeued, mut stands_until, mut dequeued) = (vec![], vec![], vec![], vec![]);
     for change in changes {
         match change {
@@ -103,6 +108,11 @@ fn columns_of<'a>(changes: &[&'a Change], now: Option<i64>) -> Vec<(&'static str
             Change::Replace { record, names: own } => {
                 replaced.push(record);
                 names.extend(own.iter().map(|name| (record, name.as_str())));
+            }
+            Change::Remove { record, names: own, lists: own_lists } => {
+                removed.push(record);
+                old_names.extend(own.iter().map(|name| (record, name.as_str())));
+                old_lists.extend(own_lists.iter().map(|list| (record, list.as_str())));
             }
             Change::Enqueue(job) => enqueued.push(job),
             Change::Requeue { job, stands_until: until } => {
@@ -122,6 +132,15 @@ fn columns_of<'a>(changes: &[&'a Change], now: Option<i64>) -> Vec<(&'static str
     step(NAME_RECORDS, !names.is_empty(), labels(&names));
     step(ENLIST_RECORDS, !lists.is_empty(), labels(&lists));
     step(REPLACE_RECORDS, !replaced.is_empty(), records(&replaced));
+    let remove: Vec<Column<'a>> = vec![
+        column(&removed, |record| record.workspace.as_str()),
+        column(&removed, |record| record.kind),
+        column(&removed, |record| record.id),
+        column(&removed, |record| record.version),
+    ];
+    step(REMOVE_RECORDS, !removed.is_empty(), remove);
+    step(UNNAME_RECORDS, !old_names.is_empty(), labels(&old_names));
+    step(UNLIST_RECORDS, !old_lists.is_empty(), labels(&old_lists));
     let mut enqueue = jobs(&enqueued);
     enqueue.push(Box::new(now));
     enqueue.push(column(&enqueued, |job| job.stands_until().micros()));

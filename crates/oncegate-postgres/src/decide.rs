@@ -161,7 +161,7 @@ impl Decided {
         let of_change = self.changes().iter().map(|change| match change {
             Change::Create { record, .. } | Change::Replace { record, .. } => Evidence::Record(record),
             Change::Enqueue(job) | Change::Requeue { job, .. } => Evidence::Job(job),
-            Change::Dequeue(_) => Evidence::None,
+            Change::Remove { .. } | Change::Dequeue(_) => Evidence::None,
         });
         // The surest first: a job may be gone by the time that somebody looks.
         self.writes

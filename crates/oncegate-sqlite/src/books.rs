@@ -19,6 +19,9 @@ const REPLACE_RECORD: &str = "UPDATE records SET version = ?4, state = ?5, body 
 /// One row where the name was free, or its own already.
 const NAME_RECORD: &str = "INSERT INTO record_names (workspace, kind, name, id) VALUES (?1, ?2, ?3, ?4)
     ON CONFLICT DO UPDATE SET id = id WHERE id = excluded.id";
+const REMOVE_RECORD: &str = "DELETE FROM records WHERE workspace = ?1 AND kind = ?2 AND id = ?3 AND version = ?4";
+const UNNAME_RECORD: &str = "DELETE FROM record_names WHERE workspace = ?1 AND kind = ?2 AND name = ?3 AND id = ?4";
+const UNLIST_RECORD: &str = "DELETE FROM record_lists WHERE workspace = ?1 AND kind = ?2 AND list = ?3 AND id = ?4";
 const LIST_RECORD: &str = "INSERT INTO record_lists (workspace, kind, list, id) VALUES (?1, ?2, ?3, ?4)";
 const FIND_BY_ID: &str = "SELECT id, version, state, body FROM records WHERE workspace = ?1 AND kind = ?2 AND id = ?3";
 const FIND_BY_NAME: &str = "SELECT id, version, state, body FROM records
@@ -40,14 +43,18 @@ fn make(connection: &Connection, change: &Change, now: Time) -> rusqlite::Result
             if !write_record(connection, CREATE_RECORD, record)? || !add_names(connection, record, names)? {
                 return Ok(false);
             }
-            let mut add = connection.prepare_cached(LIST_RECORD)?;
-            for list in lists {
-                add.execute(params![record.workspace.as_str(), record.kind, list, record.id.as_bytes()])?;
-            }
+            label(connection, LIST_RECORD, record, lists)?;
             Ok(true)
         }
         Change::Replace { record, names } => {
             Ok(write_record(connection, REPLACE_RECORD, record)? && add_names(connection, record, names)?)
+        }
+        Change::Remove { record, names, lists } => {
+            let Record { workspace, kind, id, version, .. } = record;
+            let mut remove = connection.prepare_cached(REMOVE_RECORD)?;
+            label(connection, UNNAME_RECORD, record, names)?;
+            label(connection, UNLIST_RECORD, record, lists)?;
+            Ok(remove.execute(params![workspace.as_str(), kind, id.as_bytes(), version])? == 1)
         }
         Change::Enqueue(job) => Ok(now < job.stands_until() && queue::enqueue(connection, job)?),
         Change::Requeue { job, stands_until } => Ok(now < *stands_until && queue::requeue(connection, job)?),
@@ -66,6 +73,15 @@ fn write_record(connection: &Connection, sql: &str, record: &Record) -> rusqlite
         &body[..]
     ])?;
     Ok(written == 1)
+}
+
+/// Adds names or lists, or takes them away.
+fn label(connection: &Connection, sql: &str, record: &Record, labels: &[String]) -> rusqlite::Result<()> {
+    let mut statement = connection.prepare_cached(sql)?;
+    for label in labels {
+        statement.execute(params![record.workspace.as_str(), record.kind, label, record.id.as_bytes()])?;
+    }
+    Ok(())
 }
 
 fn add_names(connection: &Connection, record: &Record, names: &[String]) -> rusqlite::Result<bool> {

@@ -71,6 +71,17 @@ impl Books {
                     None => false,
                 }
             }
+            Change::Remove { record, names, lists } => {
+                let shelf = (record.workspace.clone(), record.kind);
+                for name in names {
+                    self.names.remove(&(shelf.clone(), name.clone()));
+                }
+                for list in lists {
+                    self.lists.remove(&(shelf.clone(), list.clone(), record.id));
+                }
+                let removed = self.records.remove(&(shelf, record.id));
+                removed.is_some_and(|found| found.version == record.version)
+            }
             Change::Enqueue(job) => {
                 let is_new = self.jobs.insert((job.workspace.clone(), job.id), job.clone()).is_none();
                 is_new && now < job.stands_until()

@@ -1,6 +1,6 @@
 //! Records: documents that are kept beside claims, and changed together with them.
 //!
-//! A lead, a message, an action that has ended, later a saga's instance. What a record means is for whoever writes it; a store knows
+//! A lead, a message, an action that has ended, a saga's instance. What a record means is for whoever writes it; a store knows
 //! its place, its version, what it is called, and which lists it is in.
 
 use bytes::Bytes;
@@ -51,6 +51,8 @@ pub enum Change {
     Create { record: Record, names: Vec<String>, lists: Vec<String> },
     /// Onto the version before it. These names, which nobody else has, are added to those that it has.
     Replace { record: Record, names: Vec<String> },
+    /// Away: this version of it, with these names and lists, which are all that it has.
+    Remove { record: Record, names: Vec<String>, lists: Vec<String> },
     /// Into the queue, unless there is a job with its id; one that is born leased, within its lease.
     Enqueue(Job),
     /// Onto the version before it, within the lease that it was decided under. If it has left its lane, the next in it is woken.
@@ -86,7 +88,7 @@ impl Change {
         }
         match self {
             Change::Enqueue(job) | Change::Requeue { job, .. } => Some((&job.kind, job.wakes_at())),
-            Change::Dequeue(_) | Change::Create { .. } | Change::Replace { .. } => None,
+            Change::Dequeue(_) | Change::Create { .. } | Change::Replace { .. } | Change::Remove { .. } => None,
         }
     }
 
@@ -95,7 +97,7 @@ impl Change {
         match self {
             Change::Create { record, .. } | Change::Replace { record, .. } => record.body.len(),
             Change::Enqueue(job) | Change::Requeue { job, .. } => job.payload.len(),
-            Change::Dequeue(_) => 0,
+            Change::Remove { .. } | Change::Dequeue(_) => 0,
         }
     }
 }

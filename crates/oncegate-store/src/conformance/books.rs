@@ -68,6 +68,36 @@ pub async fn a_name_is_one_records_alone(world: World) {
     }
 }
 
+pub async fn a_record_is_removed_whole_from_its_last_version_alone(world: World) {
+    let listed = |list: &str| {
+        let list = Some(list.to_owned());
+        world.store.list(Listing {
+            workspace: workspace("default"),
+            kind: "thing",
+            list,
+            state: None,
+            limit: 9,
+            before: None,
+        })
+    };
+    let (names, lists) = (vec!["one".to_owned(), "two".to_owned()], vec!["all".to_owned()]);
+    let create = |number| Change::Create { record: record(number, "{}"), names: names.clone(), lists: lists.clone() };
+    let remove = |record: Record| Change::Remove { record, names: names.clone(), lists: lists.clone() };
+    assert!(world.change(vec![create(1)]).await.is_written());
+    let second = Record { version: 2, ..record(1, "2") };
+    assert_eq!(world.change(vec![remove(second.clone())]).await.conflict, Some(0), "not its version");
+    assert!(world.change(vec![Change::replace(second.clone())]).await.is_written());
+    assert_eq!(world.change(vec![remove(record(1, ""))]).await.conflict, Some(0), "its version before");
+    assert_eq!(world.find(at_name("two")).await.as_ref(), Some(&second), "a removal that did not stand took nothing");
+    assert_eq!(listed("all").await.expect("a page").records.len(), 1);
+    assert!(world.change(vec![remove(second.clone())]).await.is_written());
+    assert_eq!(world.change(vec![remove(second.clone())]).await.conflict, Some(0), "there is none any more");
+    assert_eq!(world.find(second.place()).await, None);
+    assert_eq!(world.find(at_name("one")).await, None);
+    assert_eq!(listed("all").await.expect("a page").records, vec![]);
+    assert!(world.change(vec![create(2)]).await.is_written(), "its names are free");
+}
+
 pub async fn claims_and_changes_stand_or_fall_together(world: World) {
     let claim = |part: &str, message: &str| Op {
         key: key(part),
