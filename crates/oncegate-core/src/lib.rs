@@ -12,6 +12,7 @@ pub mod limits;
 pub mod names;
 pub mod policy;
 pub mod time;
+pub mod units;
 
 pub use claim::{Answer, Claim, Command, Decision, Moment, Refusal, State, Terms, Token, Verdict, decide};
 pub use key::{ClaimId, ClaimKey};

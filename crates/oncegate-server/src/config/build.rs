@@ -13,7 +13,7 @@ use super::layers::{Entry, Layers, Origin};
 use super::path::KeyPath;
 use super::secret_url::SecretUrl;
 use super::typed::{Claims, Config, Limits, Log, LogFormat, LogLevel, Messages, Mode, Outgoing, Privacy};
-use super::units::show_duration;
+use oncegate_core::units::show_duration;
 use super::value::Value;
 
 /// Puts the values together.

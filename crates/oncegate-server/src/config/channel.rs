@@ -9,7 +9,7 @@ use super::build::Table;
 use super::error::ConfigError;
 use super::path::KeyPath;
 use super::typed::{Channel, ChannelKind};
-use super::units::show_duration;
+use oncegate_core::units::show_duration;
 use crate::outgoing::is_allowed;
 
 /// What of a channel's settings is for one kind alone.

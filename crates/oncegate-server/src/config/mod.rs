@@ -19,7 +19,6 @@ mod show;
 #[cfg(test)]
 mod tests;
 mod typed;
-mod units;
 mod value;
 
 use std::ffi::OsString;

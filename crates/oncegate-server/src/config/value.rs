@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use toml_edit::Item;
 
 use super::error::{Fault, nearest};
-use super::units::{DURATION_HINT, SIZE_HINT, parse_duration, parse_size, show_duration, show_size};
+use oncegate_core::units::{DURATION_HINT, SIZE_HINT, parse_duration, parse_size, show_duration, show_size};
 
 /// What a setting's value may be.
 #[derive(Clone, Copy, Debug)]

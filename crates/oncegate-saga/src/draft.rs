@@ -1,0 +1,354 @@
+//! A definition as somebody writes it, in TOML or in Rust. Nothing has been checked.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::check::Defects;
+use crate::definition::{Definition, Kind};
+use crate::spot::{Names, Spot};
+
+/// A saga as it is written down. [`Draft::check`] makes a [`Definition`] of it.
+///
+/// ```
+/// use oncegate_saga::{Draft, Effects};
+///
+/// let door = Draft::new("door")
+///     .correlation("event.data.doorId")
+///     .events(["Opened", "Closed"])
+///     .states(["Open", "Shut"])
+///     .terminal(["Shut"])
+///     .on("none", "Opened", Effects::default().to("Open"))
+///     .on("Open", "Closed", Effects::default().to("Shut"))
+///     .ignore("Open", "Opened")
+///     .ignore("Shut", "*")
+///     .unexpected("none", "Closed")
+///     .check();
+/// assert!(door.is_ok());
+/// ```
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Draft {
+    pub(crate) name: Spot<String>,
+    #[serde(default)]
+    pub(crate) doc: String,
+    pub(crate) correlation: Option<Spot<String>>,
+    pub(crate) retention: Option<Spot<String>>,
+    #[serde(default)]
+    pub(crate) events: Vec<Spot<String>>,
+    #[serde(default)]
+    pub(crate) states: Vec<Spot<String>>,
+    #[serde(default)]
+    pub(crate) terminal: Vec<Spot<String>>,
+    /// States that no row leads to: an earlier version of the definition may have left instances in them.
+    #[serde(default)]
+    pub(crate) unreached: Vec<Spot<String>>,
+    #[serde(default)]
+    pub(crate) data: BTreeMap<String, Spot<String>>,
+    #[serde(default)]
+    pub(crate) on: Vec<Spot<Effects>>,
+    #[serde(default)]
+    pub(crate) ignore: Vec<Spot<Pairs>>,
+    #[serde(default)]
+    pub(crate) unexpected: Vec<Spot<Pairs>>,
+    #[serde(default)]
+    pub(crate) enter: BTreeMap<String, Spot<Effects>>,
+    #[serde(default)]
+    pub(crate) s3: Vec<Spot<S3>>,
+    /// The file that it was read from, and its text.
+    #[serde(skip)]
+    pub(crate) source: Option<(String, String)>,
+}
+
+/// States and events: each with each.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Pairs {
+    #[serde(rename = "in")]
+    pub states: Names,
+    pub event: Names,
+}
+
+/// What happens: in a row, in a branch of one, or on entering a state. In this order: take, fill, set, require, then a branch, then
+/// what is sent and scheduled.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Effects {
+    #[serde(rename = "in", default)]
+    pub(crate) states: Names,
+    #[serde(default)]
+    pub(crate) event: Names,
+    #[serde(rename = "if")]
+    pub(crate) condition: Option<Spot<String>>,
+    #[serde(default)]
+    pub(crate) take: Vec<Spot<String>>,
+    #[serde(default)]
+    pub(crate) fill: Vec<Spot<String>>,
+    #[serde(default)]
+    pub(crate) set: BTreeMap<String, Spot<String>>,
+    pub(crate) require: Option<Spot<Require>>,
+    #[serde(default)]
+    pub(crate) send: Vec<Spot<Send>>,
+    #[serde(default)]
+    pub(crate) schedule: Vec<Spot<Schedule>>,
+    #[serde(default)]
+    pub(crate) unschedule: Vec<Spot<String>>,
+    pub(crate) to: Option<Spot<String>>,
+    #[serde(default)]
+    pub(crate) branch: Vec<Spot<Effects>>,
+}
+
+/// Data that has to be there, and not be empty.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Require {
+    pub(crate) fields: Vec<Spot<String>>,
+    /// Where to go if something is missing; if it is left out, that is only a warning.
+    #[serde(rename = "else")]
+    pub(crate) otherwise: Option<Spot<String>>,
+}
+
+/// A command to send. It is an action: its name is the action's type.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Send {
+    pub(crate) command: Spot<String>,
+    /// A list: one command for each element, which is `each` in the payload.
+    pub(crate) each: Option<Spot<String>>,
+    /// Expressions, by field; all of the saga's data, if it is left out.
+    pub(crate) payload: Option<BTreeMap<String, Spot<String>>>,
+}
+
+/// An event to come by itself.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Schedule {
+    pub(crate) event: Spot<String>,
+    pub(crate) after: Option<Spot<String>>,
+    /// An expression that gives a timestamp.
+    #[serde(rename = "at")]
+    pub(crate) due_at: Option<Spot<String>>,
+    #[serde(default)]
+    pub(crate) data: BTreeMap<String, Spot<String>>,
+}
+
+/// What a notification of S3 becomes.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct S3 {
+    #[serde(rename = "if")]
+    pub condition: Option<Spot<String>>,
+    pub event: Spot<String>,
+    #[serde(default)]
+    pub data: BTreeMap<String, Spot<String>>,
+}
+
+impl Draft {
+    #[track_caller]
+    pub fn new(name: impl Into<String>) -> Draft {
+        Draft {
+            name: Spot::here(name.into()),
+            doc: String::new(),
+            correlation: None,
+            retention: None,
+            events: vec![],
+            states: vec![],
+            terminal: vec![],
+            unreached: vec![],
+            data: BTreeMap::new(),
+            on: vec![],
+            ignore: vec![],
+            unexpected: vec![],
+            enter: BTreeMap::new(),
+            s3: vec![],
+            source: None,
+        }
+    }
+
+    /// Reads a file's text. `name` is what defects call it.
+    pub fn read(name: &str, text: &str) -> Result<Draft, Defects> {
+        match toml::from_str::<Draft>(text) {
+            Ok(draft) => Ok(Draft { source: Some((name.to_owned(), text.to_owned())), ..draft }),
+            Err(error) => Err(Defects::unreadable(name, text, &error)),
+        }
+    }
+
+    /// One line for people.
+    pub fn doc(self, doc: impl Into<String>) -> Draft {
+        Draft { doc: doc.into(), ..self }
+    }
+
+    /// Where the correlation id is in an event: an expression.
+    #[track_caller]
+    pub fn correlation(self, expression: impl Into<String>) -> Draft {
+        Draft { correlation: Some(Spot::here(expression.into())), ..self }
+    }
+
+    /// How long instances stay in their terminal state, as `7d`.
+    #[track_caller]
+    pub fn retention(self, span: impl Into<String>) -> Draft {
+        Draft { retention: Some(Spot::here(span.into())), ..self }
+    }
+
+    #[track_caller]
+    pub fn events<S: Into<String>>(self, events: impl IntoIterator<Item = S>) -> Draft {
+        Draft { events: Names::here(events).0, ..self }
+    }
+
+    #[track_caller]
+    pub fn states<S: Into<String>>(self, states: impl IntoIterator<Item = S>) -> Draft {
+        Draft { states: Names::here(states).0, ..self }
+    }
+
+    #[track_caller]
+    pub fn terminal<S: Into<String>>(self, states: impl IntoIterator<Item = S>) -> Draft {
+        Draft { terminal: Names::here(states).0, ..self }
+    }
+
+    #[track_caller]
+    pub fn unreached<S: Into<String>>(self, states: impl IntoIterator<Item = S>) -> Draft {
+        Draft { unreached: Names::here(states).0, ..self }
+    }
+
+    /// A field of an instance's data.
+    #[track_caller]
+    pub fn data(mut self, field: impl Into<String>, kind: Kind) -> Draft {
+        self.data.insert(field.into(), Spot::here(kind.as_str().to_owned()));
+        self
+    }
+
+    /// What an event does in a state. Several names are separated by commas.
+    #[track_caller]
+    pub fn on(mut self, states: &str, events: &str, effects: Effects) -> Draft {
+        self.on.push(Spot::here(Effects { states: listed(states), event: listed(events), ..effects }));
+        self
+    }
+
+    #[track_caller]
+    pub fn ignore(mut self, states: &str, events: &str) -> Draft {
+        self.ignore.push(Spot::here(Pairs { states: listed(states), event: listed(events) }));
+        self
+    }
+
+    #[track_caller]
+    pub fn unexpected(mut self, states: &str, events: &str) -> Draft {
+        self.unexpected.push(Spot::here(Pairs { states: listed(states), event: listed(events) }));
+        self
+    }
+
+    /// What happens whenever an instance comes into a state.
+    #[track_caller]
+    pub fn enter(mut self, state: impl Into<String>, effects: Effects) -> Draft {
+        self.enter.insert(state.into(), Spot::here(effects));
+        self
+    }
+
+    /// What a notification of S3 becomes: if the condition holds, this event, with this data.
+    #[track_caller]
+    pub fn s3(mut self, condition: &str, event: impl Into<String>, data: &[(&str, &str)]) -> Draft {
+        let condition = Some(Spot::here(condition.to_owned()));
+        self.s3.push(Spot::here(S3 { condition, event: Spot::here(event.into()), data: expressions(data) }));
+        self
+    }
+
+    /// Checks everything, and says all that is wrong.
+    pub fn check(self) -> Result<Definition, Defects> {
+        crate::check::check(self)
+    }
+}
+
+#[track_caller]
+fn listed(names: &str) -> Names {
+    Names::here(names.split(',').map(|name| name.trim().to_owned()))
+}
+
+#[track_caller]
+fn expressions(fields: &[(&str, &str)]) -> BTreeMap<String, Spot<String>> {
+    let at = Spot::here(()).at;
+    let spot = |(field, text): &(&str, &str)| ((*field).to_owned(), Spot { value: (*text).to_owned(), at });
+    fields.iter().map(spot).collect()
+}
+
+impl Effects {
+    /// Of a branch: whether it is this one. A branch without is the one that is left.
+    #[track_caller]
+    pub fn when(self, condition: impl Into<String>) -> Effects {
+        Effects { condition: Some(Spot::here(condition.into())), ..self }
+    }
+
+    /// Copies these fields of the event's data, where it has them.
+    #[track_caller]
+    pub fn take<S: Into<String>>(self, fields: impl IntoIterator<Item = S>) -> Effects {
+        Effects { take: Names::here(fields).0, ..self }
+    }
+
+    /// The same, where they are still missing.
+    #[track_caller]
+    pub fn fill<S: Into<String>>(self, fields: impl IntoIterator<Item = S>) -> Effects {
+        Effects { fill: Names::here(fields).0, ..self }
+    }
+
+    /// Sets a field. All that are set together see the data as it was.
+    #[track_caller]
+    pub fn set(mut self, field: impl Into<String>, expression: impl Into<String>) -> Effects {
+        self.set.insert(field.into(), Spot::here(expression.into()));
+        self
+    }
+
+    /// These fields have to be there, and not be empty; if not, it goes to that state, and nothing else is done.
+    #[track_caller]
+    pub fn require<S: Into<String>>(self, fields: impl IntoIterator<Item = S>, otherwise: &str) -> Effects {
+        let otherwise = Some(Spot::here(otherwise.to_owned()));
+        Effects { require: Some(Spot::here(Require { fields: Names::here(fields).0, otherwise })), ..self }
+    }
+
+    /// The same, but what is missing is only noted.
+    #[track_caller]
+    pub fn expect<S: Into<String>>(self, fields: impl IntoIterator<Item = S>) -> Effects {
+        Effects { require: Some(Spot::here(Require { fields: Names::here(fields).0, otherwise: None })), ..self }
+    }
+
+    /// Sends a command.
+    #[track_caller]
+    pub fn send(mut self, command: impl Into<String>, payload: &[(&str, &str)]) -> Effects {
+        let payload = Some(expressions(payload));
+        self.send.push(Spot::here(Send { command: Spot::here(command.into()), each: None, payload }));
+        self
+    }
+
+    /// Sends one command for each element of a list, which is `each` in the payload.
+    #[track_caller]
+    pub fn send_each(mut self, command: impl Into<String>, list: &str, payload: &[(&str, &str)]) -> Effects {
+        let (each, payload) = (Some(Spot::here(list.to_owned())), Some(expressions(payload)));
+        self.send.push(Spot::here(Send { command: Spot::here(command.into()), each, payload }));
+        self
+    }
+
+    /// Has an event come by itself, after a while.
+    #[track_caller]
+    pub fn schedule(mut self, event: impl Into<String>, after: Duration) -> Effects {
+        let after = Some(Spot::here(format!("{}ms", after.as_millis())));
+        let schedule = Schedule { event: Spot::here(event.into()), after, due_at: None, data: BTreeMap::new() };
+        self.schedule.push(Spot::here(schedule));
+        self
+    }
+
+    #[track_caller]
+    pub fn unschedule(mut self, event: impl Into<String>) -> Effects {
+        self.unschedule.push(Spot::here(event.into()));
+        self
+    }
+
+    #[track_caller]
+    pub fn to(self, state: impl Into<String>) -> Effects {
+        Effects { to: Some(Spot::here(state.into())), ..self }
+    }
+
+    /// What else happens; the first branch whose condition holds.
+    #[track_caller]
+    pub fn branch(mut self, branch: Effects) -> Effects {
+        self.branch.push(Spot::here(branch));
+        self
+    }
+}

@@ -1,0 +1,34 @@
+//! Sagas: state machines, one instance per correlation id, driven by events that come twice, late and out of order.
+//!
+//! A [`Draft`] is what somebody wrote, in TOML or in Rust. [`Draft::check`] makes a [`Definition`] of it, or says everything that is
+//! wrong with it, each with its place: every pair of state and event is handled, ignored, or said to be unexpected before the first event
+//! comes. [`Definition::step`] is what an event does to an instance. It is pure: whoever calls it writes what it says in one commit, and
+//! calls it anew where somebody else was faster.
+
+mod check;
+mod cover;
+mod definition;
+mod diagram;
+mod draft;
+mod event;
+mod expr;
+mod s3;
+mod spot;
+mod step;
+
+pub use check::{Defect, Defects};
+pub use definition::{Cell, Definition, Kind as FieldKind, NONE};
+pub use draft::{Draft, Effects, Require, Schedule, Send};
+pub use event::{Event, Instance};
+pub use s3::{Notification, NotificationError};
+pub use step::{Command, Next, Step, Timer};
+
+/// Commands that one event may send.
+pub const COMMANDS_MAX: usize = 50_000;
+/// Bytes of an instance's data, as JSON.
+pub const DATA_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Bytes of a correlation id, and of the names of sagas, states, events and commands.
+pub const CORRELATION_BYTES_MAX: usize = 512;
+pub const NAME_BYTES_MAX: usize = 128;
+/// How long an instance stays in its terminal state, where the definition does not say.
+pub const RETENTION_DEFAULT: std::time::Duration = std::time::Duration::from_secs(7 * 24 * 3600);

@@ -1,0 +1,162 @@
+//! Notifications of S3, as AWS writes them: what they say, and the events that a saga makes of them.
+
+use oncegate_core::Time;
+use percent_encoding::percent_decode_str;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::definition::Definition;
+use crate::event::Event;
+use crate::expr::Scope;
+use crate::step::fields;
+
+/// What expressions see as `s3`.
+pub(crate) const FIELDS: [&str; 10] =
+    ["eventName", "eventTime", "region", "bucket", "key", "versionId", "sequencer", "size", "eTag", "principalId"];
+
+/// A notification: some records; none, if it only tells that it is set up.
+#[derive(Clone, Debug)]
+pub struct Notification {
+    pub records: Vec<Record>,
+}
+
+/// One object that something happened to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    pub event_name: String,
+    pub event_time: Option<String>,
+    pub region: Option<String>,
+    pub bucket: String,
+    /// Decoded.
+    pub key: String,
+    pub version_id: Option<String>,
+    pub sequencer: Option<String>,
+    pub size: Option<u64>,
+    pub e_tag: Option<String>,
+    pub principal_id: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct NotificationError(String);
+
+/// As AWS writes it. There is more in it than is read here, and there will be more.
+#[derive(Deserialize)]
+struct Document {
+    #[serde(rename = "Records")]
+    records: Option<Vec<Written>>,
+    /// `s3:TestEvent`, in the one that tells that notifications are set up.
+    #[serde(rename = "Event")]
+    event: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Written {
+    event_source: Option<String>,
+    event_name: String,
+    event_time: Option<String>,
+    aws_region: Option<String>,
+    user_identity: Option<Identity>,
+    s3: Told,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Identity {
+    principal_id: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Told {
+    bucket: Bucket,
+    object: Object,
+}
+
+#[derive(Deserialize)]
+struct Bucket {
+    name: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Object {
+    key: String,
+    size: Option<u64>,
+    e_tag: Option<String>,
+    version_id: Option<String>,
+    sequencer: Option<String>,
+}
+
+impl Notification {
+    pub fn read(bytes: &[u8]) -> Result<Notification, NotificationError> {
+        let wrong = |what: String| NotificationError(format!("this is no notification of S3: {what}"));
+        let document: Document = serde_json::from_slice(bytes).map_err(|error| wrong(error.to_string()))?;
+        match (document.records, document.event.as_deref()) {
+            (Some(records), _) => {
+                let records = records
+                    .into_iter()
+                    .enumerate()
+                    .map(|(i, record)| Record::read(record).map_err(|what| wrong(format!("Records[{i}]{what}"))));
+                Ok(Notification { records: records.collect::<Result<_, _>>()? })
+            }
+            (None, Some("s3:TestEvent")) => Ok(Notification { records: vec![] }),
+            (None, _) => Err(wrong("it has no `Records`".into())),
+        }
+    }
+}
+
+impl Record {
+    fn read(written: Written) -> Result<Record, String> {
+        let Written { event_source, event_name, event_time, aws_region, user_identity, s3 } = written;
+        if let Some(other) = event_source.filter(|source| source != "aws:s3") {
+            return Err(format!(".eventSource is {other:?}, not \"aws:s3\""));
+        }
+        let Told { bucket, object } = s3;
+        // As in a query: a plus is a space.
+        let key = object.key.replace('+', " ");
+        let key = percent_decode_str(&key).decode_utf8().map_err(|_| ".s3.object.key is no UTF-8".to_owned())?;
+        Ok(Record {
+            event_name,
+            event_time,
+            region: aws_region,
+            bucket: bucket.name,
+            key: key.into_owned(),
+            version_id: object.version_id,
+            sequencer: object.sequencer,
+            size: object.size,
+            e_tag: object.e_tag,
+            principal_id: user_identity.and_then(|identity| identity.principal_id),
+        })
+    }
+
+    /// The same for the same thing that happened to the same object. The key comes last: anything may be in it.
+    pub fn id(&self) -> String {
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        format!("s3:{}:{}:{}:{}", self.bucket, text(&self.sequencer), text(&self.version_id), self.key)
+    }
+
+    fn seen(&self) -> Value {
+        json!({
+            "eventName": self.event_name, "eventTime": self.event_time, "region": self.region, "bucket": self.bucket,
+            "key": self.key, "versionId": self.version_id, "sequencer": self.sequencer, "size": self.size,
+            "eTag": self.e_tag, "principalId": self.principal_id,
+        })
+    }
+}
+
+impl Definition {
+    /// The event that a record becomes, by the first rule that fits; none if none does.
+    pub fn event_of(&self, record: &Record, now: Time) -> Result<Option<Event>, String> {
+        let mut scope = Scope::at(now);
+        scope.set("s3", &record.seen());
+        for rule in &self.s3 {
+            if rule.condition.as_ref().map_or(Ok(true), |condition| condition.eval_bool(&scope))? {
+                let data = Value::Object(fields(&rule.data, &scope)?);
+                let event = Event::new(rule.event.clone(), data).id(record.id());
+                return Ok(Some(Event { time: record.event_time.clone(), ..event }));
+            }
+        }
+        Ok(None)
+    }
+}

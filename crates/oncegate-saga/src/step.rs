@@ -1,0 +1,285 @@
+//! What an event does to an instance. No clock, no store.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use oncegate_core::Time;
+use serde_json::{Map, Value};
+
+use crate::definition::{Cell, Definition, Due, Fields, NONE, Plan, Scheduled, Sent};
+use crate::event::{Event, Instance};
+use crate::expr::{Scope, kind_of};
+use crate::{COMMANDS_MAX, CORRELATION_BYTES_MAX};
+
+/// No event is scheduled for later than this.
+const SCHEDULE_MAX: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
+
+/// What becomes of an event.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    Apply(Box<Next>),
+    /// It changes nothing.
+    Ignore,
+    /// It cannot be applied: to the dead letters, for this reason.
+    Refuse(String),
+}
+
+/// What is to be written, all of it or nothing.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Next {
+    pub state: String,
+    pub data: Map<String, Value>,
+    /// It has come into a terminal state just now.
+    pub completes: bool,
+    pub commands: Vec<Command>,
+    pub timers: Vec<Timer>,
+    /// Timers that are not awaited any more; those of the same event that are new come after that.
+    pub unscheduled: BTreeSet<String>,
+    /// Required data that is not there.
+    pub missing: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Command {
+    pub name: String,
+    pub payload: Value,
+}
+
+/// An event that is to come by itself.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Timer {
+    pub event: String,
+    pub due_at: Time,
+    pub data: Value,
+}
+
+impl Definition {
+    /// The correlation id of an event: what its sender says, or what the definition finds in it.
+    pub fn correlation_id(&self, event: &Event, now: Time) -> Result<String, String> {
+        let found = match &event.correlation_id {
+            Some(id) => Value::String(id.clone()),
+            None => self.correlation.eval(&scope(event, now)).map_err(|why| format!("no correlation id: {why}"))?,
+        };
+        let id = match found {
+            Value::String(text) => text,
+            // A number is as good an id as its digits are.
+            Value::Number(number) if !number.is_f64() => number.to_string(),
+            other => {
+                return Err(format!("the correlation id is a text or a whole number; this is {}", kind_of(&other)));
+            }
+        };
+        match id.len() {
+            0 => Err("the correlation id is empty".into()),
+            bytes if bytes > CORRELATION_BYTES_MAX => {
+                Err(format!("a correlation id is at most {CORRELATION_BYTES_MAX} bytes; this one has {bytes}"))
+            }
+            _ if id.chars().any(char::is_control) => {
+                Err("control characters are not allowed in a correlation id".into())
+            }
+            _ => Ok(id),
+        }
+    }
+
+    /// Decides what `event` does to an instance, or without one, at the store's `now`.
+    pub fn step(&self, instance: Option<&Instance>, event: &Event, now: Time) -> Step {
+        let state = instance.map(|instance| instance.state.as_str());
+        let name = &event.event_type;
+        match self.cell(state, name) {
+            Some(Cell::Ignored) => Step::Ignore,
+            Some(Cell::Unexpected) => {
+                Step::Refuse(format!("event {name} is not accepted in state {}", state.unwrap_or(NONE)))
+            }
+            Some(Cell::Handled(row)) => match self.take(&self.rows[row], instance, event, now) {
+                Ok(next) => Step::Apply(Box::new(next)),
+                Err(why) => Step::Refuse(format!("event {name} in state {}: {why}", state.unwrap_or(NONE))),
+            },
+            None if !self.events.contains(name) => Step::Refuse(format!("{} has no event {name}", self.name)),
+            None => Step::Refuse(format!("{} has no state {} any more", self.name, state.unwrap_or(NONE))),
+        }
+    }
+
+    fn take(&self, row: &Plan, instance: Option<&Instance>, event: &Event, now: Time) -> Result<Next, String> {
+        let from = instance.map_or(NONE, |instance| instance.state.as_str());
+        let mut turn = Turn {
+            definition: self,
+            data: instance.map(|instance| instance.data.clone()).unwrap_or_default(),
+            event,
+            scope: scope(event, now),
+            now,
+            commands: vec![],
+            timers: vec![],
+            unscheduled: BTreeSet::new(),
+        };
+        for (field, kind) in &self.data {
+            turn.data.entry(field.clone()).or_insert_with(|| kind.empty());
+        }
+        turn.scope.set_map("saga", &turn.data);
+        let mut to = row.to.as_deref().unwrap_or(from);
+        turn.note(row)?;
+        let required = row.require.as_ref();
+        let missing = required.map(|required| turn.missing(&required.fields)).unwrap_or_default();
+        match required.and_then(|required| required.otherwise.as_deref()).filter(|_| !missing.is_empty()) {
+            // Nothing else of the row is done.
+            Some(otherwise) => to = otherwise,
+            None => {
+                turn.send(row)?;
+                if let Some(branch) = turn.branch(row)? {
+                    to = branch.to.as_deref().unwrap_or(to);
+                    turn.note(branch)?;
+                    turn.send(branch)?;
+                }
+            }
+        }
+        if let Some(enter) = self.enter.get(to).filter(|_| to != from) {
+            turn.note(enter)?;
+            turn.send(enter)?;
+        }
+        let completes = self.is_terminal(to);
+        if completes {
+            // They would be ignored.
+            turn.timers.clear();
+            turn.unscheduled.extend(instance.into_iter().flat_map(|instance| instance.timers.keys().cloned()));
+        }
+        let Turn { data, commands, timers, unscheduled, .. } = turn;
+        Ok(Next { state: to.to_owned(), data, completes, commands, timers, unscheduled, missing })
+    }
+}
+
+/// What expressions see of an event.
+fn scope(event: &Event, now: Time) -> Scope<'static> {
+    let mut scope = Scope::at(now);
+    scope.set_with("event", &event.envelope(), "data", &event.data);
+    scope
+}
+
+/// One event, being applied.
+struct Turn<'a> {
+    definition: &'a Definition,
+    data: Map<String, Value>,
+    event: &'a Event,
+    scope: Scope<'static>,
+    now: Time,
+    commands: Vec<Command>,
+    timers: Vec<Timer>,
+    unscheduled: BTreeSet<String>,
+}
+
+impl Turn<'_> {
+    /// Data that the event brings, and what follows from it.
+    fn note(&mut self, plan: &Plan) -> Result<(), String> {
+        let to_fill = plan.fill.iter().filter(|field| is_missing(self.data.get(*field)));
+        for field in plan.take.iter().chain(to_fill).collect::<Vec<_>>() {
+            if let Some(value) = self.event.data.get(field).filter(|value| !value.is_null()) {
+                self.data.insert(field.clone(), value.clone());
+            }
+        }
+        if !plan.take.is_empty() || !plan.fill.is_empty() {
+            self.check()?;
+        }
+        if !plan.set.is_empty() {
+            // All of them see the data as it was.
+            let set = fields(&plan.set, &self.scope)?;
+            self.data.extend(set);
+            self.check()?;
+        }
+        Ok(())
+    }
+
+    /// Data has the kinds that it was declared with; expressions see it from here on.
+    fn check(&mut self) -> Result<(), String> {
+        for (field, kind) in &self.definition.data {
+            kind.check(field, self.data.get(field).unwrap_or(&Value::Null))?;
+        }
+        self.scope.set_map("saga", &self.data);
+        Ok(())
+    }
+
+    fn missing(&self, fields: &[String]) -> Vec<String> {
+        fields.iter().filter(|field| is_missing(self.data.get(*field))).cloned().collect()
+    }
+
+    /// The first branch whose condition holds.
+    fn branch<'p>(&self, row: &'p Plan) -> Result<Option<&'p Plan>, String> {
+        for branch in &row.branches {
+            let holds = branch.condition.as_ref().map_or(Ok(true), |condition| condition.eval_bool(&self.scope));
+            if holds? {
+                return Ok(Some(branch));
+            }
+        }
+        Ok(None)
+    }
+
+    fn send(&mut self, plan: &Plan) -> Result<(), String> {
+        for sent in &plan.send {
+            self.send_one(sent)?;
+        }
+        for name in &plan.unschedule {
+            self.timers.retain(|timer| timer.event != *name);
+            self.unscheduled.insert(name.clone());
+        }
+        for scheduled in &plan.schedule {
+            let timer = self.timer(scheduled)?;
+            // One of a kind: the newest.
+            self.timers.retain(|timer| timer.event != scheduled.event);
+            self.unscheduled.insert(timer.event.clone());
+            self.timers.push(timer);
+        }
+        Ok(())
+    }
+
+    fn send_one(&mut self, sent: &Sent) -> Result<(), String> {
+        let elements = match &sent.each {
+            None => vec![Value::Null],
+            Some(list) => match list.eval(&self.scope)? {
+                Value::Array(elements) => elements,
+                other => return Err(format!("`each` of {} is a list; this is {}", sent.command, kind_of(&other))),
+            },
+        };
+        if self.commands.len() + elements.len() > COMMANDS_MAX {
+            let more = self.commands.len() + elements.len();
+            return Err(format!("an event sends at most {COMMANDS_MAX} commands; this one would send {more}"));
+        }
+        for element in elements {
+            if sent.each.is_some() {
+                self.scope.set("each", &element);
+            }
+            let payload = match &sent.payload {
+                Some(payload) => Value::Object(fields(payload, &self.scope)?),
+                None => Value::Object(self.data.clone()),
+            };
+            self.commands.push(Command { name: sent.command.clone(), payload });
+        }
+        Ok(())
+    }
+
+    fn timer(&self, scheduled: &Scheduled) -> Result<Timer, String> {
+        let due_at = match &scheduled.due {
+            Due::After(span) => self.now + *span,
+            Due::At(at) => {
+                let wrong =
+                    |what: String| format!("`at` of {} is a time, as 2026-01-31T09:30:00Z; {what}", scheduled.event);
+                match at.eval(&self.scope)? {
+                    Value::String(text) => Time::parse(&text).ok_or_else(|| wrong("this is none".into()))?,
+                    other => return Err(wrong(format!("this is {}", kind_of(&other)))),
+                }
+            }
+        };
+        let due_at = due_at.max(self.now).min(self.now + SCHEDULE_MAX);
+        Ok(Timer { event: scheduled.event.clone(), due_at, data: Value::Object(fields(&scheduled.data, &self.scope)?) })
+    }
+}
+
+pub(crate) fn fields(fields: &Fields, scope: &Scope<'_>) -> Result<Map<String, Value>, String> {
+    fields.iter().map(|(field, expression)| Ok((field.clone(), expression.eval(scope)?))).collect()
+}
+
+/// Not there, or empty.
+fn is_missing(value: Option<&Value>) -> bool {
+    match value {
+        None | Some(Value::Null) => true,
+        Some(Value::String(text)) => text.is_empty(),
+        Some(Value::Array(list)) => list.is_empty(),
+        Some(Value::Object(map)) => map.is_empty(),
+        Some(Value::Bool(_) | Value::Number(_)) => false,
+    }
+}
