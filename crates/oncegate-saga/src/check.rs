@@ -78,7 +78,7 @@ struct Checker<'a> {
 }
 
 /// Which variables an expression sees.
-const OF_EVENT: [&str; 2] = ["event", "now"];
+const OF_EVENT: [&str; 1] = ["event"];
 const OF_SAGA: [&str; 3] = ["event", "saga", "now"];
 const OF_EACH: [&str; 4] = ["event", "saga", "now", "each"];
 const OF_S3: [&str; 2] = ["s3", "now"];

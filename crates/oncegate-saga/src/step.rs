@@ -54,11 +54,15 @@ pub struct Timer {
 }
 
 impl Definition {
-    /// The correlation id of an event: what its sender says, or what the definition finds in it.
-    pub fn correlation_id(&self, event: &Event, now: Time) -> Result<String, String> {
+    /// The correlation id of an event: what its sender says, or what the definition finds in it. It follows from the event alone, and is the
+    /// same whenever it is delivered.
+    pub fn correlation_id(&self, event: &Event) -> Result<String, String> {
         let found = match &event.correlation_id {
             Some(id) => Value::String(id.clone()),
-            None => self.correlation.eval(&scope(event, now)).map_err(|why| format!("no correlation id: {why}"))?,
+            None => self
+                .correlation
+                .eval(&scope(event, Time::LONG_AGO))
+                .map_err(|why| format!("no correlation id: {why}"))?,
         };
         let id = match found {
             Value::String(text) => text,

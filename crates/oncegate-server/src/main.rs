@@ -1,6 +1,7 @@
 //! `oncegate`: the server and the command line.
 
 mod actions;
+mod amqp;
 mod api;
 mod auth;
 mod bench;
@@ -8,6 +9,7 @@ mod channels;
 mod cli;
 mod config;
 mod crash;
+mod events;
 mod late;
 mod log;
 mod messages;
@@ -16,6 +18,7 @@ mod outgoing;
 mod patience;
 mod problem;
 mod rate;
+mod sagas;
 mod serve;
 mod worker;
 

@@ -61,9 +61,9 @@ kinds! {
     IdempotencyKeyInFlight "idempotency-key-in-flight" 409 "The first request with this key is under way",
         "Ask again after `Retry-After`: the answer of the first will be yours.",
         "A request with this Idempotency-Key is being worked on, and was not finished within `[messages] wait`. Nothing was done by this one. If the server that worked on it has died, its answer is told from the message once its lease is over; it is never sent a second time.";
-    WrongStatus "wrong-status" 409 "The action is in another state",
-        "Read the action first: a worker may have taken it meanwhile.",
-        "Only what waits can be cancelled or run now, and only what has ended without success can be tried again. `detail` says how the action stands. Nothing was changed.";
+    WrongStatus "wrong-status" 409 "It is in another state",
+        "Read it first: a worker, or somebody else, may have taken it meanwhile.",
+        "Only an action that waits can be cancelled or run now, and only what has ended without success, or a dead letter that is open, can be tried again. `detail` says how it stands. Nothing was changed.";
     NotUnknown "not-unknown" 409 "Only an unknown claim can be resolved",
         "Read the claim first: it may have settled meanwhile. To free a key, delete its claim.",
         "Resolving is for claims of which nobody can say whether their effect happened. This one is in another state.";

@@ -26,6 +26,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tower::ServiceExt;
 
 use crate::actions::Runner;
+use crate::amqp::{self, Consumers};
 use crate::api::{self, App, Bodies};
 use crate::auth::Keys;
 use crate::channels::Channels;
@@ -36,6 +37,7 @@ use crate::observe::{self, REQUEST_SECONDS, Telemetry};
 use crate::patience::Patient;
 use crate::problem::Kind;
 use crate::rate::Rates;
+use crate::sagas::{self, Director};
 use crate::worker::Worker;
 
 /// How long a client may take to send its headers.
@@ -72,9 +74,11 @@ pub async fn serve(config: Config) -> Result<(), Failure> {
     // Not before it is sure that we are here to stay: what is begun is to be ended.
     tokio::spawn(app.messages.worker.clone().keep_leasing(vec![messages::JOB.into()], app.messages.clone()));
     app.actions.start();
+    app.sagas.start();
+    let consumers = amqp::start(&app.config.amqp, &app.sagas);
     announce(&app.config, address);
     let refresher = tokio::spawn(refresh(app.clone()));
-    accept_until_stopped(listener, app.clone(), signals).await;
+    accept_until_stopped(listener, app.clone(), signals, consumers).await;
     refresher.abort();
     let close = async {
         app.messages.main.close().await;
@@ -109,7 +113,9 @@ async fn start(
     let apart = guards.map(|guards| Arc::new(Ledger::start(guards, telemetry)));
     let ledger = apart.clone().unwrap_or_else(|| main.clone());
     let worker = Worker::new(store.clone(), main.waiters().clone(), config.messages.lease, config.messages.workers);
-    let actions = Runner::open(&config, store.clone(), main.clone()).map_err(Failure::new)?;
+    let engine = sagas::engine(&config, store.clone(), main.clone()).map_err(crate::cli::not_loaded)?;
+    let actions = Runner::open(&config, store.clone(), main.clone(), &engine).map_err(Failure::new)?;
+    let sagas = Director::new(engine, store.clone(), actions.worker.clone());
     let messages = Arc::new(Messages {
         config: config.messages.clone(),
         store_parts: config.privacy.store_parts,
@@ -129,6 +135,7 @@ async fn start(
         ledger,
         messages,
         actions,
+        sagas,
         metrics,
         rates,
         bodies: Bodies::default(),
@@ -181,7 +188,7 @@ impl Signals {
     }
 }
 
-async fn accept_until_stopped(listener: TcpListener, app: Arc<App>, mut signals: Signals) {
+async fn accept_until_stopped(listener: TcpListener, app: Arc<App>, mut signals: Signals, consumers: Consumers) {
     let connections = Connections {
         router: api::router(app.clone()),
         graceful: GracefulShutdown::new(),
@@ -214,9 +221,12 @@ async fn accept_until_stopped(listener: TcpListener, app: Arc<App>, mut signals:
     let deadline = tokio::time::Instant::now() + STOP_GRACE;
     app.messages.worker.stop_by(deadline);
     app.actions.worker.stop_by(deadline);
+    let stopped = tokio::spawn(tokio::time::timeout_at(deadline, consumers.stop()));
     if tokio::time::timeout_at(deadline, connections.graceful.shutdown()).await.is_err() {
         tracing::warn!(event = "server.connections_cut", after = ?STOP_GRACE);
     }
+    // What is not acknowledged goes back to its queue.
+    let _ = stopped.await;
     app.messages.worker.finish_by(deadline).await;
     app.actions.worker.finish_by(deadline).await;
 }

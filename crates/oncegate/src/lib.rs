@@ -35,6 +35,8 @@ mod key;
 pub mod layer;
 mod ledger;
 mod run;
+#[cfg(feature = "sagas")]
+pub mod sagas;
 mod sweeper;
 
 pub use gate::{Gate, OpenError, StoreUrl};

@@ -6,6 +6,7 @@ mod email;
 mod events;
 mod remote;
 mod run;
+mod saga;
 mod view;
 mod webhook;
 
@@ -15,6 +16,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use oncegate::actions::{Action, Actions, Leased, Outcome, Schedule, ScheduleError, Scheduled};
+use oncegate::sagas::Sagas;
 use oncegate::store::{Clock, MainStore, SystemClock};
 use oncegate::{Ledger, WorkspaceName};
 use oncegate_core::job::Failure;
@@ -26,6 +28,7 @@ pub use events::Event;
 pub use remote::LeaseRequest;
 pub use view::ActionView;
 
+use crate::amqp::Publisher;
 use crate::channels::lines::JsonLines;
 use crate::config::{self, Config, HandlerKind};
 use crate::worker::Worker;
@@ -51,6 +54,8 @@ enum How {
     Log(Arc<JsonLines>),
     Webhook(webhook::Webhook),
     Email(email::Email),
+    Saga { event: Option<String>, sagas: Sagas },
+    Amqp { exchange: String, routing_key: Option<String>, publisher: Arc<Publisher> },
 }
 
 /// What is to happen, under a key that is the same on every try.
@@ -89,7 +94,7 @@ struct Line<'a> {
 
 impl Handler {
     /// What the receiver said, if it is worth keeping.
-    async fn run(&self, effect: Effect<'_>) -> Result<Option<Box<RawValue>>, Failure> {
+    async fn run(&self, workspace: &WorkspaceName, effect: Effect<'_>) -> Result<Option<Box<RawValue>>, Failure> {
         match &self.how {
             How::Log(lines) => {
                 let written = lines.write(&Line { at: SystemClock.now().to_string(), effect });
@@ -98,12 +103,23 @@ impl Handler {
             }
             How::Webhook(webhook) => webhook.post(effect, self.timeout).await,
             How::Email(email) => email.send(effect, self.timeout).await.map(|()| None),
+            How::Saga { event, sagas } => saga::feed(sagas, event.as_deref(), workspace, effect).await,
+            How::Amqp { exchange, routing_key, publisher } => {
+                let routing_key = routing_key.as_deref().unwrap_or(effect.action_type);
+                publisher.publish(exchange, routing_key, effect, self.timeout).await
+            }
         }
     }
 }
 
 impl Runner {
-    pub fn open(config: &Config, store: Arc<dyn MainStore>, main: Arc<Ledger>) -> Result<Arc<Runner>, String> {
+    pub fn open(
+        config: &Config,
+        store: Arc<dyn MainStore>,
+        main: Arc<Ledger>,
+        sagas: &Sagas,
+    ) -> Result<Arc<Runner>, String> {
+        let publisher = config.amqp.url.clone().map(Publisher::new);
         let allow: Arc<[IpNet]> = config.outgoing.allow.clone().into();
         let mut lines = None;
         let mut handlers = BTreeMap::new();
@@ -125,6 +141,12 @@ impl Runner {
                     webhook::Webhook::new(url.clone(), *allow_payload_url, secret_file.as_deref(), allow.clone())
                         .map_err(wrong)?,
                 ),
+                Some(HandlerKind::Saga { event }) => How::Saga { event: event.clone(), sagas: sagas.clone() },
+                Some(HandlerKind::Amqp { exchange, routing_key }) => How::Amqp {
+                    exchange: exchange.clone(),
+                    routing_key: routing_key.clone(),
+                    publisher: publisher.clone().expect("checked with the configuration"),
+                },
                 Some(HandlerKind::Email { url, from, username, password_file }) => How::Email(
                     email::Email::new(url, from, username.clone(), password_file.as_deref(), &allow).map_err(wrong)?,
                 ),

@@ -43,7 +43,7 @@ impl Handler for Runner {
         crash::point("action.running").await;
         let effect = async {
             tokio::select! {
-                ran = handler.run(Effect::of(&leased)) => ran,
+                ran = handler.run(&leased.job.workspace, Effect::of(&leased)) => ran,
                 () = self.worker.cut_off() => Err(unknown("the server was stopped")),
             }
         };

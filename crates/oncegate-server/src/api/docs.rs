@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use utoipa::OpenApi;
 
 use super::extract::Named;
-use super::{Nearby, actions, claims, health, leads, messages};
+use super::{Nearby, actions, claims, events, health, leads, messages, sagas};
 use crate::problem::{Kind, Problem};
 
 #[derive(OpenApi)]
@@ -21,10 +21,11 @@ use crate::problem::{Kind, Problem};
         claims::settle, claims::fail, claims::release, claims::resolve,
         actions::create, actions::list, actions::show, actions::cancel, actions::retry, actions::run_now,
         actions::remote::lease, actions::remote::renew, actions::remote::complete, actions::remote::fail,
-        messages::create, messages::list, messages::show, leads::create, leads::list, leads::show, leads::show_thread,
+        events::create, events::s3, sagas::list, sagas::show, sagas::list_letters, sagas::show_letter, sagas::retry_letter,
+        sagas::discard_letter, messages::create, messages::list, messages::show, leads::create, leads::list, leads::show, leads::show_thread,
         health::healthz, health::readyz, health::metrics
     ),
-    tags((name = "messages"), (name = "leads"), (name = "actions"), (name = "claims"), (name = "health"))
+    tags((name = "messages"), (name = "leads"), (name = "actions"), (name = "sagas"), (name = "claims"), (name = "health"))
 )]
 struct Api;
 

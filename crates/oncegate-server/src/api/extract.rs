@@ -6,8 +6,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
-use axum::http::header;
 use axum::http::request::Parts;
+use axum::http::{HeaderMap, header};
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use oncegate::limits::OUTCOME_BYTES_MAX;
@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::App;
+use crate::events::Media;
 use crate::problem::{Kind, Problem};
 
 /// How long a body may take to arrive.
@@ -83,24 +84,47 @@ impl FromRequest<Arc<App>> for RawJson {
     }
 }
 
+/// A body of events, as it came, and what its headers say.
+pub struct RawEvents {
+    pub headers: HeaderMap,
+    pub media: Media,
+    pub bytes: Bytes,
+}
+
+impl FromRequest<Arc<App>> for RawEvents {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Problem> {
+        let headers = request.headers().clone();
+        let media = Media::of(declared(&request).unwrap_or_default()).ok_or_else(|| {
+            let right = "application/json, application/cloudevents+json or application/cloudevents-batch+json";
+            wrong_type(declared(&request), right)
+        })?;
+        let bytes = body(request, &app.bodies, app.config.limits.event_body_bytes).await?;
+        Ok(RawEvents { headers, media, bytes })
+    }
+}
+
+fn declared(request: &Request) -> Option<&str> {
+    request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok())
+}
+
+fn wrong_type(declared: Option<&str>, right: &str) -> Problem {
+    Kind::UnsupportedMediaType.because(match declared {
+        Some(declared) => format!("the content type is {declared:?}; it should be {right}"),
+        None => format!("the request has no content type; it should be {right}"),
+    })
+}
+
 async fn json<T: DeserializeOwned>(request: Request, app: &App, limit: usize) -> Result<T, Problem> {
     parse(&json_bytes(request, app, limit).await?)
 }
 
 async fn json_bytes(request: Request, app: &App, limit: usize) -> Result<Bytes, Problem> {
-    let declared = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    if !declared.is_some_and(is_json) {
-        return Err(Kind::UnsupportedMediaType.because(match declared {
-            Some(declared) => format!("the content type is {declared:?}; it should be application/json"),
-            None => "the request has no content type; it should be application/json".into(),
-        }));
+    if !declared(&request).is_some_and(|declared| Media::of(declared) == Some(Media::Json)) {
+        return Err(wrong_type(declared(&request), "application/json"));
     }
     body(request, &app.bodies, limit).await
-}
-
-fn is_json(content_type: &str) -> bool {
-    let media_type = content_type.split(';').next().unwrap_or_default().trim();
-    media_type.eq_ignore_ascii_case("application/json")
 }
 
 /// The whole body, unless it is too large (said before it is read, where its length is declared) or too slow.

@@ -3,11 +3,13 @@
 mod actions;
 mod claims;
 mod docs;
+mod events;
 mod extract;
 mod health;
 mod leads;
 mod messages;
 mod page;
+mod sagas;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -20,12 +22,14 @@ use axum::response::Response;
 use axum::routing::{get, post};
 use metrics_exporter_prometheus::PrometheusHandle;
 use oncegate::actions::GUARD as SLOTS;
+use oncegate::sagas::GUARD as INBOX;
 use oncegate::store::MainStore;
 use oncegate::{GuardName, Ledger};
 
 pub use claims::{ClaimView, PageView, parse_cursor};
 pub use extract::{Bodies, parse as read_json};
 pub use page::Page;
+pub use sagas::HISTORY_MAX;
 
 use crate::actions::Runner;
 use crate::auth::{Caller, Keys};
@@ -33,6 +37,7 @@ use crate::config::Config;
 use crate::messages::{IDEMPOTENCY, Messages};
 use crate::problem::{Kind, Problem};
 use crate::rate::Rates;
+use crate::sagas::Director;
 
 /// What every request needs.
 pub struct App {
@@ -43,6 +48,7 @@ pub struct App {
     pub ledger: Arc<Ledger>,
     pub messages: Arc<Messages>,
     pub actions: Arc<Runner>,
+    pub sagas: Arc<Director>,
     pub metrics: PrometheusHandle,
     pub rates: Rates,
     pub bodies: Bodies,
@@ -51,7 +57,7 @@ pub struct App {
 }
 
 impl App {
-    /// Where the claims of a guard are: those of keys are beside their messages, and those of slots beside their actions.
+    /// Where the claims of a guard are: those of keys are beside their messages, those of slots beside their actions, and the inbox beside its sagas.
     pub fn ledger_of(&self, guard: Option<&GuardName>) -> &Ledger {
         if guard.is_some_and(is_kept_beside) { &self.messages.main } else { &self.ledger }
     }
@@ -59,7 +65,7 @@ impl App {
 
 /// Whether the claims of a guard are in the main store, whatever the guard store is: they are written with what they guard.
 pub fn is_kept_beside(guard: &GuardName) -> bool {
-    guard == &*IDEMPOTENCY || guard == &*SLOTS
+    [&*IDEMPOTENCY, &*SLOTS, &*INBOX].contains(&guard)
 }
 
 pub fn router(app: Arc<App>) -> Router {
@@ -82,10 +88,18 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/api/claims/{id}/fail", post(claims::fail))
         .route("/api/claims/{id}/release", post(claims::release))
         .route("/api/claims/{id}/resolve", post(claims::resolve))
+        .route("/api/events", post(events::create))
+        .route("/api/events/s3", post(events::s3))
         .route("/api/leads", get(leads::list).post(leads::create))
         .route("/api/leads/{id}", get(leads::show))
         .route("/api/messages", get(messages::list).post(messages::create))
         .route("/api/messages/{id}", get(messages::show))
+        .route("/api/sagas", get(sagas::list))
+        .route("/api/sagas/dead-letters", get(sagas::list_letters))
+        .route("/api/sagas/dead-letters/{id}", get(sagas::show_letter))
+        .route("/api/sagas/dead-letters/{id}/discard", post(sagas::discard_letter))
+        .route("/api/sagas/dead-letters/{id}/retry", post(sagas::retry_letter))
+        .route("/api/sagas/{definition}/{correlation_id}", get(sagas::show))
         .route("/api/threads/{id}", get(leads::show_thread))
         .route("/", get(docs::home))
         .route("/docs", get(docs::reference))

@@ -145,7 +145,8 @@ async fn running(names: &Names, store: Arc<dyn MainStore>, setting: &Setting) ->
     let loaded = Config::load(vec![], [], Some(toml));
     let config = loaded.map_err(|errors| Failure::new(format!("{:?}", errors.first())))?.config;
     let ledger = Arc::new(Ledger::start(store.clone(), Arc::new(())));
-    let runner = Runner::open(&config, store, ledger.clone()).map_err(Failure::new)?;
+    let sagas = crate::sagas::engine(&config, store.clone(), ledger.clone()).map_err(crate::cli::not_loaded)?;
+    let runner = Runner::open(&config, store, ledger.clone(), &sagas).map_err(Failure::new)?;
     let actions = &runner.actions;
     let lines = folder.join("actions.jsonl");
 

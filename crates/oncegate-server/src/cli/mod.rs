@@ -13,18 +13,21 @@ mod keys;
 mod messages;
 mod migrate;
 pub mod output;
+mod sagas;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
+use oncegate::sagas::Defects;
 use oncegate::store::{MainStore, Store, StoreError};
 use oncegate::{GuardName, OnStoreError, OpenError, StoreUrl};
 
 use self::output::say;
 use crate::config::{Config, Flag, Loaded, SecretUrl};
 use crate::late::LateStore;
+use crate::sagas::NotLoaded;
 
 #[derive(Parser)]
 #[command(name = "oncegate", version, about = "Make an effect happen once, though its request comes twice.")]
@@ -63,6 +66,9 @@ enum Command {
     /// See actions, cancel them, try them again, run them now
     #[command(subcommand)]
     Actions(actions::Command),
+    /// Check and draw definitions of sagas, see their instances and dead letters
+    #[command(subcommand)]
+    Saga(sagas::Command),
     /// List and show messages
     #[command(subcommand)]
     Messages(messages::Command),
@@ -114,6 +120,20 @@ impl Failure {
 
     pub fn hint(self, hint: impl Into<String>) -> Self {
         Failure { hint: Some(hint.into()), ..self }
+    }
+}
+
+/// Each defect of a definition by itself.
+pub fn not_loaded(error: NotLoaded) -> Failure {
+    match error {
+        NotLoaded::Defects(Defects(defects)) => {
+            let (last, others) = defects.split_last().expect("a failure has a reason");
+            for defect in others {
+                say(format_args!("oncegate: {defect}"));
+            }
+            Failure::new(last.to_string()).hint(format!("oncegate saga check {}", last.file))
+        }
+        error => Failure::new(error.to_string()).hint("see [sagas] files in the configuration"),
     }
 }
 
@@ -169,6 +189,7 @@ fn dispatch(settings: Settings, command: Command) -> Result<(), Failure> {
             Command::Serve { .. } => crate::serve::serve(loaded.config).await,
             Command::Claims(command) => claims::run(command, &loaded.config).await,
             Command::Actions(command) => actions::run(command, &loaded.config).await,
+            Command::Saga(command) => sagas::run(command, &loaded.config).await,
             Command::Messages(command) => messages::run(command, &loaded.config).await,
             Command::Workspace(command) => keys::run_workspace(command, &loaded.config).await,
             Command::Key(command) => keys::run_key(command, &loaded.config).await,

@@ -59,6 +59,11 @@ pub fn say(text: impl Display) {
 }
 
 pub fn table<const N: usize>(head: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
+    wide_table(head.map(str::to_owned).into(), rows.into_iter().map(Vec::from))
+}
+
+/// The same, where the columns are known only now.
+pub fn wide_table(head: Vec<String>, rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled).set_header(head);
     table.add_rows(rows);

@@ -12,6 +12,8 @@ use super::typed::{ActionType, Actions, HandlerKind};
 /// What of a type's settings is for one handler alone.
 const OF_WEBHOOK: &[&str] = &["url", "allow_payload_url", "secret_file", "timeout"];
 const OF_EMAIL: &[&str] = &["url", "from", "username", "password_file", "timeout"];
+const OF_SAGA: &[&str] = &["event"];
+const OF_AMQP: &[&str] = &["exchange", "routing_key", "timeout"];
 
 pub fn build(layers: &Layers) -> Actions {
     let general = general(layers);
@@ -57,10 +59,15 @@ impl Table<'_> {
         })
     }
 
+    /// What belongs to another handler.
+    fn refuse_all_but(&self, own: &[&str], handler: &str) -> Result<(), ConfigError> {
+        [OF_WEBHOOK, OF_EMAIL, OF_SAGA, OF_AMQP].iter().try_for_each(|others| self.refuse(others, own, handler))
+    }
+
     fn handler(&self) -> Result<Option<HandlerKind>, ConfigError> {
         Ok(Some(match self.maybe_text("handler") {
             Some("webhook") => {
-                self.refuse(OF_EMAIL, OF_WEBHOOK, "webhook")?;
+                self.refuse_all_but(OF_WEBHOOK, "webhook")?;
                 let allow_payload_url = self.maybe_flag("allow_payload_url").unwrap_or(false);
                 let may_be_missing = allow_payload_url && self.maybe_text("url").is_none();
                 let url = match may_be_missing {
@@ -74,7 +81,7 @@ impl Table<'_> {
                 }
             }
             Some("email") => {
-                self.refuse(OF_WEBHOOK, OF_EMAIL, "email")?;
+                self.refuse_all_but(OF_EMAIL, "email")?;
                 HandlerKind::Email {
                     url: self.url(&["smtp", "smtps"], "smtp://127.0.0.1:2525")?,
                     from: self.from()?,
@@ -82,10 +89,23 @@ impl Table<'_> {
                     password_file: self.maybe_text("password_file").map(Into::into),
                 }
             }
+            Some("saga") => {
+                self.refuse_all_but(OF_SAGA, "saga")?;
+                HandlerKind::Saga { event: self.maybe_text("event").map(str::to_owned) }
+            }
+            Some("amqp") => {
+                self.refuse_all_but(OF_AMQP, "amqp")?;
+                let broker = Table { own: KeyPath::of(&["amqp"]), ..self.clone() };
+                if broker.maybe_text("url").is_none() {
+                    return Err(broker.missing("url", "amqp://127.0.0.1:5672/%2f"));
+                }
+                HandlerKind::Amqp {
+                    exchange: self.maybe_text("exchange").unwrap_or_default().to_owned(),
+                    routing_key: self.maybe_text("routing_key").map(str::to_owned),
+                }
+            }
             name => {
-                let own = name.unwrap_or("a remote worker");
-                self.refuse(OF_WEBHOOK, &[], own)?;
-                self.refuse(OF_EMAIL, &[], own)?;
+                self.refuse_all_but(&[], name.unwrap_or("a remote worker"))?;
                 return Ok(name.map(|_| HandlerKind::Log));
             }
         }))

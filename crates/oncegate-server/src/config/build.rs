@@ -7,14 +7,14 @@ use std::time::Duration;
 use ipnet::IpNet;
 use oncegate_core::{GuardName, Lost, OnFailure, OnStoreError, Policy};
 
-use super::action;
 use super::error::ConfigError;
 use super::layers::{Entry, Layers, Origin};
 use super::path::KeyPath;
 use super::secret_url::SecretUrl;
 use super::typed::{Claims, Config, Limits, Log, LogFormat, LogLevel, Messages, Mode, Outgoing, Privacy};
-use oncegate_core::units::show_duration;
 use super::value::Value;
+use super::{action, saga};
+use oncegate_core::units::show_duration;
 
 /// Puts the values together.
 pub fn build(layers: &Layers) -> Config {
@@ -30,6 +30,7 @@ pub fn build(layers: &Layers) -> Config {
         data_dir: top.text("data_dir").into(),
         limits: Limits {
             body_bytes: limits.count("body"),
+            event_body_bytes: limits.count("event_body"),
             connections: limits.count("connections"),
             rate: u32::try_from(limits.count("rate")).ok().filter(|rate| *rate > 0),
         },
@@ -40,6 +41,8 @@ pub fn build(layers: &Layers) -> Config {
         outgoing: Outgoing { allow: outgoing.networks("allow"), timeout: outgoing.span("timeout") },
         messages: messages_table(layers).messages(),
         actions: action::build(layers),
+        sagas: saga::build(layers),
+        amqp: saga::build_amqp(layers),
         privacy: Privacy {
             store_parts: privacy.flag("store_parts"),
             store_outcome_body: privacy.flag("store_outcome_body"),
@@ -55,6 +58,7 @@ pub fn check_relations(layers: &Layers, errors: &mut Vec<ConfigError>) {
     errors.extend(messages_table(layers).lease_fits().err());
     errors.extend(messages_table(layers).wait_fits().err());
     errors.extend(action::check(layers));
+    errors.extend(saga::check_amqp(layers).err());
     let lease = messages_table(layers).span("lease");
     for (_, table) in channel_tables(layers) {
         errors.extend(table.channel().and_then(|channel| table.timeout_fits(channel.timeout, lease)).err());
@@ -240,6 +244,24 @@ impl<'a> Table<'a> {
             Value::Text(text) => text,
             _ => unreachable!("{name} is text by the table of settings"),
         }
+    }
+
+    pub fn texts(&self, name: &str) -> &'a [String] {
+        match &self.entry(name).value {
+            Value::Texts(texts) => texts,
+            _ => unreachable!("{name} is a list of texts by the table of settings"),
+        }
+    }
+
+    pub fn millis(&self, name: &str) -> &'a [Duration] {
+        match &self.entry(name).value {
+            Value::Millis(spans) => spans,
+            _ => unreachable!("{name} is a list of milliseconds by the table of settings"),
+        }
+    }
+
+    pub fn maybe_count(&self, name: &str) -> Option<usize> {
+        self.layers.get(&self.own.child(name)).map(|_| self.count(name))
     }
 
     pub fn seconds(&self, name: &str) -> Duration {

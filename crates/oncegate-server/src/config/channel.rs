@@ -9,8 +9,8 @@ use super::build::Table;
 use super::error::ConfigError;
 use super::path::KeyPath;
 use super::typed::{Channel, ChannelKind};
-use oncegate_core::units::show_duration;
 use crate::outgoing::is_allowed;
+use oncegate_core::units::show_duration;
 
 /// What of a channel's settings is for one kind alone.
 const OF_HTTP: &[&str] = &["url", "authorization_file"];

@@ -88,6 +88,25 @@ impl Walk<'_> {
                 self.table(inner, &path);
                 Ok(())
             }
+            (Place::Table, None) if settings::is_list(&path) => {
+                let tables: Option<Vec<&dyn TableLike>> = match item {
+                    Item::ArrayOfTables(tables) => Some(tables.iter().map(|table| table as _).collect()),
+                    item => item.as_array().and_then(|list| {
+                        list.iter().map(|item| item.as_inline_table().map(|table| table as _)).collect()
+                    }),
+                };
+                let Some(tables) = tables else {
+                    return Err(ConfigError::new(
+                        at_key,
+                        format!("`{path}` is a list of tables"),
+                        format!("write [[{path}]]"),
+                    ));
+                };
+                for (i, table) in tables.into_iter().enumerate() {
+                    self.table(table, &path.child(&(i + 1).to_string()));
+                }
+                Ok(())
+            }
             (Place::Table, None) => {
                 let what = format!("`{path}` is a table, not a value");
                 Err(ConfigError::new(at_key, what, format!("write [{path}] and its settings below")))

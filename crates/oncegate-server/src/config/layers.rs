@@ -144,6 +144,9 @@ pub fn check_name(at: impl ToString, path: &KeyPath, name: &str) -> Result<(), C
         let hint = "write the actionType of those who schedule, in quotes";
         return actions::check_name("the type", name).map_err(|error| ConfigError::new(at, error.to_string(), hint));
     }
+    if settings::is_list(&path.split_last().map(|(table, _)| table).unwrap_or_default()) {
+        return Ok(());
+    }
     match GuardName::new(name) {
         Ok(_) => Ok(()),
         Err(error) => Err(ConfigError::new(at, error.to_string(), "choose a name of letters, digits, '_' and '-'")),

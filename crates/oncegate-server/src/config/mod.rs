@@ -13,6 +13,7 @@ mod error;
 mod file;
 mod layers;
 mod path;
+mod saga;
 mod secret_url;
 mod settings;
 mod show;
@@ -26,7 +27,9 @@ use std::path::{Path, PathBuf};
 
 pub use error::ConfigError;
 pub use secret_url::SecretUrl;
-pub use typed::{Actions, Channel, ChannelKind, Config, HandlerKind, Log, LogFormat, LogLevel, Messages, Mode};
+pub use typed::{
+    Actions, Amqp, Channel, ChannelKind, Config, Consume, HandlerKind, Log, LogFormat, LogLevel, Messages, Mode, Sagas,
+};
 
 use layers::Layers;
 

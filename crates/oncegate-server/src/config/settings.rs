@@ -28,6 +28,13 @@ pub struct Setting {
 /// The segment that stands for a name of the user's.
 pub const ANY: &str = "*";
 
+/// Tables that are written as a list, `[[…]]`: their names are numbers, from 1 on.
+const LISTS: [&str; 1] = ["amqp.consume"];
+
+pub fn is_list(table: &KeyPath) -> bool {
+    LISTS.contains(&table.to_string().as_str())
+}
+
 const KIB: u64 = 1024;
 const BODY: Kind = Kind::Size { min: KIB, max: 64 * KIB * KIB };
 const CONNECTIONS: Kind = Kind::Integer { min: 1, max: 1_000_000 };
@@ -45,7 +52,9 @@ const CHANNEL: Kind = Kind::Choice(&["http", "smtp", "log"]);
 const WINDOW_SECONDS: Kind = Kind::Seconds { max: WINDOW_MAX };
 const ATTEMPTS: Kind = Kind::Integer { min: 1, max: 1000 };
 const FOLDING: Kind = Kind::Choice(&["replace", "keep_first", "debounce", "merge", "off"]);
-const HANDLER: Kind = Kind::Choice(&["webhook", "email", "log"]);
+const HANDLER: Kind = Kind::Choice(&["webhook", "email", "log", "saga", "amqp"]);
+const RETRIES: Kind = Kind::Millis { max: Duration::from_secs(60) };
+const PREFETCH: Kind = Kind::Integer { min: 1, max: 10_000 };
 const DELIVERY: Kind = Kind::Choice(&["at_least_once", "at_most_once"]);
 const LOG_FORMAT: Kind = Kind::Choice(&["json", "pretty"]);
 const LOG_LEVEL: Kind = Kind::Choice(&["error", "warn", "info", "debug", "trace"]);
@@ -77,6 +86,7 @@ pub static SETTINGS: &[Setting] = &[
         "the folder of the embedded store, where `store` does not say otherwise, and of `sends.jsonl` and `actions.jsonl`",
     ),
     setting("limits.body", BODY, "1MiB", "the largest request body"),
+    setting("limits.event_body", BODY, "4MiB", "the largest body of events"),
     setting("limits.connections", CONNECTIONS, "10000", "connections at once"),
     setting("limits.rate", RATE, "0", "requests a second for each workspace; 0 is no limit"),
     setting("claims.window", WINDOW, "24h", "how long a decision stands"),
@@ -132,6 +142,20 @@ pub static SETTINGS: &[Setting] = &[
     override_of("actions.type.*.from", Kind::Text, "email: the sender"),
     override_of("actions.type.*.username", Kind::Text, "email: who signs in"),
     override_of("actions.type.*.password_file", Kind::Text, "email: a file with the password"),
+    override_of("actions.type.*.event", Kind::Text, "saga: the event that it becomes; its type, if it is left out"),
+    override_of("actions.type.*.exchange", Kind::Text, "amqp: where to; the default exchange, if it is left out"),
+    override_of("actions.type.*.routing_key", Kind::Text, "amqp: under which key; the type, if it is left out"),
+    setting("sagas.files", Kind::Texts, "", "the definitions of sagas"),
+    setting(
+        "sagas.retry_ms",
+        RETRIES,
+        "100,200,500",
+        "how long an event waits after each conflict before it is applied anew",
+    ),
+    Setting { secret: true, ..override_of("amqp.url", Kind::Text, "the broker: amqp://user:password@host:5672/vhost") },
+    override_of("amqp.consume.*.queue", Kind::Text, "a queue whose messages are events, as for POST /api/events"),
+    override_of("amqp.consume.*.workspace", Kind::Text, "whose events they are; default, if it is left out"),
+    override_of("amqp.consume.*.prefetch", PREFETCH, "messages at once; 64, if it is left out"),
     setting("privacy.store_parts", Kind::Bool, "false", "whether the parts of a key are kept with its claim"),
     setting("privacy.store_outcome_body", Kind::Bool, "true", "whether the body of an outcome is kept"),
     setting("log.format", LOG_FORMAT, "json", "how log lines are written"),

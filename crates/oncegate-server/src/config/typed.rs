@@ -8,7 +8,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use oncegate::actions::Mode as Folding;
 use oncegate_core::job::Delivery;
-use oncegate_core::{GuardName, OnFailure, OnStoreError, Policy};
+use oncegate_core::{GuardName, OnFailure, OnStoreError, Policy, WorkspaceName};
 use url::Url;
 
 use super::secret_url::SecretUrl;
@@ -25,6 +25,8 @@ pub struct Config {
     pub outgoing: Outgoing,
     pub messages: Messages,
     pub actions: Actions,
+    pub sagas: Sagas,
+    pub amqp: Amqp,
     pub privacy: Privacy,
     pub log: Log,
 }
@@ -32,6 +34,8 @@ pub struct Config {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     pub body_bytes: usize,
+    /// Of events.
+    pub event_body_bytes: usize,
     pub connections: usize,
     /// Requests a second for each workspace; none is no limit.
     pub rate: Option<u32>,
@@ -141,6 +145,38 @@ pub enum HandlerKind {
         username: Option<String>,
         password_file: Option<PathBuf>,
     },
+    /// The action becomes an event.
+    Saga {
+        /// None: its type is the event's.
+        event: Option<String>,
+    },
+    /// It is published.
+    Amqp {
+        exchange: String,
+        /// None: its type is the key.
+        routing_key: Option<String>,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sagas {
+    pub files: Vec<PathBuf>,
+    /// How long an event waits after each conflict.
+    pub retries: Vec<Duration>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Amqp {
+    pub url: Option<SecretUrl>,
+    pub consume: Vec<Consume>,
+}
+
+/// A queue whose messages are events.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Consume {
+    pub queue: String,
+    pub workspace: WorkspaceName,
+    pub prefetch: u16,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -27,14 +27,18 @@ pub enum Kind {
         min: u64,
         max: u64,
     },
-    /// A list of them.
+    /// A list of them, as of texts and of milliseconds.
     Networks,
+    Millis {
+        max: Duration,
+    },
     /// So many, or a fraction; nothing and less is nothing.
     Seconds {
         max: Duration,
     },
     StoreUrl,
     Text,
+    Texts,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,11 +47,13 @@ pub enum Value {
     Bool(bool),
     Duration(Duration),
     Integer(u64),
+    Millis(Vec<Duration>),
     Networks(Vec<IpNet>),
     Seconds(Duration),
     Size(u64),
     /// Also a choice, by its name, and a store's URL.
     Text(String),
+    Texts(Vec<String>),
 }
 
 impl Kind {
@@ -65,10 +71,16 @@ impl Kind {
                 Some(number) => self.read_text(&number.to_string()),
                 None => Err(wrong_type()),
             },
-            (Kind::Networks, _) => {
-                let networks = item.as_array().ok_or_else(wrong_type)?.iter();
-                let texts = networks.map(|network| network.as_str().ok_or_else(wrong_type));
+            (Kind::Networks | Kind::Texts, _) => {
+                let items = item.as_array().ok_or_else(wrong_type)?.iter();
+                let texts = items.map(|text| text.as_str().ok_or_else(wrong_type));
                 self.read_text(&texts.collect::<Result<Vec<_>, _>>()?.join(","))
+            }
+            (Kind::Millis { .. }, _) => {
+                let items = item.as_array().ok_or_else(wrong_type)?.iter();
+                let numbers = items.map(|number| number.as_integer().map(|number| number.to_string()));
+                let numbers = numbers.collect::<Option<Vec<_>>>().ok_or_else(wrong_type)?;
+                self.read_text(&numbers.join(","))
             }
             (Kind::Size { .. }, _) if item.is_integer() => {
                 self.read_text(&item.as_integer().map(|bytes| bytes.to_string()).unwrap_or_default())
@@ -109,6 +121,13 @@ impl Kind {
                 Value::Seconds(span)
             }
             Kind::Networks => Value::Networks(networks(text).ok_or_else(not_one)?),
+            Kind::Millis { max } => {
+                let spans = listed(text).map(|number| number.parse().map(Duration::from_millis).map_err(|_| not_one()));
+                let spans = spans.collect::<Result<Vec<_>, _>>()?;
+                spans.iter().try_for_each(|span| within(*span, Duration::ZERO, max, show_duration))?;
+                Value::Millis(spans)
+            }
+            Kind::Texts => Value::Texts(listed(text).map(str::to_owned).collect()),
             Kind::StoreUrl => Value::Text(store_url(text)?),
             Kind::Text if text.is_empty() => return Err(Fault::new("is empty", "leave it out to get its default")),
             Kind::Text => Value::Text(text.to_owned()),
@@ -125,6 +144,8 @@ impl Kind {
             Kind::Integer { .. } => "a whole number",
             Kind::Size { .. } => "a size",
             Kind::Networks => "a list of networks",
+            Kind::Millis { .. } => "a list of milliseconds",
+            Kind::Texts => "a list of texts",
             Kind::Seconds { .. } => "a number of seconds",
             Kind::StoreUrl => "a store's URL",
             Kind::Text => "text in quotes",
@@ -140,6 +161,8 @@ impl Kind {
             Kind::Integer { min, max } => format!("write a whole number from {min} to {max}, without quotes"),
             Kind::Size { .. } => SIZE_HINT.into(),
             Kind::Networks => r#"write ["127.0.0.0/8", "10.1.2.3"]; in a variable 127.0.0.0/8,10.1.2.3"#.into(),
+            Kind::Millis { .. } => "write [100, 200, 500]; in a variable 100,200,500".into(),
+            Kind::Texts => r#"write ["one", "another"]; in a variable one,another"#.into(),
             Kind::Seconds { .. } => "write a number, such as 5 or 0.5, without quotes; 0 turns it off".into(),
             Kind::StoreUrl => STORE_HINT.into(),
             Kind::Text => "put it in quotes".into(),
@@ -160,7 +183,12 @@ fn store_url(text: &str) -> Result<String, Fault> {
 /// Each a network, or one address; between them commas.
 fn networks(text: &str) -> Option<Vec<IpNet>> {
     let one = |text: &str| text.parse().ok().or_else(|| Some(IpNet::from(text.parse::<IpAddr>().ok()?)));
-    text.split(',').map(str::trim).filter(|text| !text.is_empty()).map(one).collect()
+    listed(text).map(one).collect()
+}
+
+/// What is between commas.
+fn listed(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').map(str::trim).filter(|text| !text.is_empty())
 }
 
 fn not_chosen(text: &str, names: &[&str]) -> Fault {
@@ -199,6 +227,7 @@ impl Value {
             Value::Bool(value) => (*value).into(),
             Value::Duration(span) => show_duration(*span).into(),
             Value::Integer(number) => i64::try_from(*number).unwrap_or(i64::MAX).into(),
+            Value::Millis(spans) => spans.iter().map(millis).collect::<toml_edit::Value>(),
             Value::Networks(networks) => networks.iter().map(IpNet::to_string).collect::<toml_edit::Value>(),
             Value::Seconds(span) if span.subsec_nanos() == 0 => {
                 i64::try_from(span.as_secs()).unwrap_or(i64::MAX).into()
@@ -206,6 +235,7 @@ impl Value {
             Value::Seconds(span) => span.as_secs_f64().into(),
             Value::Size(bytes) => show_size(*bytes).into(),
             Value::Text(text) => text.as_str().into(),
+            Value::Texts(texts) => texts.iter().cloned().collect::<toml_edit::Value>(),
         }
     }
 
@@ -215,11 +245,17 @@ impl Value {
             Value::Bool(value) => (*value).into(),
             Value::Duration(span) => show_duration(*span).into(),
             Value::Integer(number) => (*number).into(),
+            Value::Millis(spans) => spans.iter().map(millis).collect::<Vec<_>>().into(),
             Value::Networks(networks) => networks.iter().map(IpNet::to_string).collect::<Vec<_>>().into(),
             Value::Seconds(span) if span.subsec_nanos() == 0 => span.as_secs().into(),
             Value::Seconds(span) => span.as_secs_f64().into(),
             Value::Size(bytes) => show_size(*bytes).into(),
             Value::Text(text) => text.as_str().into(),
+            Value::Texts(texts) => texts.clone().into(),
         }
     }
+}
+
+fn millis(span: &Duration) -> i64 {
+    i64::try_from(span.as_millis()).unwrap_or(i64::MAX)
 }

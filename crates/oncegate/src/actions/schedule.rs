@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use oncegate_core::Time;
-use oncegate_core::job::{Delivery, Tries};
+use oncegate_core::job::{Delivery, Job, Tries};
+use oncegate_core::{Time, WorkspaceName};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::fold::Standing;
 use super::{Entity, PAYLOAD_BYTES_MAX, Repeats, ScheduleError};
 
 /// The longest name of a type, id of an entity, or name of its type.
@@ -102,10 +103,15 @@ impl Schedule {
 
     /// Of JSON as it came.
     pub fn of(action_type: String, payload: Box<RawValue>) -> Result<Schedule, ScheduleError> {
-        check_name("actionType", &action_type)?;
         if payload.get().len() > PAYLOAD_BYTES_MAX {
             return Err(ScheduleError::TooLarge("payload"));
         }
+        Schedule::of_any_size(action_type, payload)
+    }
+
+    /// Of whoever has limits of its own.
+    pub(crate) fn of_any_size(action_type: String, payload: Box<RawValue>) -> Result<Schedule, ScheduleError> {
+        check_name("actionType", &action_type)?;
         Ok(Schedule {
             entity: entity_of(&payload)?,
             action_type,
@@ -148,6 +154,12 @@ impl Schedule {
 
     pub fn delivery(self, delivery: Delivery) -> Schedule {
         Schedule { delivery, ..self }
+    }
+
+    /// The job of an action by itself, which is due at once, and folds with nothing.
+    pub(crate) fn into_job(self, workspace: &WorkspaceName, now: Time) -> Job {
+        let schedule = Schedule { mode: Mode::Off, ..self };
+        Standing::first(&schedule, now).job(workspace, schedule.tries, schedule.delivery, now)
     }
 
     pub fn action_type(&self) -> &str {

@@ -1,0 +1,94 @@
+//! `/api/events`: what has happened elsewhere.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::IntoResponse;
+use oncegate::sagas::{Event, Notification};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::extract::{Params, RawEvents};
+use super::{Answered, App};
+use crate::auth::Caller;
+use crate::events::{EVENTS_MAX, EventBody, Received, read, read_binary};
+use crate::problem::Kind;
+use crate::sagas::HandledView;
+
+/// Apply an event, or up to 500 of them
+///
+/// Ours, or CloudEvents 1.0: structured, batched, or in binary mode. Those about one instance are applied in their order. Events that come again, and
+/// those that change nothing any more, are no errors.
+#[utoipa::path(post, path = "/api/events", tag = "sagas", request_body = EventBody, responses(
+    (status = 200, description = "What became of it; for a list, a list.", body = HandledView)))]
+pub async fn create(State(app): State<Arc<App>>, caller: Caller, raw: RawEvents) -> Answered {
+    let Received { events, is_list } = match read_binary(&raw.headers, &raw.bytes) {
+        Some(event) => Received { events: vec![event?], is_list: false },
+        None => read(raw.media, &raw.bytes)?,
+    };
+    let mut views = handle(&app, &caller, &events).await?;
+    match (is_list, views.pop()) {
+        (false, Some(view)) => Ok(axum::Json(view).into_response()),
+        (_, last) => {
+            views.extend(last);
+            Ok(axum::Json(views).into_response())
+        }
+    }
+}
+
+async fn handle(app: &App, caller: &Caller, events: &[Event]) -> Result<Vec<HandledView>, crate::problem::Problem> {
+    let handled = app.sagas.handle(&caller.workspace, events).await?;
+    Ok(handled.into_iter().filter_map(HandledView::of).collect())
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct S3Params {
+    /// The saga that makes events of the notification.
+    saga: Option<String>,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct S3View {
+    /// One for each record that became an event.
+    items: Vec<HandledView>,
+    /// Records that the saga has no use for.
+    skipped: usize,
+}
+
+/// Take a notification of S3, as AWS sends it
+///
+/// The saga's `[[s3]]` rules say which records become which events. An event's id is made of bucket, sequencer, version and key.
+#[utoipa::path(post, path = "/api/events/s3", tag = "sagas", params(S3Params),
+    request_body(content = Object, description = "`{\"Records\": […]}`"), responses(
+    (status = 200, description = "What became of each record.", body = S3View)))]
+pub async fn s3(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Params(params): Params<S3Params>,
+    raw: RawEvents,
+) -> Answered {
+    let bad = |detail: String| Kind::InvalidRequest.because(detail);
+    let names = || {
+        let sagas = app.sagas.sagas.definitions().iter().filter(|saga| saga.takes_s3());
+        sagas.map(|saga| saga.name()).collect::<Vec<_>>().join(", ")
+    };
+    let name = params.saga.ok_or_else(|| bad(format!("saga: which one? There are: {}", names())))?;
+    let definition = app.sagas.sagas.definition(&name).filter(|saga| saga.takes_s3());
+    let definition =
+        definition.ok_or_else(|| bad(format!("saga: {name:?} has no [[s3]] rules here. There are: {}", names())))?;
+    let notification = Notification::read(&raw.bytes).map_err(|error| bad(error.to_string()))?;
+    if notification.records.len() > EVENTS_MAX {
+        return Err(bad(format!("Records: at most {EVENTS_MAX}; these are {}", notification.records.len())));
+    }
+    let now = app.store.find_jobs(&[]).await?.now;
+    let mut events = vec![];
+    for (i, record) in notification.records.iter().enumerate() {
+        events.extend(definition.event_of(record, now).map_err(|why| bad(format!("Records[{i}]: {why}")))?);
+    }
+    let skipped = notification.records.len() - events.len();
+    let handled = app.sagas.handle_in(&caller.workspace, definition, &events).await?;
+    let items = handled.into_iter().map(HandledView::from).collect();
+    Ok(axum::Json(S3View { items, skipped }).into_response())
+}

@@ -1,0 +1,154 @@
+//! `/api/sagas`: instances, their history, and the dead letters.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, State};
+use axum::response::IntoResponse;
+use oncegate::limits::{PAGE_DEFAULT, PAGE_MAX};
+use oncegate::sagas::{LetterState, NotRetried};
+use oncegate::store::Role;
+use serde::Deserialize;
+use utoipa::IntoParams;
+use uuid::Uuid;
+
+use super::extract::{Named, Params};
+use super::page::{self, Page, missing};
+use super::{Answered, App};
+use crate::auth::Caller;
+use crate::problem::{Kind, Problem};
+use crate::sagas::{DeadLetterView, HandledView, InstanceView};
+
+/// Lines of an instance's history that are shown, at most.
+pub const HISTORY_MAX: usize = 200;
+
+fn bad(detail: String) -> Problem {
+    Kind::InvalidRequest.because(detail)
+}
+
+fn limited(limit: Option<usize>) -> Result<usize, Problem> {
+    let limit = limit.unwrap_or(PAGE_DEFAULT);
+    match (1..=PAGE_MAX).contains(&limit) {
+        true => Ok(limit),
+        false => Err(bad(format!("limit: 1 to {PAGE_MAX}, not {limit}"))),
+    }
+}
+
+fn cursor(text: Option<String>) -> Result<Option<Uuid>, Problem> {
+    let wrong = |_| bad("cursor: not one that a page before has given".into());
+    text.map(|text| text.parse().map_err(wrong)).transpose()
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct ListParams {
+    /// A saga's name.
+    definition: Option<String>,
+    state: Option<String>,
+    /// 1 to 500; 50 unless given.
+    limit: Option<usize>,
+    /// `nextCursor` of the page before.
+    cursor: Option<String>,
+}
+
+/// List instances, newest first
+#[utoipa::path(get, path = "/api/sagas", tag = "sagas", params(ListParams),
+    responses((status = 200, description = "A page: `items` and `nextCursor`.")))]
+pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): Params<ListParams>) -> Answered {
+    caller.require(Role::Operate)?;
+    let (limit, before) = (limited(params.limit)?, cursor(params.cursor)?);
+    let (saga, state) = (params.definition.as_deref(), params.state.as_deref());
+    let page = app.sagas.sagas.list(&caller.workspace, saga, state, limit, before).await?;
+    let items = page.items.iter().map(InstanceView::of).collect();
+    Ok(axum::Json(Page { items, next_cursor: page.next }).into_response())
+}
+
+/// Show an instance, with its history
+#[utoipa::path(get, path = "/api/sagas/{definition}/{correlationId}", tag = "sagas",
+    params(("definition" = String, Path), ("correlationId" = String, Path)), responses(
+    (status = 200, description = "The instance.", body = InstanceView), (status = 404, description = "None.")))]
+pub async fn show(State(app): State<Arc<App>>, caller: Caller, path: Option<Path<(String, String)>>) -> Answered {
+    let Path((saga, correlation_id)) = path.ok_or_else(|| missing("saga"))?;
+    let found =
+        app.sagas.sagas.find(&caller.workspace, &saga, &correlation_id).await?.ok_or_else(|| missing("saga"))?;
+    let history = app.sagas.sagas.history(&caller.workspace, &found, HISTORY_MAX).await?;
+    Ok(axum::Json(InstanceView::of(&found).with_history(history)).into_response())
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct LetterParams {
+    /// A saga's name.
+    definition: Option<String>,
+    /// `open`, `retried` or `discarded`; open ones, unless given.
+    status: Option<String>,
+    /// 1 to 500; 50 unless given.
+    limit: Option<usize>,
+    /// `nextCursor` of the page before.
+    cursor: Option<String>,
+}
+
+/// List dead letters, newest first
+#[utoipa::path(get, path = "/api/sagas/dead-letters", tag = "sagas", params(LetterParams),
+    responses((status = 200, description = "A page: `items` and `nextCursor`.")))]
+pub async fn list_letters(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Params(params): Params<LetterParams>,
+) -> Answered {
+    caller.require(Role::Operate)?;
+    let (limit, before) = (limited(params.limit)?, cursor(params.cursor)?);
+    let status = |name: String| {
+        let names = LetterState::ALL.map(LetterState::as_str).join(", ");
+        LetterState::parse(&name).ok_or_else(|| bad(format!("status: one of {names}, not {name:?}")))
+    };
+    let standing = params.status.map(status).transpose()?.unwrap_or(LetterState::Open);
+    let saga = params.definition.as_deref();
+    let (letters, next_cursor) =
+        app.sagas.sagas.dead_letters(&caller.workspace, saga, Some(standing), limit, before).await?;
+    let items = letters.into_iter().map(DeadLetterView::from).collect();
+    Ok(axum::Json(Page { items, next_cursor }).into_response())
+}
+
+/// Show a dead letter, with its event
+#[utoipa::path(get, path = "/api/sagas/dead-letters/{id}", tag = "sagas", params(("id" = String, Path)), responses(
+    (status = 200, description = "The dead letter.", body = DeadLetterView), (status = 404, description = "None.")))]
+pub async fn show_letter(State(app): State<Arc<App>>, caller: Caller, Named(id): Named) -> Answered {
+    caller.require(Role::Operate)?;
+    let letter = app.sagas.sagas.dead_letter(&caller.workspace, page::id(&id, "dead letter")?).await?;
+    Ok(axum::Json(DeadLetterView::from(letter.ok_or_else(|| missing("dead letter"))?)).into_response())
+}
+
+/// Apply a dead letter's event again
+///
+/// If it is applied, ignored or a duplicate now, it is a dead letter no more; else it stays one, with the reason of today.
+#[utoipa::path(post, path = "/api/sagas/dead-letters/{id}/retry", tag = "sagas", params(("id" = String, Path)), responses(
+    (status = 200, description = "What became of it.", body = HandledView), (status = 404, description = "None."),
+    (status = 409, description = "`wrong-status`: it is settled already, or no event.")))]
+pub async fn retry_letter(State(app): State<Arc<App>>, caller: Caller, Named(id): Named) -> Answered {
+    caller.require(Role::Operate)?;
+    let id = page::id(&id, "dead letter")?;
+    let handled = app.sagas.retry(&caller.workspace, id, &caller.name).await?;
+    Ok(axum::Json(HandledView::from(handled)).into_response())
+}
+
+/// Discard a dead letter: its event will not be applied
+#[utoipa::path(post, path = "/api/sagas/dead-letters/{id}/discard", tag = "sagas", params(("id" = String, Path)), responses(
+    (status = 200, description = "The dead letter.", body = DeadLetterView), (status = 404, description = "None."),
+    (status = 409, description = "`wrong-status`: it is settled already.")))]
+pub async fn discard_letter(State(app): State<Arc<App>>, caller: Caller, Named(id): Named) -> Answered {
+    caller.require(Role::Operate)?;
+    let letter = app.sagas.discard(&caller.workspace, page::id(&id, "dead letter")?, &caller.name).await?;
+    Ok(axum::Json(DeadLetterView::from(letter)).into_response())
+}
+
+impl From<NotRetried> for Problem {
+    fn from(not: NotRetried) -> Self {
+        match not {
+            NotRetried::Missing => missing("dead letter"),
+            NotRetried::Settled(_) | NotRetried::NoEvent => Kind::WrongStatus.because(not.to_string()),
+            NotRetried::Store(error) => error.into(),
+        }
+    }
+}

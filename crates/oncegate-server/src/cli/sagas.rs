@@ -1,0 +1,356 @@
+//! `oncegate saga`: definitions checked and drawn, instances and dead letters, straight on the store.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::{Args, Subcommand, ValueEnum};
+use oncegate::sagas::{Cell, Definition, LetterState, NONE, NotRetried, Sagas};
+use oncegate::{Ledger, WorkspaceName, limits};
+use serde_json::json;
+use uuid::Uuid;
+
+use super::claims::Scope;
+use super::output::{Format, print, table, wide_table};
+use super::{Failure, fields, not_loaded, open_existing};
+use crate::api::{HISTORY_MAX, Page};
+use crate::config::Config;
+use crate::sagas::{self, DeadLetterView, HandledView, InstanceView, NotLoaded};
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Check definitions, and print what each event does in each state
+    Check {
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+        #[command(flatten)]
+        format: Format,
+    },
+    /// Draw a definition
+    Diagram {
+        file: PathBuf,
+        /// How
+        #[arg(long = "as", value_enum, default_value_t = Drawing::Svg)]
+        drawing: Drawing,
+    },
+    /// List instances, newest first
+    List(ListArgs),
+    /// Show an instance, with its history
+    Show {
+        saga: String,
+        correlation_id: String,
+        #[command(flatten)]
+        scope: Scope,
+        #[command(flatten)]
+        format: Format,
+    },
+    /// See dead letters, have them tried again, discard them
+    #[command(subcommand)]
+    DeadLetters(LettersCommand),
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum Drawing {
+    Svg,
+    Mermaid,
+}
+
+#[derive(Args)]
+pub struct ListArgs {
+    /// A saga's name
+    #[arg(long, value_name = "NAME")]
+    definition: Option<String>,
+    #[arg(long)]
+    state: Option<String>,
+    #[command(flatten)]
+    pages: Pages,
+    #[command(flatten)]
+    scope: Scope,
+    #[command(flatten)]
+    format: Format,
+}
+
+#[derive(Args)]
+pub struct Pages {
+    #[arg(long, default_value_t = limits::PAGE_DEFAULT)]
+    limit: usize,
+    /// Where the page before ended
+    #[arg(long)]
+    cursor: Option<Uuid>,
+}
+
+impl Pages {
+    fn check(&self) -> Result<(), Failure> {
+        match (1..=limits::PAGE_MAX).contains(&self.limit) {
+            true => Ok(()),
+            false => Err(Failure::usage(format!("--limit is 1 to {}", limits::PAGE_MAX))),
+        }
+    }
+}
+
+#[derive(Subcommand)]
+pub enum LettersCommand {
+    /// List dead letters, newest first
+    List {
+        /// A saga's name
+        #[arg(long, value_name = "NAME")]
+        definition: Option<String>,
+        /// open, retried or discarded
+        #[arg(long, default_value = "open")]
+        status: String,
+        #[command(flatten)]
+        pages: Pages,
+        #[command(flatten)]
+        scope: Scope,
+        #[command(flatten)]
+        format: Format,
+    },
+    /// Show a dead letter, with its event
+    Show(One),
+    /// Apply its event again
+    Retry(One),
+    /// Its event is not to be applied
+    Discard(One),
+}
+
+#[derive(Args)]
+pub struct One {
+    id: String,
+    #[command(flatten)]
+    scope: Scope,
+    #[command(flatten)]
+    format: Format,
+}
+
+pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
+    match command {
+        Command::Check { files, format } => check(&files, format),
+        Command::Diagram { file, drawing } => {
+            let definition = sagas::load(&file).map_err(not_loaded)?;
+            match drawing {
+                Drawing::Svg => print(&definition.svg(&BTreeMap::new())),
+                Drawing::Mermaid => print(&definition.mermaid()),
+            }
+            Ok(())
+        }
+        Command::List(args) => {
+            args.pages.check()?;
+            let workspace = args.scope.workspace()?;
+            with_sagas(config, async |sagas| list(sagas, &workspace, &args).await).await
+        }
+        Command::Show { saga, correlation_id, scope, format } => {
+            let workspace = scope.workspace()?;
+            with_sagas(config, async |sagas| {
+                let found = sagas.find(&workspace, &saga, &correlation_id).await?.ok_or_else(|| {
+                    Failure::not_found(format!("no {saga} of {correlation_id} in workspace {workspace}"))
+                        .hint(format!("oncegate saga list --definition {saga} --workspace {workspace}"))
+                })?;
+                let history = sagas.history(&workspace, &found, HISTORY_MAX).await?;
+                show(&InstanceView::of(&found).with_history(history), format);
+                Ok(())
+            })
+            .await
+        }
+        Command::DeadLetters(command) => letters(command, config).await,
+    }
+}
+
+/// Over the store that the configuration names, which is closed however it went.
+async fn with_sagas(config: &Config, work: impl AsyncFnOnce(&Sagas) -> Result<(), Failure>) -> Result<(), Failure> {
+    let store = open_existing(config).await?;
+    let ledger = Arc::new(Ledger::start(store.clone(), Arc::new(())));
+    let done = match sagas::engine(config, store, ledger.clone()) {
+        Ok(sagas) => work(&sagas).await,
+        Err(error) => Err(not_loaded(error)),
+    };
+    ledger.close().await;
+    done
+}
+
+fn show<V: serde::Serialize>(view: &V, format: Format) {
+    format.print(view, |view| {
+        let json = serde_json::to_string(view).expect("output is JSON");
+        table(["FIELD", "VALUE"], fields::rows(&json))
+    });
+}
+
+/// All the files are looked at, whatever is wrong with one.
+fn check(files: &[PathBuf], format: Format) -> Result<(), Failure> {
+    let mut wrong = 0;
+    let mut reports = vec![];
+    for file in files {
+        let name = file.display().to_string();
+        match sagas::load(file) {
+            Ok(definition) => {
+                reports.push(
+                    json!({ "file": name, "saga": definition.name(), "table": rows(&definition), "defects": [] }),
+                );
+                if !format.json {
+                    print(&shown(&name, &definition));
+                }
+            }
+            Err(NotLoaded::Defects(defects)) => {
+                wrong += 1;
+                if !format.json {
+                    defects.0.iter().for_each(|defect| super::say(format_args!("{defect}")));
+                }
+                reports.push(json!({ "file": name, "defects": defects.0 }));
+            }
+            Err(error) => return Err(Failure::not_found(error.to_string())),
+        }
+    }
+    if format.json {
+        format.print(&reports, |_| String::new());
+    }
+    match wrong {
+        0 => Ok(()),
+        _ => Err(Failure::new(format!("{wrong} of {} definitions cannot be used", files.len()))),
+    }
+}
+
+/// What each event does in each state, in words.
+fn rows(definition: &Definition) -> Vec<BTreeMap<String, String>> {
+    let states = std::iter::once(None).chain(definition.states().iter().map(|state| Some(state.as_str())));
+    let row = |state: Option<&str>| {
+        let mut row = BTreeMap::from([("state".to_owned(), state.unwrap_or(NONE).to_owned())]);
+        for event in definition.events() {
+            row.insert(event.clone(), cell(definition, state, event));
+        }
+        row
+    };
+    states.map(row).collect()
+}
+
+fn cell(definition: &Definition, state: Option<&str>, event: &str) -> String {
+    match definition.cell(state, event) {
+        Some(Cell::Handled(_)) => {
+            let stays = state.unwrap_or(NONE);
+            let targets = definition.targets(state, event);
+            let named = targets.iter().map(|to| if *to == stays { "stays".to_owned() } else { format!("→ {to}") });
+            named.collect::<Vec<_>>().join(" or ")
+        }
+        Some(Cell::Ignored) => "ignored".into(),
+        Some(Cell::Unexpected) => "unexpected".into(),
+        None => String::new(),
+    }
+}
+
+fn shown(file: &str, definition: &Definition) -> String {
+    let states: Vec<Option<&str>> =
+        std::iter::once(None).chain(definition.states().iter().map(|state| Some(state.as_str()))).collect();
+    let head = |state: &Option<&str>| {
+        let name = state.unwrap_or(NONE);
+        if definition.is_terminal(name) { format!("{name} (terminal)") } else { name.to_owned() }
+    };
+    let header: Vec<String> = std::iter::once("EVENT".to_owned()).chain(states.iter().map(head)).collect();
+    let body = definition.events().iter().map(|event| {
+        let cells = states.iter().map(|state| cell(definition, *state, event));
+        std::iter::once(event.clone()).chain(cells).collect::<Vec<_>>()
+    });
+    let commands: Vec<&str> = definition.commands().into_iter().collect();
+    let sends = if commands.is_empty() { "nothing".to_owned() } else { commands.join(", ") };
+    let kept = oncegate_core::units::show_duration(definition.retention());
+    format!("{file}: {} is right; it sends {sends}; kept for {kept}\n{}", definition.name(), wide_table(header, body))
+}
+
+async fn list(sagas: &Sagas, workspace: &WorkspaceName, args: &ListArgs) -> Result<(), Failure> {
+    let ListArgs { definition, state, pages, format, .. } = args;
+    let page = sagas.list(workspace, definition.as_deref(), state.as_deref(), pages.limit, pages.cursor).await?;
+    let items: Vec<_> = page.items.iter().map(InstanceView::of).collect();
+    format.print(&Page { items, next_cursor: page.next }, |_| {
+        let rows = page.items.iter().map(|found| {
+            [
+                found.saga.clone(),
+                found.correlation_id.clone(),
+                found.instance.state.clone(),
+                found.updated_at.to_string(),
+                found.instance.completed_at().map_or(String::new(), |at| at.to_string()),
+            ]
+        });
+        let more = page.next.map_or(String::new(), |cursor| format!("\nmore: --cursor {cursor}"));
+        table(["SAGA", "CORRELATION ID", "STATE", "UPDATED", "COMPLETED"], rows) + &more
+    });
+    Ok(())
+}
+
+async fn letters(command: LettersCommand, config: &Config) -> Result<(), Failure> {
+    match command {
+        LettersCommand::List { definition, status, pages, scope, format } => {
+            pages.check()?;
+            let workspace = scope.workspace()?;
+            let standing = LetterState::parse(&status).ok_or_else(|| {
+                let names = LetterState::ALL.map(LetterState::as_str).join(", ");
+                Failure::usage(format!("--status is one of {names}"))
+            })?;
+            with_sagas(config, async |sagas| {
+                let (letters, next) = sagas
+                    .dead_letters(&workspace, definition.as_deref(), Some(standing), pages.limit, pages.cursor)
+                    .await?;
+                let rows: Vec<[String; 5]> = letters
+                    .iter()
+                    .map(|letter| {
+                        let event = letter.event.as_ref().map_or(String::new(), |event| event.event_type.clone());
+                        let plain = |text: &str| text.replace(char::is_control, " ");
+                        let saga = letter.saga.clone().unwrap_or_default();
+                        let about = letter.correlation_id.clone().unwrap_or_default();
+                        [letter.id.to_string(), saga, about, plain(&event), plain(&letter.reason)]
+                    })
+                    .collect();
+                let items: Vec<_> = letters.into_iter().map(DeadLetterView::from).collect();
+                format.print(&Page { items, next_cursor: next }, |_| {
+                    let more = next.map_or(String::new(), |cursor| format!("\nmore: --cursor {cursor}"));
+                    table(["ID", "SAGA", "CORRELATION ID", "EVENT", "REASON"], rows) + &more
+                });
+                Ok(())
+            })
+            .await
+        }
+        LettersCommand::Show(one) => {
+            one.run(config, async |sagas, workspace, id, format| {
+                let letter = sagas.dead_letter(workspace, id).await?.ok_or(NotRetried::Missing)?;
+                show(&DeadLetterView::from(letter), format);
+                Ok(())
+            })
+            .await
+        }
+        LettersCommand::Retry(one) => {
+            one.run(config, async |sagas, workspace, id, format| {
+                show(&HandledView::from(sagas.retry_dead_letter(workspace, id).await?), format);
+                Ok(())
+            })
+            .await
+        }
+        LettersCommand::Discard(one) => {
+            one.run(config, async |sagas, workspace, id, format| {
+                show(&DeadLetterView::from(sagas.discard_dead_letter(workspace, id).await?), format);
+                Ok(())
+            })
+            .await
+        }
+    }
+}
+
+impl One {
+    async fn run(
+        self,
+        config: &Config,
+        verb: impl AsyncFnOnce(&Sagas, &WorkspaceName, Uuid, Format) -> Result<(), NotRetried>,
+    ) -> Result<(), Failure> {
+        let One { id, scope, format } = self;
+        let workspace = scope.workspace()?;
+        let missing = || {
+            Failure::not_found(format!("no dead letter {id} in workspace {workspace}"))
+                .hint(format!("oncegate saga dead-letters list --workspace {workspace}"))
+        };
+        let parsed: Uuid = id.parse().map_err(|_| missing())?;
+        with_sagas(config, async |sagas| {
+            verb(sagas, &workspace, parsed, format).await.map_err(|refused| match refused {
+                NotRetried::Missing => missing(),
+                NotRetried::Settled(_) | NotRetried::NoEvent => Failure::new(refused.to_string())
+                    .hint(format!("oncegate saga dead-letters show {id} --workspace {workspace}")),
+                NotRetried::Store(error) => error.into(),
+            })
+        })
+        .await
+    }
+}

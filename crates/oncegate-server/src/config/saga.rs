@@ -1,0 +1,71 @@
+//! `[sagas]` and `[amqp]`.
+
+use oncegate_core::WorkspaceName;
+
+use super::build::Table;
+use super::error::ConfigError;
+use super::layers::Layers;
+use super::path::KeyPath;
+use super::secret_url::SecretUrl;
+use super::typed::{Amqp, Consume, Sagas};
+
+/// Messages that are at work at once, unless a queue says otherwise.
+const PREFETCH: u16 = 64;
+
+pub fn build(layers: &Layers) -> Sagas {
+    let table = table(layers, "sagas");
+    Sagas { files: table.texts("files").iter().map(Into::into).collect(), retries: table.millis("retry_ms").to_vec() }
+}
+
+pub fn build_amqp(layers: &Layers) -> Amqp {
+    let url = table(layers, "amqp").maybe_text("url").map(|url| SecretUrl(url.to_owned()));
+    let consume = |table: Table<'_>| table.consume().expect("its table has been checked");
+    Amqp { url, consume: consumers(layers).map(consume).collect() }
+}
+
+pub fn check_amqp(layers: &Layers) -> Result<(), ConfigError> {
+    let amqp = table(layers, "amqp");
+    if let Some(url) = amqp.maybe_text("url") {
+        let is_right = url::Url::parse(url).is_ok_and(|url| matches!(url.scheme(), "amqp" | "amqps") && url.has_host());
+        if !is_right {
+            let at = amqp.written("url").map_or_else(String::new, |(_, at)| at);
+            let hint = r#"write "amqp://user:password@host:5672/%2f""#;
+            // Not what was written: there may be a password in it.
+            return Err(ConfigError::new(at, "amqp.url is no broker's URL", hint));
+        }
+    }
+    for table in consumers(layers) {
+        table.consume()?;
+        if amqp.maybe_text("url").is_none() {
+            return Err(amqp.missing("url", "amqp://127.0.0.1:5672/%2f"));
+        }
+    }
+    Ok(())
+}
+
+fn table<'a>(layers: &'a Layers, name: &str) -> Table<'a> {
+    let own = KeyPath::of(&[name]);
+    Table { layers, general: own.clone(), own }
+}
+
+fn consumers(layers: &Layers) -> impl Iterator<Item = Table<'_>> {
+    let consume = KeyPath::of(&["amqp", "consume"]);
+    let mut numbers = layers.names_in(&consume);
+    numbers.sort_by_key(|number| number.parse::<usize>().unwrap_or(usize::MAX));
+    numbers.into_iter().map(move |number| Table { layers, own: consume.child(number), general: consume.clone() })
+}
+
+impl Table<'_> {
+    fn consume(&self) -> Result<Consume, ConfigError> {
+        let queue = self.maybe_text("queue").ok_or_else(|| self.missing("queue", "search-events"))?;
+        let workspace = match self.maybe_text("workspace") {
+            None => WorkspaceName::default_workspace(),
+            Some(name) => WorkspaceName::new(name).map_err(|error| {
+                let at = self.written("workspace").map_or_else(String::new, |(_, at)| at);
+                ConfigError::new(at, error.to_string(), "write the name of a workspace")
+            })?,
+        };
+        let prefetch = self.maybe_count("prefetch").and_then(|count| u16::try_from(count).ok()).unwrap_or(PREFETCH);
+        Ok(Consume { queue: queue.to_owned(), workspace, prefetch })
+    }
+}

@@ -1,0 +1,158 @@
+//! Events as they come, by HTTP or from a queue: ours, or CloudEvents 1.0 (structured, batched, binary).
+//!
+//! What is read here is an [`Event`] or several. What is none is refused with the field's name; nothing of a batch is applied if
+//! one of it is none.
+
+mod cloud;
+
+use oncegate::sagas::Event;
+use serde::Deserialize;
+use serde_json::Value;
+use utoipa::ToSchema;
+
+pub use cloud::read_binary;
+
+use crate::api::read_json;
+use crate::problem::{Kind, Problem};
+
+/// Events in one request, or one message.
+pub const EVENTS_MAX: usize = 500;
+/// Bytes of an event's type, and of its id with its source.
+const TYPE_BYTES_MAX: usize = 255;
+const ID_BYTES_MAX: usize = 4096;
+
+/// What the media type of a body says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Media {
+    Json,
+    /// Structured mode.
+    CloudEvent,
+    CloudEvents,
+}
+
+impl Media {
+    pub fn of(content_type: &str) -> Option<Media> {
+        let media_type = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+        match media_type.as_str() {
+            "application/json" => Some(Media::Json),
+            "application/cloudevents+json" => Some(Media::CloudEvent),
+            "application/cloudevents-batch+json" => Some(Media::CloudEvents),
+            _ => None,
+        }
+    }
+}
+
+/// What was sent: one event, or a list, which is answered as one.
+#[derive(Debug)]
+pub struct Received {
+    pub events: Vec<Event>,
+    pub is_list: bool,
+}
+
+/// An event.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "an event with `type` and `data`")]
+pub struct EventBody {
+    /// What happened: `SearchUploadSaved`.
+    #[serde(rename = "type")]
+    event_type: String,
+    /// The same on every delivery of this event.
+    id: Option<String>,
+    /// Which instance it is about; if it is left out, the saga knows where that is in the data.
+    correlation_id: Option<String>,
+    #[serde(default)]
+    #[schema(value_type = Object)]
+    data: Value,
+}
+
+fn bad(message: impl Into<String>) -> Problem {
+    Kind::InvalidRequest.because(message.into())
+}
+
+/// Reads a body of this media type.
+pub fn read(media: Media, body: &[u8]) -> Result<Received, Problem> {
+    let is_list = body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
+    let events: Vec<Event> = match (media, is_list) {
+        (Media::Json, false) => vec![read_json::<EventBody>(body)?.into()],
+        (Media::Json, true) => read_json::<Vec<EventBody>>(body)?.into_iter().map(Into::into).collect(),
+        (Media::CloudEvent, false) => vec![cloud::read(read_json(body)?)?],
+        (Media::CloudEvents, true) => {
+            let read = |(i, event)| cloud::read(event).map_err(|problem| bad(format!("[{i}].{}", problem.detail)));
+            read_json::<Vec<Value>>(body)?.into_iter().enumerate().map(read).collect::<Result<_, _>>()?
+        }
+        (Media::CloudEvent, true) => return Err(bad("a list of events is application/cloudevents-batch+json")),
+        (Media::CloudEvents, false) => return Err(bad("application/cloudevents-batch+json is a list of events")),
+    };
+    if events.len() > EVENTS_MAX {
+        return Err(bad(format!("at most {EVENTS_MAX} events at once; these are {}", events.len())));
+    }
+    for (i, event) in events.iter().enumerate() {
+        let at = if is_list { format!("[{i}].") } else { String::new() };
+        check(event).map_err(|why| bad(format!("{at}{why}")))?;
+    }
+    Ok(Received { events, is_list })
+}
+
+impl From<EventBody> for Event {
+    fn from(body: EventBody) -> Self {
+        let EventBody { event_type, id, correlation_id, data } = body;
+        Event { id, correlation_id, ..Event::new(event_type, data) }
+    }
+}
+
+/// What a store could not keep, or nobody could tell apart.
+fn check(event: &Event) -> Result<(), String> {
+    let named = |field: &str, text: Option<&String>, max: usize| match text.map(String::as_str) {
+        None => Ok(()),
+        Some("") => Err(format!("{field}: it is empty")),
+        Some(text) if text.len() > max => Err(format!("{field}: at most {max} bytes; this one has {}", text.len())),
+        Some(text) if text.chars().any(char::is_control) => Err(format!("{field}: control characters are not allowed")),
+        Some(_) => Ok(()),
+    };
+    named("type", Some(&event.event_type), TYPE_BYTES_MAX)?;
+    named("id", event.id.as_ref(), ID_BYTES_MAX)?;
+    named("source", event.source.as_ref(), ID_BYTES_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn refused(media: Media, body: &str) -> String {
+        read(media, body.as_bytes()).expect_err("it is refused").detail.into_owned()
+    }
+
+    #[test]
+    fn one_event_or_a_list_of_them() {
+        let one = read(Media::Json, br#"{"type":"A","id":"1","data":{"x":1}}"#).expect("an event");
+        assert!(!one.is_list);
+        assert_eq!(one.events, [Event::new("A", json!({ "x": 1 })).id("1")]);
+        let two = read(Media::Json, br#" [{"type":"A"},{"type":"B","correlationId":"c"}]"#).expect("two events");
+        assert!(two.is_list && two.events[1].correlation_id.as_deref() == Some("c"));
+        assert!(read(Media::Json, b"[]").expect("no event").events.is_empty());
+    }
+
+    #[test]
+    fn what_is_no_event_is_refused_by_name() {
+        assert!(refused(Media::Json, r#"{"data":{}}"#).contains("missing field `type`"));
+        assert!(refused(Media::Json, r#"{"type":"A","idd":"1"}"#).contains("unknown field `idd`"));
+        assert!(
+            refused(Media::Json, r#"[{"type":"A"},{"type":7}]"#).starts_with("[1].type: invalid type: integer `7`")
+        );
+        assert_eq!(refused(Media::Json, r#"[{"type":"A"},{"type":""}]"#), "[1].type: it is empty");
+        assert_eq!(refused(Media::Json, r#"{"type":"A","id":"\u0000"}"#), "id: control characters are not allowed");
+        let many = format!("[{}]", vec![r#"{"type":"A"}"#; 501].join(","));
+        assert_eq!(refused(Media::Json, &many), "at most 500 events at once; these are 501");
+        let deep = format!(r#"{{"type":"A","data":{}{}}}"#, "[".repeat(100), "]".repeat(100));
+        assert_eq!(refused(Media::Json, &deep), "the JSON is nested over 64 deep");
+    }
+
+    #[test]
+    fn media_types_are_known_whatever_their_parameters() {
+        assert_eq!(Media::of("application/json; charset=utf-8"), Some(Media::Json));
+        assert_eq!(Media::of("Application/CloudEvents+JSON"), Some(Media::CloudEvent));
+        assert_eq!(Media::of("text/json"), None);
+    }
+}

@@ -1,0 +1,153 @@
+//! Sagas in the server: definitions from files, events from everywhere, timers and removals from the queue.
+//!
+//! What an event does is the library's (`oncegate::sagas`); here it is fed, and told of.
+
+mod run;
+mod tell;
+mod view;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use futures::future::try_join_all;
+use oncegate::actions::Schedule;
+use oncegate::sagas::{
+    DeadLetter, Defects, Definition, Draft, Event, Handled, NotRetried, Options, RETIRE, Sagas, TIMER,
+};
+use oncegate::store::MainStore;
+use oncegate::{Ledger, StoreError, WorkspaceName};
+use uuid::Uuid;
+
+pub use tell::{COUNTER, handled as tell};
+pub use view::{DeadLetterView, HandledView, InstanceView};
+
+use crate::config::{self, Config};
+use crate::crash;
+use crate::worker::Worker;
+
+/// Runs sagas, with the workers of actions.
+pub struct Director {
+    pub sagas: Sagas,
+    store: Arc<dyn MainStore>,
+    worker: Arc<Worker>,
+}
+
+/// Why a definition cannot be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum NotLoaded {
+    #[error("{0} cannot be read: {1}")]
+    File(String, std::io::Error),
+    #[error(transparent)]
+    Defects(#[from] Defects),
+    #[error("{0}: another file has a saga {1:?} already")]
+    Twice(String, String),
+}
+
+/// The definition in a file.
+pub fn load(file: &Path) -> Result<Definition, NotLoaded> {
+    let name = file.display().to_string();
+    let text = std::fs::read_to_string(file).map_err(|error| NotLoaded::File(name.clone(), error))?;
+    Ok(Draft::read(&name, &text)?.check()?)
+}
+
+/// All that the configuration names.
+pub fn load_all(config: &config::Sagas) -> Result<Vec<Definition>, NotLoaded> {
+    let mut definitions: Vec<Definition> = vec![];
+    for file in &config.files {
+        let definition = load(file)?;
+        if definitions.iter().any(|other| other.name() == definition.name()) {
+            return Err(NotLoaded::Twice(file.display().to_string(), definition.name().to_owned()));
+        }
+        definitions.push(definition);
+    }
+    Ok(definitions)
+}
+
+/// The library's sagas, as the configuration says.
+pub fn engine(config: &Config, store: Arc<dyn MainStore>, ledger: Arc<Ledger>) -> Result<Sagas, NotLoaded> {
+    let actions = config.actions.clone();
+    let commands = move |command: Schedule| {
+        let of_type = actions.of_type(command.action_type());
+        let (tries, delivery) = (of_type.max_attempts, of_type.delivery);
+        command.tries(tries).delivery(delivery)
+    };
+    let options = Options {
+        retries: config.sagas.retries.clone(),
+        replica: replica(),
+        store_parts: config.privacy.store_parts,
+        commands: Box::new(commands),
+    };
+    Ok(Sagas::over(store, ledger, load_all(&config.sagas)?, options))
+}
+
+/// Who this is among the replicas: the machine, and the process on it.
+fn replica() -> String {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    format!("{host}/{}", std::process::id())
+}
+
+impl Director {
+    pub fn new(sagas: Sagas, store: Arc<dyn MainStore>, worker: Arc<Worker>) -> Arc<Director> {
+        Arc::new(Director { sagas, store, worker })
+    }
+
+    /// Begins to see to timers and removals.
+    pub fn start(self: &Arc<Director>) {
+        if !self.sagas.definitions().is_empty() {
+            let kinds = vec![TIMER.to_owned(), RETIRE.to_owned()];
+            tokio::spawn(self.worker.clone().keep_leasing(kinds, self.clone()));
+        }
+    }
+
+    /// Applies events, in their order where they are about one instance. What became of each, in each saga that knows it.
+    pub async fn handle(&self, workspace: &WorkspaceName, events: &[Event]) -> Result<Vec<Vec<Handled>>, StoreError> {
+        crash::point("saga.received").await;
+        let handled = try_join_all(events.iter().map(async |event| {
+            let handled = self.sagas.handle(workspace, event).await?;
+            handled.iter().for_each(|handled| tell::handled(workspace, &event.event_type, handled));
+            Ok::<_, StoreError>(handled)
+        }));
+        let handled = handled.await?;
+        crash::point("saga.committed").await;
+        Ok(handled)
+    }
+
+    /// Keeps what is no event at all.
+    pub async fn bury_raw(&self, workspace: &WorkspaceName, raw: String, why: String) -> Result<(), StoreError> {
+        let handled = self.sagas.bury_raw(workspace, raw, why).await?;
+        tell::handled(workspace, "", &handled);
+        Ok(())
+    }
+
+    /// Applies a dead letter again.
+    pub async fn retry(&self, workspace: &WorkspaceName, id: Uuid, by: &str) -> Result<Handled, NotRetried> {
+        let handled = self.sagas.retry_dead_letter(workspace, id).await?;
+        tell::handled(workspace, "", &handled);
+        tracing::info!(event = "audit.dead_letter_retried", workspace = %workspace, deadLetterId = %id, by);
+        Ok(handled)
+    }
+
+    pub async fn discard(&self, workspace: &WorkspaceName, id: Uuid, by: &str) -> Result<DeadLetter, NotRetried> {
+        let letter = self.sagas.discard_dead_letter(workspace, id).await?;
+        tracing::info!(event = "audit.dead_letter_discarded", workspace = %workspace, deadLetterId = %id, by);
+        Ok(letter)
+    }
+
+    /// The same, in one saga alone.
+    pub async fn handle_in(
+        &self,
+        workspace: &WorkspaceName,
+        definition: &Arc<Definition>,
+        events: &[Event],
+    ) -> Result<Vec<Handled>, StoreError> {
+        crash::point("saga.received").await;
+        let handled = try_join_all(events.iter().map(async |event| {
+            let handled = self.sagas.handle_in(workspace, definition, event).await?;
+            tell::handled(workspace, &event.event_type, &handled);
+            Ok::<_, StoreError>(handled)
+        }));
+        let handled = handled.await?;
+        crash::point("saga.committed").await;
+        Ok(handled)
+    }
+}

@@ -1,0 +1,49 @@
+//! Timers that are due, and what has been kept for long enough.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use oncegate::StoreError;
+use oncegate::sagas::{Fired, TIMER};
+use oncegate::store::{Change, Commit};
+use oncegate_core::job::{self, Command, Decision, Failure, Reached};
+
+use super::{Director, tell};
+use crate::crash;
+use crate::worker::{Handler, Held};
+
+#[async_trait]
+impl Handler for Director {
+    async fn run(self: Arc<Self>, held: Held) {
+        crash::point("saga.leased").await;
+        let job = &held.job;
+        let done = match job.kind.as_str() {
+            TIMER => match self.sagas.fire(job).await {
+                Ok(Fired::Done { event, handled }) => {
+                    tell::handled(&job.workspace, &event, &handled);
+                    Ok(())
+                }
+                Ok(Fired::NotOurs { saga }) => Err(StoreError::Unavailable(format!("there is no saga {saga} here"))),
+                Err(error) => Err(error),
+            },
+            _ => self.sagas.retire(job).await,
+        };
+        crash::point("saga.fired").await;
+        if let Err(error) = done {
+            tracing::warn!(event = "saga.put_off", workspace = %job.workspace, kind = job.kind, %error);
+            self.put_off(&held, error.to_string()).await;
+        }
+    }
+}
+
+impl Director {
+    /// It is tried again later; if that is not written, when the lease ends.
+    async fn put_off(&self, held: &Held, error: String) {
+        let failure = Failure { error, reached: Reached::No, is_final: false, retry_in: None };
+        let command = Command::Fail { token: held.job.token, failure };
+        if let Decision::Keep(job) = job::decide(&held.job, &command, held.now()) {
+            let change = Change::Requeue { job, stands_until: held.job.stands_until() };
+            let _ = self.store.commit(Commit { ops: vec![], changes: vec![change] }).await;
+        }
+    }
+}

@@ -1,0 +1,391 @@
+//! An event, applied: read, decided, and written in one commit, again and again until nobody was faster.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use oncegate_core::job::{Delivery, Job, Reached, State, Tries};
+use oncegate_core::limits::WINDOW_MAX;
+use oncegate_core::{Answer, ClaimKey, Command, Lost, Terms, Time, Token, WorkspaceName};
+use oncegate_saga::{DATA_BYTES_MAX, Definition, Event, Instance, Next, Step, Timer};
+use oncegate_store::{Change, Commit, Op, Reading, Record, StoreError};
+use serde_json::json;
+use uuid::Uuid;
+
+use super::dead::LetterState;
+use super::record::{Kept, Line, Sent, Stored, bytes, id_of, inbox_key};
+use super::{Handled, Outcome, RETIRE, Sagas, TIMER};
+use crate::actions::Schedule;
+
+/// Conflicts that an event is tried again after.
+const CONFLICTS_MAX: u32 = 20;
+/// Commands whose ids are in the history; of more there is the number.
+const LINE_COMMANDS_MAX: usize = 100;
+/// A claim that is settled as it is made needs a lease all the same.
+const LEASE: Duration = Duration::from_secs(1);
+/// Timers and removals are tried until they are done.
+pub(super) const TRIES: Tries =
+    Tries { max: i32::MAX - 1, pause: Duration::from_secs(1), pause_max: Duration::from_secs(60) };
+
+/// What goes into the same commit.
+#[derive(Clone, Copy)]
+pub(super) enum Also<'a> {
+    Nothing,
+    /// The event comes from a timer, whose job is over with it.
+    Timer(&'a Job),
+    /// It comes from the dead letters, and is one no more.
+    DeadLetter(&'a Record),
+}
+
+impl Also<'_> {
+    /// What is written once it is known what became of the event.
+    pub fn changes(&self, now: Time) -> Result<Vec<Change>, StoreError> {
+        match self {
+            Also::Nothing => Ok(vec![]),
+            Also::Timer(job) => Ok(vec![Change::Dequeue((*job).clone())]),
+            Also::DeadLetter(letter) => super::dead::settled(letter, LetterState::Retried, now),
+        }
+    }
+
+    fn is_timer_of(&self, instance: &Instance, event: &str) -> bool {
+        matches!(self, Also::Timer(job) if instance.timers.get(event) == Some(&job.id.to_string()))
+    }
+}
+
+/// One event on its way to one instance.
+pub(super) struct Arrival<'a> {
+    pub workspace: &'a WorkspaceName,
+    pub definition: &'a Definition,
+    pub correlation_id: String,
+    pub event: &'a Event,
+    pub id: String,
+    pub also: Also<'a>,
+}
+
+impl Arrival<'_> {
+    fn key(&self) -> ClaimKey {
+        inbox_key(self.workspace, self.definition.name(), &self.correlation_id, self.event.source.as_deref(), &self.id)
+    }
+
+    pub fn handled(&self, outcome: Outcome, state: Option<String>, conflicts: u32) -> Handled {
+        let saga = Some(self.definition.name().to_owned());
+        Handled { saga, correlation_id: Some(self.correlation_id.clone()), outcome, state, conflicts }
+    }
+}
+
+/// What one round came to.
+enum Round {
+    Done(Outcome, Option<String>),
+    /// Somebody else was faster. Nothing was written.
+    Conflict,
+    /// What was in the way is not there any more.
+    Again,
+}
+
+impl Sagas {
+    pub(super) async fn apply(
+        &self,
+        workspace: &WorkspaceName,
+        definition: &Arc<Definition>,
+        event: &Event,
+        also: Also<'_>,
+    ) -> Result<Handled, StoreError> {
+        let correlation_id = match definition.correlation_id(event) {
+            Ok(correlation_id) => correlation_id,
+            Err(why) => return self.bury_without_instance(workspace, Some(definition), event, also, why).await,
+        };
+        let arrival = Arrival { workspace, definition, correlation_id, event, id: id_of(event), also };
+        let name = format!("{workspace} {}", super::record::name_of(definition.name(), &arrival.correlation_id));
+        let _turn = self.turns.take(name).await;
+        let mut conflicts = 0;
+        loop {
+            match self.round(&arrival).await? {
+                Round::Done(outcome, state) => return Ok(arrival.handled(outcome, state, conflicts)),
+                Round::Again => {}
+                // Whoever has it now says what became of it.
+                Round::Conflict if !self.is_ours(also).await? => {
+                    return Ok(arrival.handled(Outcome::Duplicate, None, conflicts));
+                }
+                Round::Conflict if conflicts < CONFLICTS_MAX => {
+                    let retries = &self.options.retries;
+                    let pause = retries.get(conflicts as usize).or(retries.last()).copied();
+                    tokio::time::sleep(pause.unwrap_or_default()).await;
+                    conflicts += 1;
+                }
+                Round::Conflict => return Err(StoreError::Unavailable("others were faster, every time".into())),
+            }
+        }
+    }
+
+    /// Whether the timer or the dead letter that it comes from is as it was.
+    async fn is_ours(&self, also: Also<'_>) -> Result<bool, StoreError> {
+        match also {
+            Also::Nothing => Ok(true),
+            Also::Timer(job) => {
+                let Reading { mut value, now } = self.store.find_jobs(&[(job.workspace.clone(), job.id)]).await?;
+                Ok(value.remove(0).is_some_and(|found| found.version == job.version && found.is_leased(now)))
+            }
+            Also::DeadLetter(letter) => {
+                let found = self.store.find(&[letter.place()]).await?.value.remove(0);
+                Ok(found.is_some_and(|found| found.version == letter.version))
+            }
+        }
+    }
+
+    async fn round(&self, arrival: &Arrival<'_>) -> Result<Round, StoreError> {
+        let Arrival { workspace, definition, event, also, .. } = arrival;
+        let place = Kept::place(workspace, definition.name(), &arrival.correlation_id);
+        let Reading { mut value, now } = self.store.find(&[place]).await?;
+        let stored = value.remove(0).map(Stored::read).transpose()?;
+        if let Some(stored) = stored.as_ref().filter(|stored| stored.kept.is_expired(now)) {
+            // Its time is over, though nobody has removed it yet; the one that comes now is another's.
+            self.remove_instance(stored).await?;
+            return Ok(Round::Again);
+        }
+        let instance = stored.as_ref().map(|stored| &stored.kept.instance);
+        let state = instance.map(|instance| instance.state.clone());
+        if let Also::Timer(_) = also
+            && !instance.is_some_and(|instance| also.is_timer_of(instance, &event.event_type))
+        {
+            // Nobody waits for it any more.
+            return self.write_also(arrival, stored.as_ref(), Outcome::Ignored, now).await;
+        }
+        match definition.step(instance, event, now) {
+            Step::Apply(next) => self.write(arrival, stored.as_ref(), *next, now).await,
+            // Whether it was applied before is only known to the inbox.
+            _ if self.is_seen(arrival).await? => {
+                self.write_also(arrival, stored.as_ref(), Outcome::Duplicate, now).await
+            }
+            Step::Ignore => self.write_also(arrival, stored.as_ref(), Outcome::Ignored, now).await,
+            Step::Refuse(reason) => self.bury(arrival, state, reason, now).await,
+        }
+    }
+
+    async fn is_seen(&self, arrival: &Arrival<'_>) -> Result<bool, StoreError> {
+        if arrival.event.id.is_none() {
+            return Ok(false);
+        }
+        let Reading { value, now } = self.ledger.read(&arrival.key()).await?;
+        value.iter().for_each(|met| self.ledger.count_duplicate(met, now));
+        Ok(value.is_some())
+    }
+
+    /// The event itself changes nothing.
+    async fn write_also(
+        &self,
+        arrival: &Arrival<'_>,
+        stored: Option<&Stored>,
+        outcome: Outcome,
+        now: Time,
+    ) -> Result<Round, StoreError> {
+        let state = stored.map(|stored| stored.kept.instance.state.clone());
+        let mut changes = arrival.also.changes(now)?;
+        if changes.is_empty() {
+            return Ok(Round::Done(outcome, state));
+        }
+        if let Some(stored) =
+            stored.filter(|stored| arrival.also.is_timer_of(&stored.kept.instance, &arrival.event.event_type))
+        {
+            let mut kept = stored.kept.clone();
+            kept.instance.timers.remove(&arrival.event.event_type);
+            changes.push(Change::replace(kept.record(arrival.workspace, stored.id, stored.version + 1)));
+        }
+        match self.store.commit(Commit { ops: vec![], changes }).await?.is_written() {
+            true => Ok(Round::Done(outcome, state)),
+            false => Ok(Round::Conflict),
+        }
+    }
+
+    async fn bury(
+        &self,
+        arrival: &Arrival<'_>,
+        state: Option<String>,
+        reason: String,
+        now: Time,
+    ) -> Result<Round, StoreError> {
+        match self.write_letter(arrival, state.clone(), &reason, now).await? {
+            Some(id) => Ok(Round::Done(Outcome::DeadLetter { id, reason }, state)),
+            None => Ok(Round::Conflict),
+        }
+    }
+
+    /// The one commit.
+    async fn write(
+        &self,
+        arrival: &Arrival<'_>,
+        stored: Option<&Stored>,
+        next: Next,
+        now: Time,
+    ) -> Result<Round, StoreError> {
+        let line_id = Uuid::now_v7();
+        let state = stored.map(|stored| stored.kept.instance.state.clone());
+        let missing = next.missing.clone();
+        let to = next.state.clone();
+        let changes = match self.changes(arrival, stored, next, line_id, now).await? {
+            Ok(changes) => changes,
+            Err(why) => return self.bury(arrival, state, why, now).await,
+        };
+        let key = arrival.key();
+        let outcome = json!({ "line": line_id, "state": to }).to_string();
+        let op = Op { key: key.clone(), command: Command::Claim(self.terms(arrival, outcome)) };
+        match self.ledger.commit(Commit { ops: vec![op], changes }).await {
+            Ok(committed) if committed.is_written() => Ok(Round::Done(Outcome::Applied { missing }, Some(to))),
+            // Of the claim and the instance it is the claim that says what happened.
+            Ok(committed) if matches!(committed.answers[..], [Answer::Won(_)]) => Ok(Round::Conflict),
+            Ok(_) => self.write_also(arrival, stored, Outcome::Duplicate, now).await,
+            // What is there is there.
+            Err(StoreError::Unknown(why)) => match self.ledger.read(&key).await?.value {
+                Some(claim) if claim.outcome.as_deref().is_some_and(|outcome| is_of(outcome, line_id)) => {
+                    Ok(Round::Done(Outcome::Applied { missing }, Some(to)))
+                }
+                Some(_) => self.write_also(arrival, stored, Outcome::Duplicate, now).await,
+                None => Err(StoreError::Unknown(why)),
+            },
+            Err(error) => Err(error),
+        }
+    }
+
+    fn terms(&self, arrival: &Arrival<'_>, outcome: String) -> Terms {
+        let parts = json!([arrival.definition.name(), arrival.correlation_id, arrival.event.source, arrival.id]);
+        Terms {
+            // For as long as its instance: whoever removes that forgets this.
+            window: WINDOW_MAX,
+            lease: LEASE,
+            lost: Lost::Hold,
+            fingerprint: None,
+            attributes: None,
+            parts: self.options.store_parts.then(|| parts.to_string()),
+            outcome: Some(outcome.into()),
+            replaces: None,
+        }
+    }
+
+    /// What is written beside the inbox; or why it cannot be.
+    async fn changes(
+        &self,
+        arrival: &Arrival<'_>,
+        stored: Option<&Stored>,
+        next: Next,
+        line_id: Uuid,
+        now: Time,
+    ) -> Result<Result<Vec<Change>, String>, StoreError> {
+        let Arrival { workspace, definition, event, also, .. } = arrival;
+        let before = stored.map(|stored| &stored.kept);
+        let instance_id = stored.map_or_else(Uuid::now_v7, |stored| stored.id);
+        let mut timers = before.map(|kept| kept.instance.timers.clone()).unwrap_or_default();
+        let mut changes = vec![];
+        if let Also::Timer(_) = also {
+            timers.remove(&event.event_type);
+        }
+        let over: Vec<String> = next.unscheduled.iter().filter_map(|name| timers.remove(name)).collect();
+        changes.extend(self.unscheduled(workspace, &over).await?);
+        let mut line = Line {
+            event: event.event_type.clone(),
+            event_id: arrival.id.clone(),
+            source: event.source.clone(),
+            from: before.map(|kept| kept.instance.state.clone()),
+            to: next.state.clone(),
+            commands: vec![],
+            commands_sent: next.commands.len(),
+            scheduled: next.timers.iter().map(|timer| timer.event.clone()).collect(),
+            missing: next.missing,
+            at_us: now.micros(),
+            replica: self.options.replica.clone(),
+        };
+        for command in next.commands {
+            let payload = serde_json::value::to_raw_value(&command.payload).expect("what was JSON is JSON");
+            let schedule = match Schedule::of_any_size(command.name.clone(), payload) {
+                Ok(schedule) => (self.options.commands)(schedule),
+                Err(why) => return Ok(Err(format!("command {}: {why}", command.name))),
+            };
+            let job = schedule.into_job(workspace, now);
+            if line.commands.len() < LINE_COMMANDS_MAX {
+                line.commands.push(Sent { command: command.name, id: job.id });
+            }
+            changes.push(Change::Enqueue(job));
+        }
+        for timer in next.timers {
+            let job = arrival.timer_job(&timer, now);
+            timers.insert(timer.event, job.id.to_string());
+            changes.push(Change::Enqueue(job));
+        }
+        let completed_us = next.completes.then(|| now.micros());
+        let expires_at = next.completes.then(|| now + definition.retention());
+        let kept = Kept {
+            saga: definition.name().to_owned(),
+            correlation_id: arrival.correlation_id.clone(),
+            instance: Instance { state: next.state, data: next.data, timers, completed_us },
+            created_us: before.map_or(now.micros(), |kept| kept.created_us),
+            updated_us: now.micros(),
+            expires_us: expires_at.map(Time::micros),
+        };
+        let record = kept.record(workspace, instance_id, stored.map_or(1, |stored| stored.version + 1));
+        if record.body.len() > DATA_BYTES_MAX {
+            let bytes = record.body.len();
+            return Ok(Err(format!("an instance's data is at most {DATA_BYTES_MAX} bytes; it would have {bytes}")));
+        }
+        changes.push(match stored {
+            None => Change::Create { record, names: kept.names(), lists: kept.lists() },
+            Some(_) => Change::replace(record),
+        });
+        changes.push(line.created(workspace, line_id, instance_id));
+        changes.extend(expires_at.map(|at| Change::Enqueue(retirement(workspace, instance_id, at, now))));
+        changes.extend(also.changes(now)?);
+        Ok(Ok(changes))
+    }
+
+    /// Takes timers out of the queue that are not awaited any more. One that somebody is at already finds that out for itself.
+    async fn unscheduled(&self, workspace: &WorkspaceName, ids: &[String]) -> Result<Vec<Change>, StoreError> {
+        let ids: Vec<_> = ids.iter().filter_map(|id| Some((workspace.clone(), id.parse().ok()?))).collect();
+        if ids.is_empty() {
+            return Ok(vec![]);
+        }
+        let jobs = self.store.find_jobs(&ids).await?.value.into_iter().flatten();
+        Ok(jobs.filter(|job| job.state == State::Pending).map(Change::Dequeue).collect())
+    }
+}
+
+impl Arrival<'_> {
+    fn timer_job(&self, timer: &Timer, now: Time) -> Job {
+        let payload = super::timer::Payload {
+            saga: self.definition.name().to_owned(),
+            correlation_id: self.correlation_id.clone(),
+            event: timer.event.clone(),
+            data: timer.data.clone(),
+        };
+        job(self.workspace, TIMER, bytes(&payload), timer.due_at, now)
+    }
+}
+
+/// Whether a claim's outcome is of this line.
+fn is_of(outcome: &[u8], line: Uuid) -> bool {
+    let outcome: Option<serde_json::Value> = serde_json::from_slice(outcome).ok();
+    outcome.is_some_and(|outcome| outcome["line"] == json!(line))
+}
+
+pub(super) fn retirement(workspace: &WorkspaceName, id: Uuid, due_at: Time, now: Time) -> Job {
+    job(workspace, RETIRE, bytes(&super::retire::Payload { id }), due_at, now)
+}
+
+fn job(workspace: &WorkspaceName, kind: &str, payload: bytes::Bytes, due_at: Time, now: Time) -> Job {
+    Job {
+        workspace: workspace.clone(),
+        id: Uuid::now_v7(),
+        kind: kind.to_owned(),
+        payload,
+        lane: None,
+        state: State::Pending,
+        started: false,
+        due_at,
+        postponed_until: Time::LONG_AGO,
+        token: Token(0),
+        lease_until: Time::LONG_AGO,
+        version: 1,
+        tried: 0,
+        tries: TRIES,
+        delivery: Delivery::AtLeastOnce,
+        begun: false,
+        reached: Reached::No,
+        created_at: now,
+        error: None,
+    }
+}

@@ -1,0 +1,321 @@
+//! Dead letters: events that could not be applied, with the reason. Nothing is lost: a person has them tried again, or discards them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use oncegate_core::{Time, WorkspaceName};
+use oncegate_saga::{Definition, Event};
+use oncegate_store::{At, Change, Commit, Listing, Place, Record, StoreError};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::apply::{Also, Arrival, retirement};
+use super::record::{bytes, inbox_key, list_of, read};
+use super::{Handled, Outcome, Sagas};
+
+/// What their records are.
+pub const LETTER: &str = "dead_letter";
+/// How long one is kept that is settled.
+const SETTLED_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// How a dead letter stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LetterState {
+    Open,
+    /// It was tried again, and is no dead letter any more.
+    Retried,
+    Discarded,
+}
+
+impl LetterState {
+    pub const ALL: [LetterState; 3] = [LetterState::Open, LetterState::Retried, LetterState::Discarded];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            LetterState::Open => "open",
+            LetterState::Retried => "retried",
+            LetterState::Discarded => "discarded",
+        }
+    }
+
+    pub fn parse(name: &str) -> Option<LetterState> {
+        Self::ALL.into_iter().find(|state| state.as_str() == name)
+    }
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DeadLetter {
+    #[serde(skip)]
+    pub id: Uuid,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub saga: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub correlation_id: Option<String>,
+    /// The instance's, when it came.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
+    pub reason: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event: Option<Event>,
+    /// What is no event, as it came.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub raw: Option<String>,
+    pub at_us: i64,
+    /// How often it was tried again in vain.
+    #[serde(default)]
+    pub retries: u32,
+    pub standing: LetterState,
+    /// The name of its record, by which the same event is known again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+}
+
+/// Why a dead letter was not tried again, or not discarded.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum NotRetried {
+    #[error("there is no such dead letter")]
+    Missing,
+    #[error("it is {0} already")]
+    Settled(&'static str),
+    #[error("it is no event, and cannot be tried again; what was sent is in `raw`")]
+    NoEvent,
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl DeadLetter {
+    fn read(record: &Record) -> Result<DeadLetter, StoreError> {
+        Ok(DeadLetter { id: record.id, ..read(record)? })
+    }
+
+    fn record(&self, workspace: &WorkspaceName, version: i64) -> Record {
+        let state = Some(self.standing.as_str().to_owned());
+        Record { workspace: workspace.clone(), kind: LETTER, id: self.id, version, state, body: bytes(self) }
+    }
+
+    fn lists(&self) -> Vec<String> {
+        self.saga.iter().map(list_of).collect()
+    }
+
+    fn place(workspace: &WorkspaceName, id: Uuid) -> Place {
+        Place { workspace: workspace.clone(), kind: LETTER, at: At::Id(id) }
+    }
+}
+
+/// It is a dead letter no more, and kept for a while, so that people find it.
+pub(super) fn settled(letter: &Record, standing: LetterState, now: Time) -> Result<Vec<Change>, StoreError> {
+    let settled = DeadLetter { standing, ..DeadLetter::read(letter)? };
+    let replaced = Change::replace(settled.record(&letter.workspace, letter.version + 1));
+    let retired = retirement(&letter.workspace, letter.id, now + SETTLED_FOR, now);
+    Ok(vec![replaced, Change::Enqueue(retired)])
+}
+
+impl Sagas {
+    /// What cannot be given to any saga.
+    pub(super) async fn handle_unknown(&self, workspace: &WorkspaceName, event: &Event) -> Result<Handled, StoreError> {
+        let reason = format!("no saga knows the event {}", event.event_type);
+        self.bury_without_instance(workspace, None, event, Also::Nothing, reason).await
+    }
+
+    /// Keeps what is no event at all, as it came.
+    pub async fn bury_raw(
+        &self,
+        workspace: &WorkspaceName,
+        raw: String,
+        reason: String,
+    ) -> Result<Handled, StoreError> {
+        let letter = DeadLetter { raw: Some(raw), ..new_letter(reason.clone()) };
+        let outcome = self.bury_new(workspace, letter, Also::Nothing, reason).await?;
+        Ok(Handled { saga: None, correlation_id: None, outcome, state: None, conflicts: 0 })
+    }
+
+    pub(super) async fn bury_without_instance(
+        &self,
+        workspace: &WorkspaceName,
+        definition: Option<&Arc<Definition>>,
+        event: &Event,
+        also: Also<'_>,
+        reason: String,
+    ) -> Result<Handled, StoreError> {
+        let saga = definition.map(|definition| definition.name().to_owned());
+        let handled =
+            |outcome| Handled { saga: saga.clone(), correlation_id: None, outcome, state: None, conflicts: 0 };
+        if let Also::DeadLetter(letter) = also {
+            let id = self.still_dead(letter, &reason).await?;
+            return Ok(handled(Outcome::DeadLetter { id, reason }));
+        }
+        let name = event.id.as_ref().map(|id| {
+            inbox_key(workspace, saga.as_deref().unwrap_or_default(), "", event.source.as_deref(), id).id.to_string()
+        });
+        let letter = DeadLetter { saga: saga.clone(), event: Some(event.clone()), name, ..new_letter(reason.clone()) };
+        let outcome = self.bury_new(workspace, letter, also, reason).await?;
+        Ok(handled(outcome))
+    }
+
+    /// The id of the dead letter; none if somebody else was faster.
+    pub(super) async fn write_letter(
+        &self,
+        arrival: &Arrival<'_>,
+        state: Option<String>,
+        reason: &str,
+        now: Time,
+    ) -> Result<Option<Uuid>, StoreError> {
+        let Arrival { workspace, definition, correlation_id, event, also, .. } = arrival;
+        if let Also::DeadLetter(letter) = also {
+            return self.still_dead(letter, reason).await.map(Some);
+        }
+        let name = event.id.as_ref().map(|id| {
+            inbox_key(workspace, definition.name(), correlation_id, event.source.as_deref(), id).id.to_string()
+        });
+        let letter = DeadLetter {
+            saga: Some(definition.name().to_owned()),
+            correlation_id: Some(correlation_id.clone()),
+            state,
+            event: Some((*event).clone()),
+            at_us: now.micros(),
+            name,
+            ..new_letter(reason.to_owned())
+        };
+        self.create_letter(workspace, &letter, also.changes(now)?).await
+    }
+
+    async fn bury_new(
+        &self,
+        workspace: &WorkspaceName,
+        letter: DeadLetter,
+        also: Also<'_>,
+        reason: String,
+    ) -> Result<Outcome, StoreError> {
+        let now = self.store.find_jobs(&[]).await?.now;
+        let letter = DeadLetter { at_us: now.micros(), ..letter };
+        match self.create_letter(workspace, &letter, also.changes(now)?).await? {
+            Some(id) => Ok(Outcome::DeadLetter { id, reason }),
+            None => Err(StoreError::Unavailable("others were faster".into())),
+        }
+    }
+
+    /// The same event, delivered again, is the same dead letter.
+    async fn create_letter(
+        &self,
+        workspace: &WorkspaceName,
+        letter: &DeadLetter,
+        also: Vec<Change>,
+    ) -> Result<Option<Uuid>, StoreError> {
+        let names: Vec<String> = letter.name.iter().cloned().collect();
+        let place =
+            names.first().map(|name| Place { workspace: workspace.clone(), kind: LETTER, at: At::Name(name.clone()) });
+        let created = Change::Create { record: letter.record(workspace, 1), names, lists: letter.lists() };
+        let changes = std::iter::once(created).chain(also.iter().cloned()).collect();
+        if self.store.commit(Commit { ops: vec![], changes }).await?.is_written() {
+            return Ok(Some(letter.id));
+        }
+        let Some(place) = place else { return Ok(None) };
+        let Some(there) = self.store.find(&[place]).await?.value.remove(0) else { return Ok(None) };
+        let is_over = also.is_empty() || self.store.commit(Commit { ops: vec![], changes: also }).await?.is_written();
+        Ok(is_over.then_some(there.id))
+    }
+
+    async fn still_dead(&self, letter: &Record, reason: &str) -> Result<Uuid, StoreError> {
+        let read = DeadLetter::read(letter)?;
+        let again = DeadLetter { reason: reason.to_owned(), retries: read.retries + 1, ..read };
+        // If somebody else has tried it too, theirs is as good.
+        let change = Change::replace(again.record(&letter.workspace, letter.version + 1));
+        self.store.commit(Commit { ops: vec![], changes: vec![change] }).await?;
+        Ok(letter.id)
+    }
+
+    pub async fn dead_letter(&self, workspace: &WorkspaceName, id: Uuid) -> Result<Option<DeadLetter>, StoreError> {
+        let found = self.store.find(&[DeadLetter::place(workspace, id)]).await?.value.remove(0);
+        found.map(|record| DeadLetter::read(&record)).transpose()
+    }
+
+    /// Newest first.
+    pub async fn dead_letters(
+        &self,
+        workspace: &WorkspaceName,
+        saga: Option<&str>,
+        standing: Option<LetterState>,
+        limit: usize,
+        before: Option<Uuid>,
+    ) -> Result<(Vec<DeadLetter>, Option<Uuid>), StoreError> {
+        let listing = Listing {
+            workspace: workspace.clone(),
+            kind: LETTER,
+            list: saga.map(list_of),
+            state: standing.map(|standing| standing.as_str().to_owned()),
+            limit,
+            before,
+        };
+        let listed = self.store.list(listing).await?;
+        let letters = listed.records.iter().map(DeadLetter::read).collect::<Result<_, _>>()?;
+        Ok((letters, listed.next))
+    }
+
+    /// Applies it now. In the same commit it is a dead letter no more.
+    pub async fn retry_dead_letter(&self, workspace: &WorkspaceName, id: Uuid) -> Result<Handled, NotRetried> {
+        let (record, letter) = self.open_letter(workspace, id).await?;
+        let event = letter.event.ok_or(NotRetried::NoEvent)?;
+        let of_event = || self.by_event.get(&event.event_type).and_then(|definitions| definitions.first());
+        let definition = match &letter.saga {
+            Some(saga) => self.definition(saga),
+            None => of_event(),
+        };
+        let Some(definition) = definition.cloned() else {
+            let reason = match &letter.saga {
+                Some(saga) => format!("there is no saga {saga} here"),
+                None => format!("no saga knows the event {}", event.event_type),
+            };
+            let id = self.still_dead(&record, &reason).await?;
+            let outcome = Outcome::DeadLetter { id, reason };
+            return Ok(Handled { saga: letter.saga, correlation_id: None, outcome, state: None, conflicts: 0 });
+        };
+        Ok(self.apply(workspace, &definition, &event, Also::DeadLetter(&record)).await?)
+    }
+
+    /// It is not to be tried again.
+    pub async fn discard_dead_letter(&self, workspace: &WorkspaceName, id: Uuid) -> Result<DeadLetter, NotRetried> {
+        loop {
+            let (record, letter) = self.open_letter(workspace, id).await?;
+            let now = self.store.find_jobs(&[]).await?.now;
+            let changes = settled(&record, LetterState::Discarded, now)?;
+            // If not, somebody has settled it, or tried it again in vain.
+            if self.store.commit(Commit { ops: vec![], changes }).await?.is_written() {
+                return Ok(DeadLetter { standing: LetterState::Discarded, ..letter });
+            }
+        }
+    }
+
+    async fn open_letter(&self, workspace: &WorkspaceName, id: Uuid) -> Result<(Record, DeadLetter), NotRetried> {
+        let found = self.store.find(&[DeadLetter::place(workspace, id)]).await?.value.remove(0);
+        let record = found.ok_or(NotRetried::Missing)?;
+        let letter = DeadLetter::read(&record)?;
+        match letter.standing {
+            LetterState::Open => Ok((record, letter)),
+            settled => Err(NotRetried::Settled(settled.as_str())),
+        }
+    }
+
+    pub(super) async fn remove_letter(&self, record: Record) -> Result<(), StoreError> {
+        let letter = DeadLetter::read(&record)?;
+        let (names, lists) = (letter.name.iter().cloned().collect(), letter.lists());
+        let change = Change::Remove { record, names, lists };
+        self.store.commit(Commit { ops: vec![], changes: vec![change] }).await.map(drop)
+    }
+}
+
+fn new_letter(reason: String) -> DeadLetter {
+    DeadLetter {
+        id: Uuid::now_v7(),
+        saga: None,
+        correlation_id: None,
+        state: None,
+        reason,
+        event: None,
+        raw: None,
+        at_us: 0,
+        retries: 0,
+        standing: LetterState::Open,
+        name: None,
+    }
+}

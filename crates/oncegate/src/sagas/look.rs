@@ -1,0 +1,113 @@
+//! Looking at instances.
+
+use futures::future::try_join_all;
+use oncegate_core::{Time, WorkspaceName};
+use oncegate_saga::Instance;
+use oncegate_store::{Listing, Reading, StoreError};
+use uuid::Uuid;
+
+use super::Sagas;
+use super::record::{INSTANCE, Kept, LINE, Line, Stored, list_of, read};
+
+/// An instance, as people see it.
+#[derive(Clone, Debug)]
+pub struct Found {
+    pub id: Uuid,
+    pub saga: String,
+    pub correlation_id: String,
+    pub instance: Instance,
+    pub created_at: Time,
+    pub updated_at: Time,
+    /// When it will be removed.
+    pub expires_at: Option<Time>,
+}
+
+/// A line of its history, and how often the same event came again.
+#[derive(Clone, Debug)]
+pub struct LineSeen {
+    pub line: Line,
+    pub duplicates: i64,
+}
+
+#[derive(Clone, Debug)]
+pub struct Page {
+    pub items: Vec<Found>,
+    pub next: Option<Uuid>,
+}
+
+impl Found {
+    fn of(stored: Stored) -> Found {
+        let Kept { saga, correlation_id, instance, created_us, updated_us, expires_us } = stored.kept;
+        Found {
+            id: stored.id,
+            saga,
+            correlation_id,
+            instance,
+            created_at: Time::from_micros(created_us),
+            updated_at: Time::from_micros(updated_us),
+            expires_at: expires_us.map(Time::from_micros),
+        }
+    }
+}
+
+impl Sagas {
+    pub async fn find(
+        &self,
+        workspace: &WorkspaceName,
+        saga: &str,
+        correlation_id: &str,
+    ) -> Result<Option<Found>, StoreError> {
+        let Reading { mut value, now } = self.store.find(&[Kept::place(workspace, saga, correlation_id)]).await?;
+        let stored = value.remove(0).map(Stored::read).transpose()?;
+        Ok(stored.filter(|stored| !stored.kept.is_expired(now)).map(Found::of))
+    }
+
+    /// Newest first.
+    pub async fn list(
+        &self,
+        workspace: &WorkspaceName,
+        saga: Option<&str>,
+        state: Option<&str>,
+        limit: usize,
+        before: Option<Uuid>,
+    ) -> Result<Page, StoreError> {
+        let now = self.store.find_jobs(&[]).await?.now;
+        let listing = Listing {
+            workspace: workspace.clone(),
+            kind: INSTANCE,
+            list: saga.map(list_of),
+            state: state.map(str::to_owned),
+            limit,
+            before,
+        };
+        let listed = self.store.list(listing).await?;
+        let stored = listed.records.into_iter().map(Stored::read).collect::<Result<Vec<_>, _>>()?;
+        let items = stored.into_iter().filter(|stored| !stored.kept.is_expired(now)).map(Found::of).collect();
+        Ok(Page { items, next: listed.next })
+    }
+
+    /// The last lines of an instance's history, oldest first, and whether there are older ones.
+    pub async fn history(
+        &self,
+        workspace: &WorkspaceName,
+        found: &Found,
+        limit: usize,
+    ) -> Result<(Vec<LineSeen>, bool), StoreError> {
+        let listing = Listing {
+            workspace: workspace.clone(),
+            kind: LINE,
+            list: Some(list_of(found.id)),
+            state: None,
+            limit,
+            before: None,
+        };
+        let listed = self.store.list(listing).await?;
+        let lines = listed.records.iter().rev().map(read::<Line>).collect::<Result<Vec<_>, _>>()?;
+        let seen = lines.into_iter().map(async |line| {
+            let key = line.inbox_key(workspace, &found.saga, &found.correlation_id);
+            let claim = self.ledger.read(&key).await?.value;
+            Ok::<_, StoreError>(LineSeen { line, duplicates: claim.map_or(0, |claim| claim.duplicates) })
+        });
+        Ok((try_join_all(seen).await?, listed.next.is_some()))
+    }
+}

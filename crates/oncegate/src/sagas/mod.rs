@@ -1,0 +1,171 @@
+//! Sagas over a store: events find their instance, and what they do to it is one commit.
+//!
+//! What an event does is decided by [`Definition::step`], which is pure. It is written in one commit: the instance, onto the version that
+//! was read or where there was none; the event's id in the inbox, which is a claim, settled as it is made; its line of the history;
+//! the commands and timers, as jobs of the queue. If any of it finds something else than it expects, nothing was written, and nothing was sent:
+//! the event is applied anew to what is there now. Nothing but such a conflict is tried again.
+
+mod apply;
+mod dead;
+mod look;
+mod record;
+mod retire;
+mod timer;
+mod turns;
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use oncegate_core::{GuardName, WorkspaceName};
+use oncegate_store::{MainStore, StoreError};
+use uuid::Uuid;
+
+pub use dead::{DeadLetter, LetterState, NotRetried};
+pub use look::{Found, LineSeen, Page};
+pub use oncegate_saga::{
+    Cell, DATA_BYTES_MAX, Defect, Defects, Definition, Draft, Effects, Event, FieldKind, Instance, NONE, Notification,
+};
+pub use record::{Line, Sent};
+pub use timer::Fired;
+
+use crate::actions::Schedule;
+use crate::ledger::Ledger;
+use turns::Turns;
+
+/// The guard of the inbox. Nobody else makes claims under it.
+pub static GUARD: LazyLock<GuardName> = LazyLock::new(|| GuardName::new("saga").expect("a good name"));
+
+/// What the jobs of timers are, and of those that remove what has been kept for long enough.
+pub const TIMER: &str = "saga:timer";
+pub const RETIRE: &str = "saga:retire";
+
+/// How long to wait after each conflict, where nobody says otherwise.
+pub const RETRIES: [Duration; 3] = [Duration::from_millis(100), Duration::from_millis(200), Duration::from_millis(500)];
+
+/// Runs sagas. Cheap to clone.
+#[derive(Clone)]
+pub struct Sagas {
+    store: Arc<dyn MainStore>,
+    ledger: Arc<Ledger>,
+    definitions: Arc<Vec<Arc<Definition>>>,
+    by_event: Arc<HashMap<String, Vec<Arc<Definition>>>>,
+    options: Arc<Options>,
+    turns: Arc<Turns>,
+}
+
+/// How sagas are run.
+pub struct Options {
+    /// How long to wait after each conflict; after the last one as often as it takes, within limits.
+    pub retries: Vec<Duration>,
+    /// Who writes the history's lines.
+    pub replica: String,
+    /// Whether the parts of the inbox's keys are kept with its claims.
+    pub store_parts: bool,
+    /// How a command is to be delivered.
+    pub commands: Box<dyn Fn(Schedule) -> Schedule + Send + Sync>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            retries: RETRIES.into(),
+            replica: String::new(),
+            store_parts: false,
+            commands: Box::new(|command| command),
+        }
+    }
+}
+
+/// What became of an event in one saga.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Handled {
+    /// None, if no saga knows the event.
+    pub saga: Option<String>,
+    /// None, if it has none that can be found.
+    pub correlation_id: Option<String>,
+    pub outcome: Outcome,
+    /// The instance's, if there is one.
+    pub state: Option<String>,
+    /// How often somebody else was faster.
+    pub conflicts: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Required data that is not there yet is named.
+    Applied { missing: Vec<String> },
+    /// It changes nothing in this state.
+    Ignored,
+    /// It was applied before.
+    Duplicate,
+    /// It could not be applied, and is kept: under this id, for this reason.
+    DeadLetter { id: Uuid, reason: String },
+}
+
+impl Outcome {
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Outcome::Applied { .. } => "applied",
+            Outcome::Ignored => "ignored",
+            Outcome::Duplicate => "duplicate",
+            Outcome::DeadLetter { .. } => "dead_letter",
+        }
+    }
+}
+
+impl Sagas {
+    /// Over the store that the ledger is over, too.
+    pub fn over(
+        store: Arc<dyn MainStore>,
+        ledger: Arc<Ledger>,
+        definitions: impl IntoIterator<Item = Definition>,
+        options: Options,
+    ) -> Sagas {
+        let definitions: Vec<Arc<Definition>> = definitions.into_iter().map(Arc::new).collect();
+        let mut by_event: HashMap<String, Vec<Arc<Definition>>> = HashMap::new();
+        for definition in &definitions {
+            for event in definition.events() {
+                by_event.entry(event.clone()).or_default().push(definition.clone());
+            }
+        }
+        Sagas {
+            store,
+            ledger,
+            definitions: Arc::new(definitions),
+            by_event: Arc::new(by_event),
+            options: Arc::new(options),
+            turns: Arc::default(),
+        }
+    }
+
+    pub fn definitions(&self) -> &[Arc<Definition>] {
+        &self.definitions
+    }
+
+    pub fn definition(&self, name: &str) -> Option<&Arc<Definition>> {
+        self.definitions.iter().find(|definition| definition.name() == name)
+    }
+
+    /// Applies an event in each saga that knows it. One that none knows is kept with the dead letters.
+    pub async fn handle(&self, workspace: &WorkspaceName, event: &Event) -> Result<Vec<Handled>, StoreError> {
+        let Some(definitions) = self.by_event.get(&event.event_type) else {
+            return Ok(vec![self.handle_unknown(workspace, event).await?]);
+        };
+        let mut handled = vec![];
+        for definition in definitions {
+            handled.push(self.handle_in(workspace, definition, event).await?);
+        }
+        Ok(handled)
+    }
+
+    /// Applies an event in one saga.
+    pub async fn handle_in(
+        &self,
+        workspace: &WorkspaceName,
+        definition: &Arc<Definition>,
+        event: &Event,
+    ) -> Result<Handled, StoreError> {
+        self.apply(workspace, definition, event, apply::Also::Nothing).await
+    }
+}

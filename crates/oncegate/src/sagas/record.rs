@@ -1,0 +1,154 @@
+//! What is kept of a saga: its instances, and a line for each event that was applied.
+
+use bytes::Bytes;
+use oncegate_core::{ClaimKey, Time, WorkspaceName};
+use oncegate_saga::{Event, Instance};
+use oncegate_store::{At, Change, Place, Record, StoreError};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::GUARD;
+
+/// What the records of instances are, and of lines.
+pub const INSTANCE: &str = "saga";
+pub const LINE: &str = "saga_event";
+
+/// An instance as it is kept.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Kept {
+    pub saga: String,
+    pub correlation_id: String,
+    pub instance: Instance,
+    pub created_us: i64,
+    pub updated_us: i64,
+    /// When it is to be removed, once it is in a terminal state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_us: Option<i64>,
+}
+
+/// A kept instance, and where.
+#[derive(Clone, Debug)]
+pub struct Stored {
+    pub workspace: WorkspaceName,
+    pub id: Uuid,
+    pub version: i64,
+    pub kept: Kept,
+}
+
+/// An event that was applied.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Line {
+    pub event: String,
+    pub event_id: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    pub to: String,
+    /// The first of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub commands: Vec<Sent>,
+    /// How many there were.
+    #[serde(default)]
+    pub commands_sent: usize,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub scheduled: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<String>,
+    pub at_us: i64,
+    pub replica: String,
+}
+
+/// A command that was sent: the action that it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sent {
+    pub command: String,
+    pub id: Uuid,
+}
+
+/// The name of an instance, which is its alone: it decides who creates it.
+pub fn name_of(saga: &str, correlation_id: &str) -> String {
+    format!("{}:{saga}:{correlation_id}", saga.len())
+}
+
+/// Instances, lines and dead letters of one saga, or of one instance.
+pub fn list_of(saga: impl std::fmt::Display) -> String {
+    format!("saga:{saga}")
+}
+
+/// The place of an event in the inbox.
+pub fn inbox_key(
+    workspace: &WorkspaceName,
+    saga: &str,
+    correlation_id: &str,
+    source: Option<&str>,
+    id: &str,
+) -> ClaimKey {
+    ClaimKey::of(workspace, &GUARD, &[Some(saga), Some(correlation_id), source, Some(id)])
+}
+
+pub fn bytes(document: &impl Serialize) -> Bytes {
+    serde_json::to_vec(document).expect("what is kept is JSON").into()
+}
+
+pub fn read<T: DeserializeOwned>(record: &Record) -> Result<T, StoreError> {
+    // Not the error's own words: they repeat what is there.
+    serde_json::from_slice(&record.body).map_err(|error| {
+        let (kind, id, byte) = (record.kind, record.id, error.column());
+        StoreError::Refused(format!("the {kind} {id} cannot be read, from its byte {byte} on"))
+    })
+}
+
+impl Kept {
+    /// At its end it is gone, whether or not it has been removed.
+    pub fn is_expired(&self, now: Time) -> bool {
+        self.expires_us.is_some_and(|expires_us| now >= Time::from_micros(expires_us))
+    }
+
+    pub fn place(workspace: &WorkspaceName, saga: &str, correlation_id: &str) -> Place {
+        Place { workspace: workspace.clone(), kind: INSTANCE, at: At::Name(name_of(saga, correlation_id)) }
+    }
+
+    pub fn record(&self, workspace: &WorkspaceName, id: Uuid, version: i64) -> Record {
+        let state = Some(self.instance.state.clone());
+        Record { workspace: workspace.clone(), kind: INSTANCE, id, version, state, body: bytes(self) }
+    }
+
+    pub fn names(&self) -> Vec<String> {
+        vec![name_of(&self.saga, &self.correlation_id)]
+    }
+
+    pub fn lists(&self) -> Vec<String> {
+        vec![list_of(&self.saga)]
+    }
+}
+
+impl Stored {
+    pub fn read(record: Record) -> Result<Stored, StoreError> {
+        let kept = read(&record)?;
+        Ok(Stored { workspace: record.workspace, id: record.id, version: record.version, kept })
+    }
+
+    pub fn removed(&self) -> Change {
+        let record = self.kept.record(&self.workspace, self.id, self.version);
+        Change::Remove { record, names: self.kept.names(), lists: self.kept.lists() }
+    }
+}
+
+impl Line {
+    pub fn created(&self, workspace: &WorkspaceName, id: Uuid, instance: Uuid) -> Change {
+        let body = bytes(self);
+        let record = Record { workspace: workspace.clone(), kind: LINE, id, version: 1, state: None, body };
+        Change::Create { record, names: vec![], lists: vec![list_of(instance)] }
+    }
+
+    pub fn inbox_key(&self, workspace: &WorkspaceName, saga: &str, correlation_id: &str) -> ClaimKey {
+        inbox_key(workspace, saga, correlation_id, self.source.as_deref(), &self.event_id)
+    }
+}
+
+/// The id of an event; of one that has none, one of its own.
+pub fn id_of(event: &Event) -> String {
+    event.id.clone().unwrap_or_else(|| format!("unnamed {}", Uuid::now_v7()))
+}

@@ -1,0 +1,62 @@
+//! Events of one instance take turns within a process: they would only race each other for one record.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::{Mutex as Queue, OwnedMutexGuard};
+
+#[derive(Default)]
+pub struct Turns(Mutex<HashMap<String, Arc<Queue<()>>>>);
+
+/// It is somebody's turn, until this is dropped.
+pub struct Turn {
+    turns: Arc<Turns>,
+    name: String,
+    guard: Option<OwnedMutexGuard<()>>,
+}
+
+impl Turns {
+    pub async fn take(self: &Arc<Turns>, name: String) -> Turn {
+        let queue = self.0.lock().expect("no holder of this lock panics").entry(name.clone()).or_default().clone();
+        // Made before it waits: whoever goes away while it waits is not in the way.
+        let mut turn = Turn { turns: self.clone(), name, guard: None };
+        turn.guard = Some(queue.lock_owned().await);
+        turn
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.guard = None;
+        let mut queues = self.turns.0.lock().expect("no holder of this lock panics");
+        // Whoever waits for it holds it, too.
+        if queues.get(&self.name).is_some_and(|queue| Arc::strong_count(queue) == 1) {
+            queues.remove(&self.name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn one_at_a_time_and_nothing_is_left_behind() {
+        let turns = Arc::new(Turns::default());
+        let first = turns.take("a".into()).await;
+        let second = tokio::spawn({
+            let turns = turns.clone();
+            async move { turns.take("a".into()).await }
+        });
+        let other = turns.take("b".into()).await;
+        tokio::task::yield_now().await;
+        assert!(!second.is_finished());
+        // Who gives up waiting is not in the way.
+        let impatient = turns.take("a".into());
+        assert!(tokio::time::timeout(std::time::Duration::from_millis(5), impatient).await.is_err());
+        drop(first);
+        drop(second.await.expect("it is its turn"));
+        drop(other);
+        assert!(turns.0.lock().expect("not poisoned").is_empty());
+    }
+}
