@@ -132,10 +132,8 @@ impl Sagas {
     }
 
     async fn round(&self, arrival: &Arrival<'_>) -> Result<Round, StoreError> {
-        let Arrival { workspace, definition, event, also, .. } = arrival;
-        let place = Kept::place(workspace, definition.name(), &arrival.correlation_id);
-        let Reading { mut value, now } = self.store.find(&[place]).await?;
-        let stored = value.remove(0).map(Stored::read).transpose()?;
+        let Arrival { definition, event, also, .. } = arrival;
+        let (stored, now) = self.look(arrival).await?;
         if let Some(stored) = stored.as_ref().filter(|stored| stored.kept.is_expired(now)) {
             // Its time is over, though nobody has removed it yet; the one that comes now is another's.
             self.remove_instance(stored).await?;
@@ -231,17 +229,29 @@ impl Sagas {
             Ok(committed) if committed.is_written() => Ok(Round::Done(Outcome::Applied { missing }, Some(to))),
             // Of the claim and the instance it is the claim that says what happened.
             Ok(committed) if matches!(committed.answers[..], [Answer::Won(_)]) => Ok(Round::Conflict),
-            Ok(_) => self.write_also(arrival, stored, Outcome::Duplicate, now).await,
+            Ok(_) => self.is_duplicate(arrival).await,
             // What is there is there.
             Err(StoreError::Unknown(why)) => match self.ledger.read(&key).await?.value {
                 Some(claim) if claim.outcome.as_deref().is_some_and(|outcome| is_of(outcome, line_id)) => {
                     Ok(Round::Done(Outcome::Applied { missing }, Some(to)))
                 }
-                Some(_) => self.write_also(arrival, stored, Outcome::Duplicate, now).await,
+                Some(_) => self.is_duplicate(arrival).await,
                 None => Err(StoreError::Unknown(why)),
             },
             Err(error) => Err(error),
         }
+    }
+
+    /// It was applied between our look and our write: what was read is of before that.
+    async fn is_duplicate(&self, arrival: &Arrival<'_>) -> Result<Round, StoreError> {
+        let (stored, now) = self.look(arrival).await?;
+        self.write_also(arrival, stored.as_ref(), Outcome::Duplicate, now).await
+    }
+
+    async fn look(&self, arrival: &Arrival<'_>) -> Result<(Option<Stored>, Time), StoreError> {
+        let place = Kept::place(arrival.workspace, arrival.definition.name(), &arrival.correlation_id);
+        let Reading { mut value, now } = self.store.find(&[place]).await?;
+        Ok((value.remove(0).map(Stored::read).transpose()?, now))
     }
 
     fn terms(&self, arrival: &Arrival<'_>, outcome: String) -> Terms {
