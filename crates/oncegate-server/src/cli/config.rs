@@ -3,9 +3,10 @@
 use clap::Subcommand;
 use serde_json::json;
 
-use super::Failure;
 use super::output::Format;
+use super::{Failure, not_loaded};
 use crate::config::Loaded;
+use crate::sagas;
 
 #[derive(Subcommand)]
 pub enum Command {
@@ -24,7 +25,11 @@ pub enum Command {
 /// What is wrong with a configuration is said when it is loaded: here it is right.
 pub fn run(command: Command, loaded: &Loaded) -> Result<(), Failure> {
     match command {
-        Command::Check { format } => check(loaded, format),
+        Command::Check { format } => {
+            // What it names has to be right, too.
+            sagas::load_all(&loaded.config.sagas).map_err(not_loaded)?;
+            check(loaded, format);
+        }
         Command::Show { format } => format.print(&loaded.to_json(), |_| loaded.to_toml()),
     }
     Ok(())

@@ -6,6 +6,7 @@
 // Each test file uses a part of this.
 #![allow(dead_code, unused_imports, unused_macros)]
 
+pub mod broker;
 mod client;
 mod home;
 mod load;
@@ -17,6 +18,7 @@ mod server;
 mod smtp;
 mod workshop;
 
+pub use broker::Broker;
 pub use client::{Client, Reply};
 pub use home::{Home, Ran};
 pub use load::{Ledger, claims_and_settles, verify};
@@ -26,7 +28,7 @@ pub use provider::{Arrived, Provider};
 pub use raw::Raw;
 pub use server::Server;
 pub use smtp::MailServer;
-pub use workshop::Workshop;
+pub use workshop::{SEARCH_IMPORT, Workshop};
 
 use std::time::{Duration, Instant};
 

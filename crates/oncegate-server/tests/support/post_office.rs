@@ -14,6 +14,7 @@ pub struct PostOffice {
     _databases: Vec<Database>,
 }
 
+#[derive(Clone, Copy)]
 pub enum On {
     Sqlite,
     /// Two servers that share it.

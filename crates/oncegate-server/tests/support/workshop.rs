@@ -1,10 +1,13 @@
-//! Servers that run actions: one on SQLite, or two on one PostgreSQL, and a receiver of webhooks that counts.
+//! Servers that run actions and the saga that ships: one on SQLite, or two on one PostgreSQL, and a receiver of webhooks that counts.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::{Client, Database, Home, On, Provider, Reply, Server, eventually};
+
+/// The saga that ships.
+pub const SEARCH_IMPORT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../sagas/search-import.toml");
 
 /// The secret that webhooks are signed with.
 pub const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
@@ -44,8 +47,14 @@ secret_file = "secret"
 handler = "webhook"
 url = {hook:?}
 delivery = "at_most_once"
+[actions.type."StartParsingReferenceFile"]
+handler = "webhook"
+url = {hook:?}
 {types}
-"#
+[sagas]
+files = [{saga:?}]
+"#,
+            saga = SEARCH_IMPORT
         ));
         std::fs::write(home.path().join("secret"), format!("{SECRET}\n")).expect("the folder is ours");
         let shop = Workshop { servers: vec![], provider, home, database };
@@ -98,6 +107,16 @@ delivery = "at_most_once"
     pub fn noted(&self) -> Vec<Value> {
         let text = std::fs::read_to_string(self.home.path().join("oncegate-data/actions.jsonl")).unwrap_or_default();
         text.lines().map(|line| serde_json::from_str(line).expect("each line is JSON")).collect()
+    }
+
+    /// Applies an event, or several, on one of the servers.
+    pub async fn event(&self, number: usize, event: &Value) -> Value {
+        self.client(number).post("/api/events", event).await.expect(200).body
+    }
+
+    /// The search, as it stands.
+    pub async fn search(&self, id: &str) -> Value {
+        self.client(0).get(&format!("/api/sagas/search-import/{id}")).await.expect(200).body
     }
 
     /// What the stores take for now is so far ahead of what it is.
