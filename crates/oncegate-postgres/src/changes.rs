@@ -122,6 +122,11 @@ fn columns_of<'a>(changes: &[&'a Change], now: Option<i64>) -> Vec<(&'static str
             Change::Dequeue(job) => dequeued.push(job),
         }
     }
+    // As names are given: in their order.
+    let in_order =
+        |(record, label): &(&Record, &str)| (record.workspace.clone(), record.kind, (*label).to_owned(), record.id);
+    old_names.sort_by_key(in_order);
+    old_lists.sort_by_key(in_order);
     let mut steps = vec![];
     let mut step = |sql, is_needed: bool, columns: Vec<Column<'a>>| {
         if is_needed {

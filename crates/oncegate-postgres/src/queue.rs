@@ -42,7 +42,11 @@ impl Queue {
 
     /// Joins the line.
     pub fn push(&self, commit: Commit) -> Result<oneshot::Receiver<Reply>, StoreError> {
-        let Ok(room) = self.room.clone().try_acquire_many_owned(weigh(&commit)) else {
+        let weight = weigh(&commit);
+        if weight as usize > QUEUE_WEIGHT_MAX {
+            return Err(StoreError::Refused("this is more than one commit may bring".into()));
+        }
+        let Ok(room) = self.room.clone().try_acquire_many_owned(weight) else {
             return Err(StoreError::Unavailable("too many operations wait for the server".into()));
         };
         let (job, answer) = Job::new(commit, room);

@@ -4,16 +4,17 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::time::Duration;
 
-use oncegate_core::units::{DURATION_HINT, parse_duration};
+use oncegate_core::units::{DURATION_HINT, parse_duration, show_duration};
 use serde::Serialize;
 
+use crate::cover::Way;
 use crate::definition::{Cell, Definition, Due, Fields, Kind, NONE, Plan, Required, S3Rule, Scheduled, Sent};
 use crate::draft::{Draft, Effects, Pairs};
 use crate::event::Event;
 use crate::expr::Expr;
 use crate::s3::FIELDS as S3_FIELDS;
 use crate::spot::{At, Names, Spot};
-use crate::{NAME_BYTES_MAX, RETENTION_DEFAULT};
+use crate::{NAME_BYTES_MAX, RETENTION, RETENTION_DEFAULT};
 
 /// Stands for all events of the saga.
 const ALL: &str = "*";
@@ -109,7 +110,7 @@ impl Checker<'_> {
                 None
             }
         };
-        let retention = draft.retention.as_ref().map_or(Some(RETENTION_DEFAULT), |text| self.span(text));
+        let retention = draft.retention.as_ref().map_or(Some(RETENTION_DEFAULT), |text| self.retention(text));
         let data: BTreeMap<String, Kind> =
             draft.data.iter().filter_map(|(field, kind)| Some((field.clone(), self.kind(field, kind)?))).collect();
         let rows = draft.on.iter().map(|row| self.row(row)).collect();
@@ -166,6 +167,9 @@ impl Checker<'_> {
         }
         for state in draft.terminal.iter().chain(&draft.unreached) {
             self.state(state);
+        }
+        for state in &draft.entered_twice {
+            self.say_of(state.at, Some(state), None, format!("the hook of {} is given twice", state.value));
         }
         for (state, effects) in &draft.enter {
             self.state(&Spot { value: state.clone(), at: effects.at });
@@ -235,6 +239,16 @@ impl Checker<'_> {
             self.say(text.at, format!("{:?} is no duration: {DURATION_HINT}", text.value));
         }
         span
+    }
+
+    /// What is gone too soon would let its duplicates begin anew.
+    fn retention(&mut self, text: &Spot<String>) -> Option<Duration> {
+        let span = self.span(text)?;
+        if !RETENTION.contains(&span) {
+            let (least, most) = (show_duration(*RETENTION.start()), show_duration(*RETENTION.end()));
+            self.say(text.at, format!("retention is {least} to {most}, not {}", text.value));
+        }
+        Some(span)
     }
 
     /// An expression that speaks of nothing that is not there.
@@ -507,6 +521,18 @@ impl Checker<'_> {
                 );
             }
         }
+        for (plan, row) in definition.rows.iter().zip(&draft.on) {
+            let ends = |way: &Way<'_>| definition.is_terminal(way.to);
+            let all_end = row.states.0.iter().all(|from| definition.ways(plan, from).iter().all(ends));
+            if let Some(schedule) = row.schedule.first().filter(|_| all_end) {
+                self.never_comes(&schedule.event);
+            }
+        }
+        for (state, effects) in &draft.enter {
+            if let Some(schedule) = effects.schedule.first().filter(|_| definition.is_terminal(state)) {
+                self.never_comes(&schedule.event);
+            }
+        }
         for event in &draft.events {
             for state in definition.arrivals(&event.value) {
                 if definition.cell(Some(state), &event.value) == Some(Cell::Unexpected) {
@@ -519,6 +545,12 @@ impl Checker<'_> {
                 }
             }
         }
+    }
+
+    fn never_comes(&mut self, event: &Spot<String>) {
+        let message =
+            format!("{} is scheduled on the way into a terminal state: there it is not awaited any more", event.value);
+        self.say_of(event.at, None, Some(event), message);
     }
 }
 

@@ -32,11 +32,16 @@ impl Definition {
     fn way<'a>(&'a self, from: &str, to: &'a str, plans: &[&'a Plan]) -> Way<'a> {
         let mut plans = plans.to_vec();
         plans.extend(self.enter.get(to).filter(|_| from != to));
-        Way {
-            to,
-            schedules: plans.iter().flat_map(|plan| &plan.schedule).map(|scheduled| scheduled.event.as_str()).collect(),
-            unschedules: plans.iter().flat_map(|plan| &plan.unschedule).map(String::as_str).collect(),
+        let (mut schedules, mut unschedules) = (BTreeSet::new(), BTreeSet::new());
+        // In the order in which they happen: the last word counts.
+        for plan in plans {
+            for name in &plan.unschedule {
+                schedules.remove(name.as_str());
+                unschedules.insert(name.as_str());
+            }
+            schedules.extend(plan.schedule.iter().map(|scheduled| scheduled.event.as_str()));
         }
+        Way { to, schedules, unschedules }
     }
 
     /// Every way out of a state.

@@ -59,6 +59,9 @@ pub struct Draft {
     /// The file that it was read from, and its text.
     #[serde(skip)]
     pub(crate) source: Option<(String, String)>,
+    /// States whose hooks were given before, which no file can do.
+    #[serde(skip)]
+    pub(crate) entered_twice: Vec<Spot<String>>,
 }
 
 /// States and events: each with each.
@@ -70,8 +73,8 @@ pub(crate) struct Pairs {
     pub event: Names,
 }
 
-/// What happens: in a row, in a branch of one, or on entering a state. In this order: take, fill, set, require, then a branch, then
-/// what is sent and scheduled.
+/// What happens: in a row, in a branch of one, or on entering a state. In this order: take, fill, set, require, send, unschedule,
+/// schedule; first the row's, then those of its branch, then those of the state that is entered.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Effects {
@@ -102,7 +105,7 @@ pub struct Effects {
 /// Data that has to be there, and not be empty.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Require {
+pub(crate) struct Require {
     pub(crate) fields: Vec<Spot<String>>,
     /// Where to go if something is missing; if it is left out, that is only a warning.
     #[serde(rename = "else")]
@@ -112,7 +115,7 @@ pub struct Require {
 /// A command to send. It is an action: its name is the action's type.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Send {
+pub(crate) struct Send {
     pub(crate) command: Spot<String>,
     /// A list: one command for each element, which is `each` in the payload.
     pub(crate) each: Option<Spot<String>>,
@@ -123,7 +126,7 @@ pub struct Send {
 /// An event to come by itself.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Schedule {
+pub(crate) struct Schedule {
     pub(crate) event: Spot<String>,
     pub(crate) after: Option<Spot<String>>,
     /// An expression that gives a timestamp.
@@ -163,6 +166,7 @@ impl Draft {
             enter: BTreeMap::new(),
             s3: vec![],
             source: None,
+            entered_twice: vec![],
         }
     }
 
@@ -240,14 +244,18 @@ impl Draft {
     /// What happens whenever an instance comes into a state.
     #[track_caller]
     pub fn enter(mut self, state: impl Into<String>, effects: Effects) -> Draft {
-        self.enter.insert(state.into(), Spot::here(effects));
+        let state = Spot::here(state.into());
+        if self.enter.insert(state.value.clone(), Spot::here(effects)).is_some() {
+            self.entered_twice.push(state);
+        }
         self
     }
 
     /// What a notification of S3 becomes: if the condition holds, this event, with this data.
     #[track_caller]
-    pub fn s3(mut self, condition: &str, event: impl Into<String>, data: &[(&str, &str)]) -> Draft {
-        let condition = Some(Spot::here(condition.to_owned()));
+    pub fn s3(mut self, condition: Option<&str>, event: impl Into<String>, data: &[(&str, &str)]) -> Draft {
+        let at = Spot::here(()).at;
+        let condition = condition.map(|text| Spot { value: text.to_owned(), at });
         self.s3.push(Spot::here(S3 { condition, event: Spot::here(event.into()), data: expressions(data) }));
         self
     }
@@ -317,6 +325,13 @@ impl Effects {
         self
     }
 
+    /// Sends a command with all of the saga's data.
+    #[track_caller]
+    pub fn send_data(mut self, command: impl Into<String>) -> Effects {
+        self.send.push(Spot::here(Send { command: Spot::here(command.into()), each: None, payload: None }));
+        self
+    }
+
     /// Sends one command for each element of a list, which is `each` in the payload.
     #[track_caller]
     pub fn send_each(mut self, command: impl Into<String>, list: &str, payload: &[(&str, &str)]) -> Effects {
@@ -330,6 +345,15 @@ impl Effects {
     pub fn schedule(mut self, event: impl Into<String>, after: Duration) -> Effects {
         let after = Some(Spot::here(format!("{}ms", after.as_millis())));
         let schedule = Schedule { event: Spot::here(event.into()), after, due_at: None, data: BTreeMap::new() };
+        self.schedule.push(Spot::here(schedule));
+        self
+    }
+
+    /// The same, at the time that an expression gives, with data of its own.
+    #[track_caller]
+    pub fn schedule_at(mut self, event: impl Into<String>, at: &str, data: &[(&str, &str)]) -> Effects {
+        let due_at = Some(Spot::here(at.to_owned()));
+        let schedule = Schedule { event: Spot::here(event.into()), after: None, due_at, data: expressions(data) };
         self.schedule.push(Spot::here(schedule));
         self
     }

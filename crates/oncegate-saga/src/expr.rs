@@ -1,9 +1,10 @@
 //! Expressions: CEL over `event`, `saga` and `now`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, LazyLock};
 
 use cel::common::ast::{EntryExpr, Expr as Node};
+use cel::extractors::This;
 use cel::objects::{Key, Map as CelMap};
 use cel::{Context, Env, ExecutionError, IdedExpr, Program, Value as Cel, extensions};
 use oncegate_core::Time;
@@ -19,6 +20,26 @@ static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| {
     }
     Arc::new(env)
 });
+
+/// With what CEL has, and `unique`: as `distinct`, which compares each with each, for lists of any length.
+fn context() -> Context<'static, 'static> {
+    let mut context = Context::with_env(ENV.clone());
+    context.add_function("unique", unique).expect("nothing else is called so");
+    context
+}
+
+fn unique(This(list): This<Arc<Vec<Cel>>>) -> Result<Cel, ExecutionError> {
+    let mut seen = HashSet::new();
+    let mut first = vec![];
+    for item in list.iter() {
+        let key =
+            to_json(item).map_err(|what| ExecutionError::function_error("unique", format!("{what} in the list")))?;
+        if seen.insert(key.to_string()) {
+            first.push(item.clone());
+        }
+    }
+    Ok(Cel::List(Arc::new(first)))
+}
 
 /// An expression that has been read.
 #[derive(Debug)]
@@ -88,7 +109,7 @@ pub struct Scope<'a>(Context<'a, 'a>);
 
 impl Scope<'_> {
     pub fn at(now: Time) -> Scope<'static> {
-        let mut context = Context::with_env(ENV.clone());
+        let mut context = context();
         let now = chrono::DateTime::from_timestamp_micros(now.micros()).unwrap_or_default();
         context.add_variable_from_value("now", Cel::Timestamp(now.fixed_offset()));
         Scope(context)
@@ -250,7 +271,7 @@ fn is_function(name: &str) -> bool {
 /// Whether what is named is there, whatever else is wrong with how it is used.
 fn is_known(text: &str) -> bool {
     let Ok(program) = ENV.compile(text) else { return true };
-    !matches!(program.execute(&Context::with_env(ENV.clone())), Err(ExecutionError::UndeclaredReference(_)))
+    !matches!(program.execute(&context()), Err(ExecutionError::UndeclaredReference(_)))
 }
 
 #[cfg(test)]
@@ -277,6 +298,8 @@ mod tests {
         assert_eq!(eval("event.data.n + 1"), Ok(json!(4)));
         assert_eq!(eval("event.data.half + 1.0"), Ok(json!(1.5)));
         assert_eq!(eval("event.data.ids.distinct()"), Ok(json!(["a", "b"])));
+        assert_eq!(eval("event.data.ids.unique()"), Ok(json!(["a", "b"])));
+        assert_eq!(eval("[1, '1', 1, [1], [1]].unique()"), Ok(json!([1, "1", [1]])));
         assert_eq!(eval("event.data.?missing.orValue('x')"), Ok(json!("x")));
         assert_eq!(eval("'a/b'.split('/')[1]"), Ok(json!("b")));
         assert_eq!(eval("now + duration('1s')"), Ok(json!("2026-09-21T14:13:21.000Z")));

@@ -16,19 +16,26 @@ mod s3;
 mod spot;
 mod step;
 
+use std::time::Duration;
+
 pub use check::{Defect, Defects};
 pub use definition::{Cell, Definition, Kind as FieldKind, NONE};
-pub use draft::{Draft, Effects, Require, Schedule, Send};
+pub use draft::{Draft, Effects};
 pub use event::{Event, Instance};
 pub use s3::{Notification, NotificationError};
-pub use step::{Command, Next, Step, Timer};
+pub use step::{Command, Next, Step, Timer, size};
 
 /// Commands that one event may send.
 pub const COMMANDS_MAX: usize = 50_000;
-/// Bytes of an instance's data, as JSON.
+/// Bytes of their payloads, all together.
+pub const COMMAND_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Bytes of an instance's data, as JSON, and how deep it may be nested.
 pub const DATA_BYTES_MAX: usize = 4 * 1024 * 1024;
+pub const DATA_DEPTH_MAX: usize = 64;
 /// Bytes of a correlation id, and of the names of sagas, states, events and commands.
 pub const CORRELATION_BYTES_MAX: usize = 512;
 pub const NAME_BYTES_MAX: usize = 128;
-/// How long an instance stays in its terminal state, where the definition does not say.
-pub const RETENTION_DEFAULT: std::time::Duration = std::time::Duration::from_secs(7 * 24 * 3600);
+/// How long an instance stays in its terminal state, where the definition does not say; and what it may say.
+pub const RETENTION_DEFAULT: Duration = Duration::from_secs(7 * 24 * 3600);
+pub const RETENTION: std::ops::RangeInclusive<Duration> =
+    Duration::from_secs(60)..=Duration::from_secs(3650 * 24 * 3600);

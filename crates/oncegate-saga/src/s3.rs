@@ -2,8 +2,8 @@
 
 use oncegate_core::Time;
 use percent_encoding::percent_decode_str;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::definition::Definition;
 use crate::event::Event;
@@ -21,7 +21,8 @@ pub struct Notification {
 }
 
 /// One object that something happened to.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Record {
     pub event_name: String,
     pub event_time: Option<String>,
@@ -137,11 +138,7 @@ impl Record {
     }
 
     fn seen(&self) -> Value {
-        json!({
-            "eventName": self.event_name, "eventTime": self.event_time, "region": self.region, "bucket": self.bucket,
-            "key": self.key, "versionId": self.version_id, "sequencer": self.sequencer, "size": self.size,
-            "eTag": self.e_tag, "principalId": self.principal_id,
-        })
+        serde_json::to_value(self).expect("a record is JSON")
     }
 }
 

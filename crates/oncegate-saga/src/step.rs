@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use crate::definition::{Cell, Definition, Due, Fields, NONE, Plan, Scheduled, Sent};
 use crate::event::{Event, Instance};
 use crate::expr::{Scope, kind_of};
-use crate::{COMMANDS_MAX, CORRELATION_BYTES_MAX};
+use crate::{COMMAND_BYTES_MAX, COMMANDS_MAX, CORRELATION_BYTES_MAX, DATA_DEPTH_MAX};
 
 /// No event is scheduled for later than this.
 const SCHEDULE_MAX: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
@@ -111,6 +111,7 @@ impl Definition {
             scope: scope(event, now),
             now,
             commands: vec![],
+            command_bytes: 0,
             timers: vec![],
             unscheduled: BTreeSet::new(),
         };
@@ -164,6 +165,7 @@ struct Turn<'a> {
     scope: Scope<'static>,
     now: Time,
     commands: Vec<Command>,
+    command_bytes: usize,
     timers: Vec<Timer>,
     unscheduled: BTreeSet<String>,
 }
@@ -192,7 +194,12 @@ impl Turn<'_> {
     /// Data has the kinds that it was declared with; expressions see it from here on.
     fn check(&mut self) -> Result<(), String> {
         for (field, kind) in &self.definition.data {
-            kind.check(field, self.data.get(field).unwrap_or(&Value::Null))?;
+            let value = self.data.get(field).unwrap_or(&Value::Null);
+            kind.check(field, value)?;
+            // What is too deep could not be read again.
+            if depth(value) > DATA_DEPTH_MAX {
+                return Err(format!("`{field}` is nested over {DATA_DEPTH_MAX} deep"));
+            }
         }
         self.scope.set_map("saga", &self.data);
         Ok(())
@@ -251,6 +258,10 @@ impl Turn<'_> {
                 Some(payload) => Value::Object(fields(payload, &self.scope)?),
                 None => Value::Object(self.data.clone()),
             };
+            self.command_bytes += size(&payload);
+            if self.command_bytes > COMMAND_BYTES_MAX {
+                return Err(format!("the commands of an event have at most {COMMAND_BYTES_MAX} bytes, all together"));
+            }
             self.commands.push(Command { name: sent.command.clone(), payload });
         }
         Ok(())
@@ -275,6 +286,24 @@ impl Turn<'_> {
 
 pub(crate) fn fields(fields: &Fields, scope: &Scope<'_>) -> Result<Map<String, Value>, String> {
     fields.iter().map(|(field, expression)| Ok((field.clone(), expression.eval(scope)?))).collect()
+}
+
+/// How many bytes it has as JSON, about.
+pub fn size(value: &Value) -> usize {
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => 8,
+        Value::String(text) => text.len() + 2,
+        Value::Array(list) => 2 + list.iter().map(|item| size(item) + 1).sum::<usize>(),
+        Value::Object(fields) => 2 + fields.iter().map(|(name, value)| name.len() + 4 + size(value)).sum::<usize>(),
+    }
+}
+
+fn depth(value: &Value) -> usize {
+    match value {
+        Value::Array(list) => 1 + list.iter().map(depth).max().unwrap_or(0),
+        Value::Object(fields) => 1 + fields.values().map(depth).max().unwrap_or(0),
+        _ => 0,
+    }
 }
 
 /// Not there, or empty.

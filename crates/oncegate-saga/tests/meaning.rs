@@ -47,7 +47,7 @@ fn built() -> Definition {
             "SearchUploadSaved",
             effects()
                 .take(FIELDS)
-                .set("waiting", "saga.referenceFiles.distinct()")
+                .set("waiting", "saga.referenceFiles.unique()")
                 .require(FIELDS, "Error")
                 .unschedule("UploadTimeout")
                 .send_each(
@@ -75,7 +75,7 @@ fn built() -> Definition {
         )
         .unexpected("none", "UploadTimeout")
         .s3(
-            "s3.eventName.startsWith('ObjectCreated:') && s3.key.matches('^searches/[^/]+/[^/]+/.+')",
+            Some("s3.eventName.startsWith('ObjectCreated:') && s3.key.matches('^searches/[^/]+/[^/]+/.+')"),
             "SearchUploadStarted",
             &[("projectId", "s3.key.split('/')[1]"), ("searchId", "s3.key.split('/')[2]")],
         )

@@ -280,7 +280,7 @@ async fn an_action_becomes_an_event_where_its_handler_is_a_saga() {
     let id = shop.now("search:saved", saved("s", &["a"])["data"].clone()).await;
     let done = shop.becomes(&id, "completed").await;
     assert_eq!(done["result"], json!([{ "saga": "search-import", "result": "applied" }]));
-    assert_eq!(shop.search("s").await["history"][0]["source"], "action");
+    assert_eq!(shop.search("s").await["history"][0]["source"], "oncegate:action");
 }
 
 #[test]

@@ -147,6 +147,9 @@ impl Writer {
 
     fn place(&self, weight: usize) -> Result<OwnedSemaphorePermit, StoreError> {
         let weight = u32::try_from(weight.max(1)).unwrap_or(u32::MAX);
+        if weight as usize > QUEUE_WEIGHT_MAX {
+            return Err(StoreError::Refused("this is more than one commit may bring".into()));
+        }
         let refused = |_| StoreError::Unavailable("too much is waiting for the writer already".into());
         self.places.clone().try_acquire_many_owned(weight).map_err(refused)
     }

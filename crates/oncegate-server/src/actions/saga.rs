@@ -10,7 +10,7 @@ use super::Effect;
 use crate::channels::{busy, refused, unknown};
 
 /// Whose ids the ids of actions are.
-const SOURCE: &str = "action";
+const SOURCE: &str = "oncegate:action";
 
 /// Feeds it to each saga that knows it; once, however often it is tried.
 pub async fn feed(

@@ -150,7 +150,7 @@ impl Consumer {
                 self.director.handle(workspace, &events).await.map(drop)
             }
             // Nobody else will look at it.
-            Err(why) => self.director.bury_raw(workspace, text_of(body), why).await,
+            Err(why) => self.director.bury_raw(workspace, text_of(body), why).await.map(drop),
         }
     }
 }

@@ -83,12 +83,19 @@ pub async fn s3(
         return Err(bad(format!("Records: at most {EVENTS_MAX}; these are {}", notification.records.len())));
     }
     let now = app.store.find_jobs(&[]).await?.now;
-    let mut events = vec![];
-    for (i, record) in notification.records.iter().enumerate() {
-        events.extend(definition.event_of(record, now).map_err(|why| bad(format!("Records[{i}]: {why}")))?);
+    let (mut events, mut buried) = (vec![], vec![]);
+    for record in &notification.records {
+        match definition.event_of(record, now) {
+            Ok(event) => events.extend(event),
+            // The others are none the worse for it, and neither is it lost.
+            Err(why) => {
+                let raw = serde_json::to_string(record).expect("a record is JSON");
+                buried.push(app.sagas.bury_raw(&caller.workspace, raw, why).await?);
+            }
+        }
     }
-    let skipped = notification.records.len() - events.len();
+    let skipped = notification.records.len() - events.len() - buried.len();
     let handled = app.sagas.handle_in(&caller.workspace, definition, &events).await?;
-    let items = handled.into_iter().map(HandledView::from).collect();
+    let items = handled.into_iter().chain(buried).map(HandledView::from).collect();
     Ok(axum::Json(S3View { items, skipped }).into_response())
 }

@@ -21,6 +21,9 @@ pub const EVENTS_MAX: usize = 500;
 const TYPE_BYTES_MAX: usize = 255;
 const ID_BYTES_MAX: usize = 4096;
 
+/// Sources of events that come from here.
+pub const OURS: &str = "oncegate:";
+
 /// What the media type of a body says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Media {
@@ -111,7 +114,11 @@ fn check(event: &Event) -> Result<(), String> {
     };
     named("type", Some(&event.event_type), TYPE_BYTES_MAX)?;
     named("id", event.id.as_ref(), ID_BYTES_MAX)?;
-    named("source", event.source.as_ref(), ID_BYTES_MAX)
+    named("source", event.source.as_ref(), ID_BYTES_MAX)?;
+    match &event.source {
+        Some(source) if source.starts_with(OURS) => Err(format!("source: {OURS}… is the server's own")),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]

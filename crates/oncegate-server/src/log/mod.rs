@@ -7,7 +7,9 @@ use std::io::{self, Write};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use tracing::Metadata;
 use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -45,14 +47,16 @@ pub fn start(config: &config::Log) -> Log {
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Trace => LevelFilter::TRACE,
     };
+    // What libraries say of themselves is for those who look into them; what it means for us, we say.
+    let is_ours = move |said: &Metadata<'_>| said.target().starts_with("oncegate") || level >= LevelFilter::DEBUG;
+    let lines = tracing_subscriber::registry().with(level).with(filter_fn(is_ours));
     match config.format {
-        LogFormat::Json => tracing_subscriber::registry().with(level).with(JsonLines(sink.clone())).init(),
-        LogFormat::Pretty => tracing_subscriber::fmt()
-            .with_max_level(level)
-            .with_target(false)
-            .with_writer(Lines(sink.clone()))
-            .with_ansi(io::IsTerminal::is_terminal(&io::stdout()))
-            .init(),
+        LogFormat::Json => lines.with(JsonLines(sink.clone())).init(),
+        LogFormat::Pretty => {
+            let is_terminal = io::IsTerminal::is_terminal(&io::stdout());
+            let people = tracing_subscriber::fmt::layer().with_target(false).with_ansi(is_terminal);
+            lines.with(people.with_writer(Lines(sink.clone()))).init();
+        }
     }
     Log { sink, written }
 }

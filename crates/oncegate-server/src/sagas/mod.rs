@@ -93,10 +93,12 @@ impl Director {
 
     /// Begins to see to timers and removals.
     pub fn start(self: &Arc<Director>) {
+        // Dead letters are removed also where there is no saga.
+        let mut kinds = vec![RETIRE.to_owned()];
         if !self.sagas.definitions().is_empty() {
-            let kinds = vec![TIMER.to_owned(), RETIRE.to_owned()];
-            tokio::spawn(self.worker.clone().keep_leasing(kinds, self.clone()));
+            kinds.push(TIMER.to_owned());
         }
+        tokio::spawn(self.worker.clone().keep_leasing(kinds, self.clone()));
     }
 
     /// Applies events, in their order where they are about one instance. What became of each, in each saga that knows it.
@@ -113,16 +115,16 @@ impl Director {
     }
 
     /// Keeps what is no event at all.
-    pub async fn bury_raw(&self, workspace: &WorkspaceName, raw: String, why: String) -> Result<(), StoreError> {
+    pub async fn bury_raw(&self, workspace: &WorkspaceName, raw: String, why: String) -> Result<Handled, StoreError> {
         let handled = self.sagas.bury_raw(workspace, raw, why).await?;
-        tell::handled(workspace, "", &handled);
-        Ok(())
+        tell::handled(workspace, "(no event)", &handled);
+        Ok(handled)
     }
 
     /// Applies a dead letter again.
     pub async fn retry(&self, workspace: &WorkspaceName, id: Uuid, by: &str) -> Result<Handled, NotRetried> {
         let handled = self.sagas.retry_dead_letter(workspace, id).await?;
-        tell::handled(workspace, "", &handled);
+        tell::handled(workspace, "(dead letter)", &handled);
         tracing::info!(event = "audit.dead_letter_retried", workspace = %workspace, deadLetterId = %id, by);
         Ok(handled)
     }

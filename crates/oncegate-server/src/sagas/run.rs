@@ -23,6 +23,7 @@ impl Handler for Director {
                     tell::handled(&job.workspace, &event, &handled);
                     Ok(())
                 }
+                Ok(Fired::Lost) => Ok(()),
                 Ok(Fired::NotOurs { saga }) => Err(StoreError::Unavailable(format!("there is no saga {saga} here"))),
                 Err(error) => Err(error),
             },

@@ -158,7 +158,7 @@ impl Schedule {
 
     /// The job of an action by itself, which is due at once, and folds with nothing.
     pub(crate) fn into_job(self, workspace: &WorkspaceName, now: Time) -> Job {
-        let schedule = Schedule { mode: Mode::Off, ..self };
+        let schedule = Schedule { mode: Mode::Off, when: When::Unsaid, repeats: None, ..self };
         Standing::first(&schedule, now).job(workspace, schedule.tries, schedule.delivery, now)
     }
 

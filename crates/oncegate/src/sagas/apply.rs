@@ -20,6 +20,8 @@ use crate::actions::Schedule;
 const CONFLICTS_MAX: u32 = 20;
 /// Commands whose ids are in the history; of more there is the number.
 const LINE_COMMANDS_MAX: usize = 100;
+/// Events and instances from here on are decided on a thread that may take its time.
+const LARGE_BYTES: usize = 64 * 1024;
 /// A claim that is settled as it is made needs a lease all the same.
 const LEASE: Duration = Duration::from_secs(1);
 /// Timers and removals are tried until they are done.
@@ -45,16 +47,12 @@ impl Also<'_> {
             Also::DeadLetter(letter) => super::dead::settled(letter, LetterState::Retried, now),
         }
     }
-
-    fn is_timer_of(&self, instance: &Instance, event: &str) -> bool {
-        matches!(self, Also::Timer(job) if instance.timers.get(event) == Some(&job.id.to_string()))
-    }
 }
 
 /// One event on its way to one instance.
 pub(super) struct Arrival<'a> {
     pub workspace: &'a WorkspaceName,
-    pub definition: &'a Definition,
+    pub definition: &'a Arc<Definition>,
     pub correlation_id: String,
     pub event: &'a Event,
     pub id: String,
@@ -64,6 +62,15 @@ pub(super) struct Arrival<'a> {
 impl Arrival<'_> {
     fn key(&self) -> ClaimKey {
         inbox_key(self.workspace, self.definition.name(), &self.correlation_id, self.event.source.as_deref(), &self.id)
+    }
+
+    fn is_timer(&self) -> bool {
+        self.event.source.as_deref() == Some(super::timer::SOURCE)
+    }
+
+    /// It comes from a timer, and that is the one that the instance waits for.
+    fn is_awaited(&self, instance: &Instance) -> bool {
+        self.is_timer() && instance.timers.get(&self.event.event_type) == self.event.id.as_ref()
     }
 
     pub fn handled(&self, outcome: Outcome, state: Option<String>, conflicts: u32) -> Handled {
@@ -82,29 +89,34 @@ enum Round {
 }
 
 impl Sagas {
+    /// None, if the timer or the dead letter that it comes from is somebody else's now.
     pub(super) async fn apply(
         &self,
         workspace: &WorkspaceName,
         definition: &Arc<Definition>,
         event: &Event,
         also: Also<'_>,
-    ) -> Result<Handled, StoreError> {
+    ) -> Result<Option<Handled>, StoreError> {
         let correlation_id = match definition.correlation_id(event) {
             Ok(correlation_id) => correlation_id,
-            Err(why) => return self.bury_without_instance(workspace, Some(definition), event, also, why).await,
+            Err(why) => {
+                return self.bury_without_instance(workspace, Some(definition), event, also, why).await.map(Some);
+            }
         };
         let arrival = Arrival { workspace, definition, correlation_id, event, id: id_of(event), also };
         let name = format!("{workspace} {}", super::record::name_of(definition.name(), &arrival.correlation_id));
         let _turn = self.turns.take(name).await;
         let mut conflicts = 0;
         loop {
-            match self.round(&arrival).await? {
-                Round::Done(outcome, state) => return Ok(arrival.handled(outcome, state, conflicts)),
+            let round = match self.round(&arrival).await {
+                // It can never be done: a person has to look.
+                Err(StoreError::Refused(why)) => self.bury(&arrival, None, why, self.now().await?).await?,
+                round => round?,
+            };
+            match round {
+                Round::Done(outcome, state) => return Ok(Some(arrival.handled(outcome, state, conflicts))),
                 Round::Again => {}
-                // Whoever has it now says what became of it.
-                Round::Conflict if !self.is_ours(also).await? => {
-                    return Ok(arrival.handled(Outcome::Duplicate, None, conflicts));
-                }
+                Round::Conflict if !self.is_ours(also).await? => return Ok(None),
                 Round::Conflict if conflicts < CONFLICTS_MAX => {
                     let retries = &self.options.retries;
                     let pause = retries.get(conflicts as usize).or(retries.last()).copied();
@@ -132,22 +144,20 @@ impl Sagas {
     }
 
     async fn round(&self, arrival: &Arrival<'_>) -> Result<Round, StoreError> {
-        let Arrival { definition, event, also, .. } = arrival;
         let (stored, now) = self.look(arrival).await?;
         if let Some(stored) = stored.as_ref().filter(|stored| stored.kept.is_expired(now)) {
             // Its time is over, though nobody has removed it yet; the one that comes now is another's.
             self.remove_instance(stored).await?;
             return Ok(Round::Again);
         }
-        let instance = stored.as_ref().map(|stored| &stored.kept.instance);
-        let state = instance.map(|instance| instance.state.clone());
-        if let Also::Timer(_) = also
-            && !instance.is_some_and(|instance| also.is_timer_of(instance, &event.event_type))
-        {
+        let is_awaited = |stored: &Stored| arrival.is_awaited(&stored.kept.instance);
+        if arrival.is_timer() && !stored.as_ref().is_some_and(is_awaited) {
             // Nobody waits for it any more.
             return self.write_also(arrival, stored.as_ref(), Outcome::Ignored, now).await;
         }
-        match definition.step(instance, event, now) {
+        let (step, stored) = step(arrival, stored, now).await;
+        let state = stored.as_ref().map(|stored| stored.kept.instance.state.clone());
+        match step {
             Step::Apply(next) => self.write(arrival, stored.as_ref(), *next, now).await,
             // Whether it was applied before is only known to the inbox.
             _ if self.is_seen(arrival).await? => {
@@ -180,9 +190,7 @@ impl Sagas {
         if changes.is_empty() {
             return Ok(Round::Done(outcome, state));
         }
-        if let Some(stored) =
-            stored.filter(|stored| arrival.also.is_timer_of(&stored.kept.instance, &arrival.event.event_type))
-        {
+        if let Some(stored) = stored.filter(|stored| arrival.is_awaited(&stored.kept.instance)) {
             let mut kept = stored.kept.clone();
             kept.instance.timers.remove(&arrival.event.event_type);
             changes.push(Change::replace(kept.record(arrival.workspace, stored.id, stored.version + 1)));
@@ -223,19 +231,22 @@ impl Sagas {
             Err(why) => return self.bury(arrival, state, why, now).await,
         };
         let key = arrival.key();
-        let outcome = json!({ "line": line_id, "state": to }).to_string();
+        let outcome = json!({ "line": line_id }).to_string();
         let op = Op { key: key.clone(), command: Command::Claim(self.terms(arrival, outcome)) };
         match self.ledger.commit(Commit { ops: vec![op], changes }).await {
             Ok(committed) if committed.is_written() => Ok(Round::Done(Outcome::Applied { missing }, Some(to))),
-            // Of the claim and the instance it is the claim that says what happened.
-            Ok(committed) if matches!(committed.answers[..], [Answer::Won(_)]) => Ok(Round::Conflict),
-            Ok(_) => self.is_duplicate(arrival).await,
+            Ok(committed) => match committed.answers[..] {
+                // Of the claim and the instance it is the claim that says what happened.
+                [Answer::Duplicate(_)] => self.duplicate(arrival).await,
+                [Answer::Won(_)] => Ok(Round::Conflict),
+                _ => Err(StoreError::Refused("the place of this event in the inbox is not ours".into())),
+            },
             // What is there is there.
             Err(StoreError::Unknown(why)) => match self.ledger.read(&key).await?.value {
                 Some(claim) if claim.outcome.as_deref().is_some_and(|outcome| is_of(outcome, line_id)) => {
                     Ok(Round::Done(Outcome::Applied { missing }, Some(to)))
                 }
-                Some(_) => self.is_duplicate(arrival).await,
+                Some(_) => self.duplicate(arrival).await,
                 None => Err(StoreError::Unknown(why)),
             },
             Err(error) => Err(error),
@@ -243,7 +254,7 @@ impl Sagas {
     }
 
     /// It was applied between our look and our write: what was read is of before that.
-    async fn is_duplicate(&self, arrival: &Arrival<'_>) -> Result<Round, StoreError> {
+    async fn duplicate(&self, arrival: &Arrival<'_>) -> Result<Round, StoreError> {
         let (stored, now) = self.look(arrival).await?;
         self.write_also(arrival, stored.as_ref(), Outcome::Duplicate, now).await
     }
@@ -283,7 +294,7 @@ impl Sagas {
         let instance_id = stored.map_or_else(Uuid::now_v7, |stored| stored.id);
         let mut timers = before.map(|kept| kept.instance.timers.clone()).unwrap_or_default();
         let mut changes = vec![];
-        if let Also::Timer(_) = also {
+        if arrival.is_timer() {
             timers.remove(&event.event_type);
         }
         let over: Vec<String> = next.unscheduled.iter().filter_map(|name| timers.remove(name)).collect();
@@ -366,8 +377,22 @@ impl Arrival<'_> {
     }
 }
 
+/// The library's pure function; where there is much to look at, on a thread that may take its time.
+async fn step(arrival: &Arrival<'_>, stored: Option<Stored>, now: Time) -> (Step, Option<Stored>) {
+    let Arrival { definition, event, .. } = arrival;
+    let decide = move |definition: &Definition, stored: &Option<Stored>, event: &Event| {
+        definition.step(stored.as_ref().map(|stored| &stored.kept.instance), event, now)
+    };
+    if stored.as_ref().map_or(0, |stored| stored.bytes) + oncegate_saga::size(&event.data) <= LARGE_BYTES {
+        return (decide(definition, &stored, event), stored);
+    }
+    let (definition, event) = (Arc::clone(definition), (*event).clone());
+    let stepped = tokio::task::spawn_blocking(move || (decide(&definition, &stored, &event), stored));
+    stepped.await.expect("a step does not panic, and the runtime is there")
+}
+
 /// Whether a claim's outcome is of this line.
-fn is_of(outcome: &[u8], line: Uuid) -> bool {
+pub(super) fn is_of(outcome: &[u8], line: Uuid) -> bool {
     let outcome: Option<serde_json::Value> = serde_json::from_slice(outcome).ok();
     outcome.is_some_and(|outcome| outcome["line"] == json!(line))
 }

@@ -187,7 +187,7 @@ impl Sagas {
         also: Also<'_>,
         reason: String,
     ) -> Result<Outcome, StoreError> {
-        let now = self.store.find_jobs(&[]).await?.now;
+        let now = self.now().await?;
         let letter = DeadLetter { at_us: now.micros(), ..letter };
         match self.create_letter(workspace, &letter, also.changes(now)?).await? {
             Some(id) => Ok(Outcome::DeadLetter { id, reason }),
@@ -212,7 +212,13 @@ impl Sagas {
         }
         let Some(place) = place else { return Ok(None) };
         let Some(there) = self.store.find(&[place]).await?.value.remove(0) else { return Ok(None) };
-        let is_over = also.is_empty() || self.store.commit(Commit { ops: vec![], changes: also }).await?.is_written();
+        let mut changes = also;
+        if DeadLetter::read(&there)?.standing != LetterState::Open {
+            // It was settled, and here it is again.
+            let again = DeadLetter { id: there.id, ..letter.clone() };
+            changes.push(Change::replace(again.record(workspace, there.version + 1)));
+        }
+        let is_over = changes.is_empty() || self.store.commit(Commit { ops: vec![], changes }).await?.is_written();
         Ok(is_over.then_some(there.id))
     }
 
@@ -254,31 +260,37 @@ impl Sagas {
 
     /// Applies it now. In the same commit it is a dead letter no more.
     pub async fn retry_dead_letter(&self, workspace: &WorkspaceName, id: Uuid) -> Result<Handled, NotRetried> {
-        let (record, letter) = self.open_letter(workspace, id).await?;
-        let event = letter.event.ok_or(NotRetried::NoEvent)?;
-        let of_event = || self.by_event.get(&event.event_type).and_then(|definitions| definitions.first());
-        let definition = match &letter.saga {
-            Some(saga) => self.definition(saga),
-            None => of_event(),
-        };
-        let Some(definition) = definition.cloned() else {
-            let reason = match &letter.saga {
-                Some(saga) => format!("there is no saga {saga} here"),
-                None => format!("no saga knows the event {}", event.event_type),
+        loop {
+            let (record, letter) = self.open_letter(workspace, id).await?;
+            let event = letter.event.ok_or(NotRetried::NoEvent)?;
+            let definitions: Vec<&Arc<Definition>> = match &letter.saga {
+                Some(saga) => self.definition(saga).into_iter().collect(),
+                None => self.by_event.get(&event.event_type).into_iter().flatten().collect(),
             };
-            let id = self.still_dead(&record, &reason).await?;
-            let outcome = Outcome::DeadLetter { id, reason };
-            return Ok(Handled { saga: letter.saga, correlation_id: None, outcome, state: None, conflicts: 0 });
-        };
-        Ok(self.apply(workspace, &definition, &event, Also::DeadLetter(&record)).await?)
+            let Some((last, others)) = definitions.split_last() else {
+                let reason = match &letter.saga {
+                    Some(saga) => format!("there is no saga {saga} here"),
+                    None => format!("no saga knows the event {}", event.event_type),
+                };
+                let id = self.still_dead(&record, &reason).await?;
+                let outcome = Outcome::DeadLetter { id, reason };
+                return Ok(Handled { saga: letter.saga, correlation_id: None, outcome, state: None, conflicts: 0 });
+            };
+            for definition in others {
+                self.handle_in(workspace, definition, &event).await?;
+            }
+            // If somebody else was at it, it is settled now, or as dead as it was.
+            if let Some(handled) = self.apply(workspace, last, &event, Also::DeadLetter(&record)).await? {
+                return Ok(handled);
+            }
+        }
     }
 
     /// It is not to be tried again.
     pub async fn discard_dead_letter(&self, workspace: &WorkspaceName, id: Uuid) -> Result<DeadLetter, NotRetried> {
         loop {
             let (record, letter) = self.open_letter(workspace, id).await?;
-            let now = self.store.find_jobs(&[]).await?.now;
-            let changes = settled(&record, LetterState::Discarded, now)?;
+            let changes = settled(&record, LetterState::Discarded, self.now().await?)?;
             // If not, somebody has settled it, or tried it again in vain.
             if self.store.commit(Commit { ops: vec![], changes }).await?.is_written() {
                 return Ok(DeadLetter { standing: LetterState::Discarded, ..letter });
@@ -298,6 +310,10 @@ impl Sagas {
 
     pub(super) async fn remove_letter(&self, record: Record) -> Result<(), StoreError> {
         let letter = DeadLetter::read(&record)?;
+        if letter.standing == LetterState::Open {
+            // It came again since.
+            return Ok(());
+        }
         let (names, lists) = (letter.name.iter().cloned().collect(), letter.lists());
         let change = Change::Remove { record, names, lists };
         self.store.commit(Commit { ops: vec![], changes: vec![change] }).await.map(drop)

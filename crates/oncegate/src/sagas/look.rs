@@ -7,7 +7,7 @@ use oncegate_store::{Listing, Reading, StoreError};
 use uuid::Uuid;
 
 use super::Sagas;
-use super::record::{INSTANCE, Kept, LINE, Line, Stored, list_of, read};
+use super::record::{INSTANCE, Kept, LINE, Line, Stored, list_of, read, state_of};
 
 /// An instance, as people see it.
 #[derive(Clone, Debug)]
@@ -71,19 +71,29 @@ impl Sagas {
         limit: usize,
         before: Option<Uuid>,
     ) -> Result<Page, StoreError> {
-        let now = self.store.find_jobs(&[]).await?.now;
-        let listing = Listing {
-            workspace: workspace.clone(),
-            kind: INSTANCE,
-            list: saga.map(list_of),
-            state: state.map(str::to_owned),
-            limit,
-            before,
+        let now = self.now().await?;
+        let listing = |list: Option<String>, state: Option<String>| {
+            let workspace = workspace.clone();
+            self.store.list(Listing { workspace, kind: INSTANCE, list, state, limit, before })
         };
-        let listed = self.store.list(listing).await?;
-        let stored = listed.records.into_iter().map(Stored::read).collect::<Result<Vec<_>, _>>()?;
+        let listed = match (saga, state) {
+            (saga, None) => vec![listing(saga.map(list_of), None).await?],
+            (Some(saga), Some(state)) => vec![listing(None, Some(state_of(saga, state))).await?],
+            // Each saga has its own states.
+            (None, Some(state)) => {
+                let states = self.definitions().iter().map(|definition| state_of(definition.name(), state));
+                try_join_all(states.map(|state| listing(None, Some(state)))).await?
+            }
+        };
+        let mut is_more = listed.iter().any(|listed| listed.next.is_some());
+        let records = listed.into_iter().flat_map(|listed| listed.records);
+        let mut stored = records.map(Stored::read).collect::<Result<Vec<_>, _>>()?;
+        stored.sort_by_key(|stored| std::cmp::Reverse(stored.id));
+        is_more |= stored.len() > limit;
+        stored.truncate(limit);
+        let next = stored.last().map(|last| last.id).filter(|_| is_more);
         let items = stored.into_iter().filter(|stored| !stored.kept.is_expired(now)).map(Found::of).collect();
-        Ok(Page { items, next: listed.next })
+        Ok(Page { items, next })
     }
 
     /// The last lines of an instance's history, oldest first, and whether there are older ones.

@@ -17,7 +17,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use oncegate_core::{GuardName, WorkspaceName};
+use futures::future::try_join_all;
+use oncegate_core::{GuardName, Time, WorkspaceName};
 use oncegate_store::{MainStore, StoreError};
 use uuid::Uuid;
 
@@ -123,6 +124,10 @@ impl Sagas {
         options: Options,
     ) -> Sagas {
         let definitions: Vec<Arc<Definition>> = definitions.into_iter().map(Arc::new).collect();
+        for (i, definition) in definitions.iter().enumerate() {
+            let is_taken = definitions[..i].iter().any(|before| before.name() == definition.name());
+            assert!(!is_taken, "two sagas are called {}: they would share their instances", definition.name());
+        }
         let mut by_event: HashMap<String, Vec<Arc<Definition>>> = HashMap::new();
         for definition in &definitions {
             for event in definition.events() {
@@ -139,6 +144,11 @@ impl Sagas {
         }
     }
 
+    /// The store's time.
+    async fn now(&self) -> Result<Time, StoreError> {
+        Ok(self.store.find_jobs(&[]).await?.now)
+    }
+
     pub fn definitions(&self) -> &[Arc<Definition>] {
         &self.definitions
     }
@@ -152,11 +162,8 @@ impl Sagas {
         let Some(definitions) = self.by_event.get(&event.event_type) else {
             return Ok(vec![self.handle_unknown(workspace, event).await?]);
         };
-        let mut handled = vec![];
-        for definition in definitions {
-            handled.push(self.handle_in(workspace, definition, event).await?);
-        }
-        Ok(handled)
+        // All of them take their turns now: events of one instance keep their order in each saga.
+        try_join_all(definitions.iter().map(|definition| self.handle_in(workspace, definition, event))).await
     }
 
     /// Applies an event in one saga.
@@ -166,6 +173,7 @@ impl Sagas {
         definition: &Arc<Definition>,
         event: &Event,
     ) -> Result<Handled, StoreError> {
-        self.apply(workspace, definition, event, apply::Also::Nothing).await
+        let handled = self.apply(workspace, definition, event, apply::Also::Nothing).await?;
+        Ok(handled.expect("what comes from nowhere is nobody else's"))
     }
 }

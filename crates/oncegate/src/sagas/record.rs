@@ -33,6 +33,8 @@ pub struct Stored {
     pub workspace: WorkspaceName,
     pub id: Uuid,
     pub version: i64,
+    /// As it is written.
+    pub bytes: usize,
     pub kept: Kept,
 }
 
@@ -70,6 +72,11 @@ pub struct Sent {
 /// The name of an instance, which is its alone: it decides who creates it.
 pub fn name_of(saga: &str, correlation_id: &str) -> String {
     format!("{}:{saga}:{correlation_id}", saga.len())
+}
+
+/// What an instance's record is listed by: its saga, and its state there.
+pub fn state_of(saga: &str, state: &str) -> String {
+    format!("{saga}:{state}")
 }
 
 /// Instances, lines and dead letters of one saga, or of one instance.
@@ -111,7 +118,7 @@ impl Kept {
     }
 
     pub fn record(&self, workspace: &WorkspaceName, id: Uuid, version: i64) -> Record {
-        let state = Some(self.instance.state.clone());
+        let state = Some(state_of(&self.saga, &self.instance.state));
         Record { workspace: workspace.clone(), kind: INSTANCE, id, version, state, body: bytes(self) }
     }
 
@@ -127,7 +134,8 @@ impl Kept {
 impl Stored {
     pub fn read(record: Record) -> Result<Stored, StoreError> {
         let kept = read(&record)?;
-        Ok(Stored { workspace: record.workspace, id: record.id, version: record.version, kept })
+        let Record { workspace, id, version, body, .. } = record;
+        Ok(Stored { workspace, id, version, bytes: body.len(), kept })
     }
 
     pub fn removed(&self) -> Change {

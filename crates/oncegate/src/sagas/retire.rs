@@ -1,5 +1,6 @@
 //! Removal, when something has been kept for long enough: instances with their history and inbox, and dead letters that are settled.
 
+use futures::future::try_join_all;
 use oncegate_core::job::Job;
 use oncegate_core::{Command, WorkspaceName};
 use oncegate_store::{At, Change, Commit, Listing, Op, Place, Reading, Record, StoreError};
@@ -7,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::Sagas;
+use super::apply::is_of;
 use super::dead::LETTER;
 use super::record::{INSTANCE, LINE, Line, Stored, list_of, read};
 
@@ -29,10 +31,13 @@ impl Sagas {
         match (found.next().flatten(), found.next().flatten()) {
             (Some(instance), _) => {
                 let stored = Stored::read(instance)?;
-                if !stored.kept.is_expired(now) {
+                if stored.kept.expires_us.is_some() && !stored.kept.is_expired(now) {
                     return Err(StoreError::Unavailable("its time is not over: the store's clock went back".into()));
                 }
-                self.remove_instance(&stored).await?;
+                // One that has gone on since, by another definition, stays.
+                if stored.kept.is_expired(now) {
+                    self.remove_instance(&stored).await?;
+                }
             }
             (None, Some(letter)) => self.remove_letter(letter).await?,
             // Somebody else was faster.
@@ -65,17 +70,20 @@ impl Sagas {
         Ok(self.store.list(listing).await?.records)
     }
 
+    /// Each with its place in the inbox, if that is still its own: the same event may have begun the next instance.
     async fn remove_lines(&self, stored: &Stored, lines: Vec<Record>) -> Result<(), StoreError> {
         let lists = vec![list_of(stored.id)];
-        let forget = |record: &Record| {
-            let line: Line = read(record)?;
+        let removals = lines.into_iter().map(async |record| {
+            let line: Line = read(&record)?;
             let key = line.inbox_key(&stored.workspace, &stored.kept.saga, &stored.kept.correlation_id);
-            Ok(Commit::from(Op { key, command: Command::Forget }))
-        };
-        // By themselves: one that is forgotten already would hold up all that is in its commit.
-        let forgotten = lines.iter().map(forget).collect::<Result<_, StoreError>>()?;
-        self.store.commit_all(forgotten).await.into_iter().collect::<Result<Vec<_>, _>>()?;
-        let removed = lines.into_iter().map(|record| Change::Remove { record, names: vec![], lists: lists.clone() });
-        self.store.commit(Commit { ops: vec![], changes: removed.collect() }).await.map(drop)
+            let claim = self.store.read(&key).await?.value;
+            let own = claim.filter(|claim| claim.outcome.as_deref().is_some_and(|outcome| is_of(outcome, record.id)));
+            let retract = own.map(|claim| Op { key, command: Command::Retract { token: claim.token } });
+            let change = Change::Remove { record, names: vec![], lists: lists.clone() };
+            Ok::<_, StoreError>(Commit { ops: retract.into_iter().collect(), changes: vec![change] })
+        });
+        let removals = try_join_all(removals).await?;
+        // If somebody else has removed one, nothing of its commit is written, and there is nothing to write.
+        self.store.commit_all(removals).await.into_iter().try_for_each(|removed| removed.map(drop))
     }
 }

@@ -9,8 +9,8 @@ use serde_json::Value;
 use super::apply::Also;
 use super::{Handled, Sagas};
 
-/// Whose ids the ids of timers are.
-const SOURCE: &str = "timer";
+/// Whose ids the ids of timers are. No sender may say that it is one.
+pub const SOURCE: &str = "oncegate:timer";
 
 #[derive(Serialize, Deserialize)]
 pub struct Payload {
@@ -25,6 +25,8 @@ pub struct Payload {
 pub enum Fired {
     /// It is over.
     Done { event: String, handled: Handled },
+    /// Another worker has it by now.
+    Lost,
     /// Its saga is not loaded here: another replica may have it.
     NotOurs { saga: String },
 }
@@ -40,7 +42,9 @@ impl Sagas {
             correlation_id: Some(payload.correlation_id),
             ..Event::new(payload.event, payload.data).id(job.id.to_string())
         };
-        let handled = self.apply(&job.workspace, definition, &event, Also::Timer(job)).await?;
-        Ok(Fired::Done { event: event.event_type, handled })
+        match self.apply(&job.workspace, definition, &event, Also::Timer(job)).await? {
+            Some(handled) => Ok(Fired::Done { event: event.event_type, handled }),
+            None => Ok(Fired::Lost),
+        }
     }
 }
