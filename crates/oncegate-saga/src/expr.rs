@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 
 use cel::common::ast::{EntryExpr, Expr as Node};
 use cel::extractors::This;
-use cel::objects::{Key, Map as CelMap};
+use cel::objects::{Key, Map as CelMap, OptionalValue};
 use cel::{Context, Env, ExecutionError, IdedExpr, Program, Value as Cel, extensions};
 use oncegate_core::Time;
 use serde_json::{Map, Number, Value};
@@ -175,7 +175,11 @@ fn to_json(value: &Cel) -> Result<Value, &'static str> {
         Cel::Timestamp(time) => Value::String(Time::from_micros(time.timestamp_micros()).to_string()),
         Cel::Duration(_) => return Err("a duration"),
         Cel::Bytes(_) => return Err("bytes"),
-        _ => return Err("something"),
+        // What may be there, as in `event.data.?name`, and is not, is null.
+        other => match <&OptionalValue>::try_from(other) {
+            Ok(optional) => optional.value().map_or(Ok(Value::Null), to_json)?,
+            Err(_) => return Err("something"),
+        },
     })
 }
 
@@ -301,6 +305,7 @@ mod tests {
         assert_eq!(eval("event.data.ids.unique()"), Ok(json!(["a", "b"])));
         assert_eq!(eval("[1, '1', 1, [1], [1]].unique()"), Ok(json!([1, "1", [1]])));
         assert_eq!(eval("event.data.?missing.orValue('x')"), Ok(json!("x")));
+        assert_eq!(eval("[event.data.?missing, event.data.?n]"), Ok(json!([null, 3])));
         assert_eq!(eval("'a/b'.split('/')[1]"), Ok(json!("b")));
         assert_eq!(eval("now + duration('1s')"), Ok(json!("2026-09-21T14:13:21.000Z")));
     }

@@ -285,6 +285,33 @@ fn a_scheduled_event_is_handled_or_ignored_wherever_it_can_arrive() {
 }
 
 #[test]
+fn what_is_scheduled_on_the_way_into_a_terminal_state_never_comes() {
+    says_of(
+        with(
+            "event = \"Timeout\"\nto = \"Failed\"",
+            "event = \"Timeout\"\nschedule = [{ event = \"Paid\", after = \"1h\" }]\nto = \"Failed\"",
+        ),
+        25,
+        "",
+        "Paid",
+        "Paid is scheduled on the way into a terminal state: there it is not awaited any more",
+    );
+    let hook = format!("{RIGHT}[enter.Done]\nschedule = [{{ event = \"Paid\", after = \"1h\" }}]\n");
+    says_of(
+        defects(&hook),
+        36,
+        "",
+        "Paid",
+        "Paid is scheduled on the way into a terminal state: there it is not awaited any more",
+    );
+}
+
+#[test]
+fn what_would_be_gone_too_soon_is_refused() {
+    says(with("retention = \"7d\"", "retention = \"0s\""), 3, "retention is 1m to 3650d, not 0s");
+}
+
+#[test]
 fn rows_and_branches_make_sense() {
     says_of(
         with("to = \"Waiting\"\n", ""),

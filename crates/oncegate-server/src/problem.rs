@@ -68,7 +68,7 @@ kinds! {
         "Read the claim first: it may have settled meanwhile. To free a key, delete its claim.",
         "Resolving is for claims of which nobody can say whether their effect happened. This one is in another state.";
     PayloadTooLarge "payload-too-large" 413 "The body is too large",
-        "The limit is `[limits] body` in the server's configuration.",
+        "The limit is `[limits] body`, of events `event_body`, in the server's configuration.",
         "The body is over the limit. It was refused before it was read whole, and nothing was claimed.";
     UnsupportedMediaType "unsupported-media-type" 415 "The body is not declared as JSON",
         "Send `Content-Type: application/json`.",

@@ -75,7 +75,7 @@ pub async fn serve(config: Config) -> Result<(), Failure> {
     tokio::spawn(app.messages.worker.clone().keep_leasing(vec![messages::JOB.into()], app.messages.clone()));
     app.actions.start();
     app.sagas.start();
-    let consumers = amqp::start(&app.config.amqp, &app.sagas);
+    let consumers = amqp::start(&app.config.amqp, app.config.limits.event_body_bytes, &app.sagas);
     announce(&app.config, address);
     let refresher = tokio::spawn(refresh(app.clone()));
     accept_until_stopped(listener, app.clone(), signals, consumers).await;

@@ -300,7 +300,12 @@ fn the_command_line_checks_draws_and_shows() {
     assert!(wrong.stderr.contains("1 of 2 definitions cannot be used"), "{wrong:?}");
     let json = home.run(["saga", "check", "--json", "broken.toml"]).expect_code(1).json();
     assert_eq!((&json[0]["defects"][0]["line"], &json[0]["defects"][0]["state"]), (&json!(70), &json!("Complete")));
-    home.run(["saga", "check", "nothing.toml"]).expect_code(3);
+    let missing = home.run(["saga", "check", "nothing.toml", SEARCH_IMPORT]).expect_code(1);
+    assert!(
+        missing.stderr.contains("nothing.toml cannot be read") && missing.stdout.contains("is right"),
+        "{missing:?}"
+    );
+    home.run(["saga", "diagram", "nothing.toml"]).expect_failure(3, "nothing.toml cannot be read", "[sagas] files");
     let svg = home.run(["saga", "diagram", SEARCH_IMPORT]).expect_code(0).stdout;
     assert!(svg.starts_with("<svg") && svg.contains("Parsing"));
     assert!(
@@ -337,7 +342,7 @@ async fn the_command_line_lists_instances_and_settles_dead_letters() {
     );
     let letters = shop.home.run(["saga", "dead-letters", "list"]).expect_code(0).stdout;
     assert!(letters.contains(letter) && letters.contains("is not accepted in state none"), "{letters}");
-    let again = shop.home.run(["saga", "dead-letters", "retry", letter, "--json"]).expect_code(0).json();
+    let again = shop.home.run(["saga", "dead-letters", "retry", letter, "--json"]).expect_code(1).json();
     assert_eq!(again["result"], "dead_letter", "it is still too early");
     shop.event(0, &saved("t", &["a"])).await;
     let retried = shop.home.run(["saga", "dead-letters", "retry", letter, "--json"]).expect_code(0).json();

@@ -91,6 +91,22 @@ async fn events_are_consumed_and_commands_published() {
     unnamed.as_object_mut().expect("a map").remove("id");
     publish(&channel, QUEUE, unnamed.to_string().as_bytes(), plain().with_message_id("message 7".into())).await;
     assert_eq!(becomes(&server, "u", "Parsing").await["history"][0]["eventId"], "message 7");
+    // An empty one says nothing; those of a list are told apart.
+    let nameless = |search: &str| {
+        let mut event = saved(search, &[]);
+        event.as_object_mut().expect("a map").remove("id");
+        event["type"] = json!("SearchUploadStarted");
+        event
+    };
+    for search in ["n1", "n2"] {
+        publish(&channel, QUEUE, nameless(search).to_string().as_bytes(), plain().with_message_id("".into())).await;
+        becomes(&server, search, "Uploading").await;
+    }
+    let list = json!([nameless("l1"), nameless("l2")]).to_string();
+    publish(&channel, QUEUE, list.as_bytes(), plain().with_message_id("list".into())).await;
+    for (search, id) in [("l1", "list#0"), ("l2", "list#1")] {
+        assert_eq!(becomes(&server, search, "Uploading").await["history"][0]["eventId"], id);
+    }
 
     // What is no event is kept, as it came, and stands in nobody's way.
     let deep = format!(r#"{{"type":"A","data":{}{}}}"#, "[".repeat(100), "]".repeat(100));
@@ -220,7 +236,10 @@ async fn a_consumer_that_dies_before_its_acknowledgement_does_nothing_twice() {
 async fn a_command_that_no_queue_takes_is_tried_again_until_one_does() {
     let broker = Broker::start().await;
     broker.declare(QUEUE).await;
-    let home = home(&broker, "[actions.type.lost]\nhandler = \"amqp\"\nexchange = \"nowhere\"\nmax_attempts = 1\n");
+    let home = home(
+        &broker,
+        "[actions.type.lost]\nhandler = \"amqp\"\nexchange = \"nowhere\"\nmax_attempts = 1\n[actions.type.astray]\nhandler = \"amqp\"\nmax_attempts = 1\n",
+    );
     let server = home.serve();
     server.client().post("/api/events", &saved("s", &["s a".into()])).await.expect(200);
     let waiting = eventually("a try has failed", || async {
@@ -234,7 +253,7 @@ async fn a_command_that_no_queue_takes_is_tried_again_until_one_does() {
     assert_eq!(waiting["tries"][0]["reached"], "no");
     broker.declare(COMMANDS).await;
     eventually("it is published", || async { (broker.waiting(COMMANDS).await == 1).then_some(()) }).await;
-    // An exchange that is not there closes the channel; the next one is made anew.
+    // An exchange that is not there closes the channel, and nothing has happened.
     let id = server
         .client()
         .post("/api/actions", &json!({ "actionType": "lost", "payload": {} }))
@@ -243,9 +262,24 @@ async fn a_command_that_no_queue_takes_is_tried_again_until_one_does() {
         .text("id");
     eventually("it has ended", || async {
         let action = server.client().get(&format!("/api/actions/{id}")).await.expect(200).body;
-        action["endedAt"].is_string().then_some(())
+        (action["status"] == "dead").then_some(())
     })
     .await;
     server.client().post("/api/events", &saved("t", &["t a".into()])).await.expect(200);
     eventually("the next is published", || async { (broker.waiting(COMMANDS).await == 2).then_some(()) }).await;
+    // Many at once, of which every third has nowhere to go: what comes back is each one's own.
+    for number in 0..90 {
+        let action_type = if number % 3 == 0 { "astray" } else { "StartParsingReferenceFile" };
+        let body = json!({ "actionType": action_type, "payload": { "number": number } });
+        server.client().post("/api/actions", &body).await.expect(201);
+    }
+    for (action_type, status, count) in [("astray", "dead", 30), ("StartParsingReferenceFile", "completed", 62)] {
+        eventually(&format!("{count} of {action_type} are {status}"), || async {
+            let path = format!("/api/actions?type={action_type}&status={status}&limit=500");
+            let page = server.client().get(&path).await.expect(200).body;
+            (page["items"].as_array().map(Vec::len) == Some(count)).then_some(())
+        })
+        .await;
+    }
+    assert_eq!(broker.waiting(COMMANDS).await, 62);
 }

@@ -35,6 +35,11 @@ on_each![
     what_cannot_be_applied_is_kept_with_the_reason,
     a_dead_letter_is_applied_again_once,
     a_large_event_behaves_as_a_small_one_does,
+    a_removal_that_comes_late_leaves_the_next_instance_alone,
+    a_dead_letter_that_comes_again_after_it_was_settled_is_open_again,
+    a_timer_among_the_dead_letters_is_applied_only_while_it_is_awaited,
+    what_can_never_be_written_goes_to_the_dead_letters,
+    a_dead_letter_that_no_saga_knew_is_applied_in_each_that_knows_it_now,
 ];
 
 fn search_import() -> Definition {
@@ -470,6 +475,157 @@ async fn a_large_event_behaves_as_a_small_one_does(on: On) {
     world.close().await;
 }
 
+async fn a_removal_that_comes_late_leaves_the_next_instance_alone(on: On) {
+    let world = World::open(on).await;
+    let hooked = Hooked::over(world.store.clone());
+    let (slow, fast) = (replica(&(hooked.clone() as Arc<dyn MainStore>), "slow"), replica(&world.store, "fast"));
+    told(&fast, &saved("s", &["a"])).await;
+    told(&fast, &parsed("s", "a")).await;
+    world.clock.advance(WEEK);
+    let leased = lease(&world.store, RETIRE).await;
+    // Paused between its look and its write, while another removes it all, and the same event begins the next one.
+    hooked.before_commit({
+        let fast = fast.clone();
+        async move { assert_eq!(told(&fast, &saved("s", &["a"])).await, in_state("applied", "Parsing")) }
+    });
+    slow.retire(&leased[0]).await.expect("the store is there");
+    assert_eq!(told(&fast, &saved("s", &["a"])).await, in_state("duplicate", "Parsing"), "its inbox is as it was");
+    assert_eq!(told(&fast, &parsed("s", "a")).await, in_state("applied", "Completed"));
+    world.close().await;
+}
+
+async fn a_dead_letter_that_comes_again_after_it_was_settled_is_open_again(on: On) {
+    let world = World::open(on).await;
+    let sagas = replica(&world.store, "one");
+    let Outcome::DeadLetter { id, .. } = handle(&sagas, &parsed("s", "a")).await.outcome else { panic!("too early") };
+    sagas.discard_dead_letter(&workspace(), id).await.expect("it is open");
+    let again = handle(&sagas, &parsed("s", "a")).await.outcome;
+    assert!(matches!(again, Outcome::DeadLetter { id: same, .. } if same == id), "{again:?}");
+    let letter = sagas.dead_letter(&workspace(), id).await.expect("there").expect("there");
+    assert_eq!(letter.standing, LetterState::Open, "somebody has to look again");
+    // Its removal was due, and leaves it alone.
+    world.clock.advance(WEEK);
+    for job in lease(&world.store, RETIRE).await {
+        sagas.retire(&job).await.expect("the store is there");
+    }
+    assert!(sagas.dead_letter(&workspace(), id).await.expect("there").is_some());
+    world.close().await;
+}
+
+async fn a_timer_among_the_dead_letters_is_applied_only_while_it_is_awaited(on: On) {
+    let world = World::open(on).await;
+    let definition = Draft::new("reminder")
+        .correlation("event.data.id")
+        .events(["Set", "Due", "Stop"])
+        .states(["Waiting", "Stopped", "Done"])
+        .terminal(["Done"])
+        .data("ready", oncegate::sagas::FieldKind::Bool)
+        .on("none", "Set", Effects::default().schedule("Due", HOUR).to("Waiting"))
+        // Until it is ready, this goes wrong.
+        .on("Waiting", "Due", Effects::default().branch(Effects::default().when("saga.ready").to("Done")))
+        .on("Waiting", "Set", Effects::default().set("ready", "true"))
+        .on("Waiting", "Stop", Effects::default().unschedule("Due").to("Stopped"))
+        .on("Stopped", "Due, Set, Stop", Effects::default().to("Done"))
+        .ignore("Done", "*")
+        .unexpected("none", "Due, Stop")
+        .check()
+        .expect("it is right");
+    let ledger = Arc::new(Ledger::start(world.store.clone(), Arc::new(())));
+    let sagas = Sagas::over(world.store.clone(), ledger, [definition], Options::default());
+    let set = |id: &str, event: &str| Event::new(event, json!({ "id": id }));
+    let mut letters = vec![];
+    for id in ["a", "b"] {
+        handle(&sagas, &set(id, "Set")).await;
+    }
+    world.clock.advance(HOUR);
+    for job in lease(&world.store, TIMER).await {
+        let handled = fire(&sagas, &job).await;
+        let Outcome::DeadLetter { id, .. } = handled.outcome else { panic!("{handled:?}") };
+        letters.push((handled.correlation_id.expect("it has one"), id));
+    }
+    letters.sort();
+    assert_eq!(jobs(&world.store, TIMER).await, []);
+    // One is made ready, and its timer applied; the other is stopped, and its timer is nobody's any more.
+    handle(&sagas, &set("a", "Set")).await;
+    handle(&sagas, &set("b", "Stop")).await;
+    let retried = sagas.retry_dead_letter(&workspace(), letters[0].1).await.expect("it is tried");
+    assert_eq!((retried.outcome.as_str(), retried.state.as_deref()), ("applied", Some("Done")));
+    let retried = sagas.retry_dead_letter(&workspace(), letters[1].1).await.expect("it is tried");
+    assert_eq!((retried.outcome.as_str(), retried.state.as_deref()), ("ignored", Some("Stopped")));
+    world.close().await;
+}
+
+async fn what_can_never_be_written_goes_to_the_dead_letters(on: On) {
+    let world = World::open(on).await;
+    let definition = Draft::new("log")
+        .correlation("event.data.id")
+        .events(["Said"])
+        .states(["Open"])
+        .data("said", oncegate::sagas::FieldKind::Any)
+        .data("names", oncegate::sagas::FieldKind::List)
+        .on(
+            "none, Open",
+            "Said",
+            Effects::default()
+                .take(["names"])
+                .set("said", "[event.data.?said, saga.said]")
+                .send_each("Tell", "saga.names", &[("all", "saga.names")])
+                .to("Open"),
+        )
+        .check()
+        .expect("it is right");
+    let ledger = Arc::new(Ledger::start(world.store.clone(), Arc::new(())));
+    let sagas = Sagas::over(world.store.clone(), ledger, [definition], Options::default());
+    // Each event nests it deeper.
+    let mut reasons = vec![];
+    for number in 0..70 {
+        let event = event("Said", &number.to_string(), json!({ "id": "deep" }));
+        if let Outcome::DeadLetter { reason, .. } = handle(&sagas, &event).await.outcome {
+            reasons.push(reason);
+        }
+    }
+    assert!(reasons.len() > 5 && reasons[0].ends_with("`said` is nested over 64 deep"), "{reasons:?}");
+    assert_eq!(
+        sagas.list(&workspace(), None, None, 10, None).await.expect("there").items.len(),
+        1,
+        "it can still be read"
+    );
+    // Each command has all of the names in it.
+    let names: Vec<String> = (0..5000).map(|name| format!("name {name}")).collect();
+    let handled = handle(&sagas, &event("Said", "many", json!({ "id": "many", "names": names }))).await;
+    let Outcome::DeadLetter { reason, .. } = handled.outcome else { panic!("{handled:?}") };
+    assert!(reason.ends_with("the commands of an event have at most 16777216 bytes, all together"), "{reason}");
+    assert_eq!(jobs(&world.store, "action:Tell").await, []);
+    world.close().await;
+}
+
+async fn a_dead_letter_that_no_saga_knew_is_applied_in_each_that_knows_it_now(on: On) {
+    let world = World::open(on).await;
+    let before = replica(&world.store, "before");
+    let Outcome::DeadLetter { id, .. } = handle(&before, &event("Seen", "1", json!({ "id": "x" }))).await.outcome
+    else {
+        panic!("nobody knows it")
+    };
+    let seen = |name: &str| {
+        Draft::new(name)
+            .correlation("event.data.id")
+            .events(["Seen"])
+            .states(["Done"])
+            .terminal(["Done"])
+            .on("none", "Seen", Effects::default().to("Done"))
+            .ignore("Done", "*")
+            .check()
+            .expect("it is right")
+    };
+    let ledger = Arc::new(Ledger::start(world.store.clone(), Arc::new(())));
+    let after = Sagas::over(world.store.clone(), ledger, [seen("one"), seen("two")], Options::default());
+    after.retry_dead_letter(&workspace(), id).await.expect("it is tried");
+    for saga in ["one", "two"] {
+        assert!(after.find(&workspace(), saga, "x").await.expect("there").is_some(), "{saga}");
+    }
+    world.close().await;
+}
+
 #[tokio::test]
 async fn an_event_of_two_sagas_is_applied_in_both() {
     let world = World::open(On::Memory).await;
@@ -493,6 +649,32 @@ async fn an_event_of_two_sagas_is_applied_in_both() {
     for saga in ["one", "two"] {
         let found = sagas.find(&workspace(), saga, "x").await.expect("there").expect("there");
         assert_eq!(found.instance.data["count"], 2);
+    }
+    // In a list, what is about one instance keeps its order, in each saga: also where it is not one instance in another.
+    let other = |name: &str, by: &str| {
+        Draft::new(name)
+            .correlation(by)
+            .events(["First", "Second"])
+            .states(["Begun", "Done"])
+            .terminal(["Done"])
+            .on("none", "First", Effects::default().to("Begun"))
+            .on("Begun", "Second", Effects::default().to("Done"))
+            .ignore("Begun", "First")
+            .ignore("Done", "*")
+            .unexpected("none", "Second")
+            .check()
+            .expect("it is right")
+    };
+    let ledger = Arc::new(Ledger::start(world.store.clone(), Arc::new(())));
+    let definitions = [other("apart", "event.data.own"), other("together", "event.data.shared")];
+    let ordered = Sagas::over(world.store.clone(), ledger, definitions, Options::default());
+    for round in 0..20 {
+        let data = |own: &str| json!({ "own": format!("{own} {round}"), "shared": format!("{round}") });
+        let events = [Event::new("First", data("a")), Event::new("Second", data("b"))];
+        let own = workspace();
+        let handled = join_all(events.iter().map(|event| ordered.handle(&own, event))).await;
+        let last = handled[1].as_ref().expect("the store is there");
+        assert_eq!(last[1].state.as_deref(), Some("Done"), "{last:?}");
     }
     // Another workspace's are its own.
     let elsewhere = WorkspaceName::new("elsewhere").expect("a name");

@@ -1,15 +1,14 @@
 //! Actions to exchanges, with the broker's confirmation.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::{BasicProperties, Channel, Confirmation, Connection};
 use oncegate_core::job::Failure;
 use serde_json::value::RawValue;
-use tokio::sync::Mutex;
 
-use super::connect;
+use super::connect::Connector;
 use crate::actions::Effect;
 use crate::channels::{busy, refused, unknown};
 use crate::config::SecretUrl;
@@ -19,19 +18,21 @@ const PERSISTENT: u8 = 2;
 
 /// A connection to a broker, made when it is needed, and made anew when it is gone.
 pub struct Publisher {
-    url: SecretUrl,
-    line: Mutex<Option<Arc<Line>>>,
+    line: tokio::sync::Mutex<Line>,
+    /// Channels that nobody publishes on. There is one for each publish that is under way: what comes back, and what goes wrong on a channel, is of
+    /// that one alone.
+    idle: Mutex<Vec<Channel>>,
 }
 
 struct Line {
-    channel: Channel,
-    /// The channel's, and kept with it.
-    _connection: Connection,
+    connector: Connector,
+    connection: Option<Connection>,
 }
 
 impl Publisher {
     pub fn new(url: SecretUrl) -> Arc<Publisher> {
-        Arc::new(Publisher { url, line: Mutex::new(None) })
+        let line = Line { connector: Connector::new(url, "oncegate".into()), connection: None };
+        Arc::new(Publisher { line: tokio::sync::Mutex::new(line), idle: Mutex::default() })
     }
 
     /// Publishes an action's payload; its message id is the key that is the same on every try.
@@ -42,18 +43,11 @@ impl Publisher {
         effect: Effect<'_>,
         within: Duration,
     ) -> Result<Option<Box<RawValue>>, Failure> {
-        match tokio::time::timeout(within, self.publish_now(exchange, routing_key, effect)).await {
-            Ok(published) => published.map(|()| None),
-            Err(_) => {
-                self.hang_up().await;
-                Err(unknown(format!("the broker did not confirm within {within:?}")))
-            }
-        }
-    }
-
-    async fn publish_now(&self, exchange: &str, routing_key: &str, effect: Effect<'_>) -> Result<(), Failure> {
         // Before it is published nothing has happened.
-        let line = self.line().await.map_err(|why| busy(why, None))?;
+        let channel = match tokio::time::timeout(within, self.channel()).await {
+            Ok(channel) => channel.map_err(|why| busy(why, None))?,
+            Err(_) => return Err(busy(format!("no channel to the broker within {within:?}"), None)),
+        };
         let properties = BasicProperties::default()
             .with_content_type("application/json".into())
             .with_delivery_mode(PERSISTENT)
@@ -62,44 +56,55 @@ impl Publisher {
         // One that no queue takes comes back, and is no success.
         let options = BasicPublishOptions { mandatory: true, ..Default::default() };
         let payload = effect.payload.get().as_bytes();
-        let published =
-            line.channel.basic_publish(exchange.into(), routing_key.into(), options, payload, properties).await;
-        let confirmed = match published {
-            Ok(confirm) => confirm.await,
-            Err(error) => Err(error),
+        let published = async {
+            channel.basic_publish(exchange.into(), routing_key.into(), options, payload, properties).await?.await
         };
-        match confirmed {
-            Ok(Confirmation::Ack(None)) => Ok(()),
-            Ok(Confirmation::Ack(Some(returned)) | Confirmation::Nack(Some(returned))) => {
-                Err(refused_by_route(exchange, routing_key, returned.reply_text.as_str()))
-            }
-            Ok(Confirmation::Nack(None)) => Err(busy("the broker did not take it".to_owned(), None)),
-            Ok(Confirmation::NotRequested) => Err(unknown("the broker does not confirm")),
-            Err(error) => {
-                self.hang_up().await;
-                Err(unknown(format!("the connection to the broker broke: {error}")))
-            }
+        let Ok(confirmed) = tokio::time::timeout(within, published).await else {
+            return Err(unknown(format!("the broker did not confirm within {within:?}")));
+        };
+        let read = read(confirmed, exchange, routing_key);
+        if channel.status().connected() {
+            self.idle.lock().expect("no holder of this lock panics").push(channel);
         }
+        read.map(|()| None)
     }
 
-    async fn line(&self) -> Result<Arc<Line>, String> {
+    async fn channel(&self) -> Result<Channel, String> {
+        let idle = || self.idle.lock().expect("no holder of this lock panics").pop();
+        while let Some(channel) = idle() {
+            if channel.status().connected() {
+                return Ok(channel);
+            }
+        }
         let mut line = self.line.lock().await;
-        if let Some(line) = line.as_ref().filter(|line| line.channel.status().connected()) {
-            return Ok(line.clone());
+        let Line { connector, connection } = &mut *line;
+        if !connection.as_ref().is_some_and(|open| open.status().connected()) {
+            *connection = Some(connector.connect().await?);
         }
-        let connection = connect(&self.url, "oncegate").await?;
-        let channel = connection.create_channel().await.map_err(|error| error.to_string())?;
+        let open = connection.as_ref().expect("it is there, or was made just now");
+        if open.status().blocked() {
+            return Err("the broker takes nothing at the moment".into());
+        }
+        let channel = open.create_channel().await.map_err(|error| error.to_string())?;
         channel.confirm_select(ConfirmSelectOptions::default()).await.map_err(|error| error.to_string())?;
-        Ok(line.insert(Arc::new(Line { channel, _connection: connection })).clone())
-    }
-
-    async fn hang_up(&self) {
-        *self.line.lock().await = None;
+        Ok(channel)
     }
 }
 
-/// The queue may be made tomorrow.
-fn refused_by_route(exchange: &str, routing_key: &str, why: &str) -> Failure {
-    let error = format!("no queue takes {routing_key:?} from exchange {exchange:?}: {why}");
-    Failure { is_final: false, ..refused(error) }
+/// What the broker said of one message.
+fn read(confirmed: lapin::Result<Confirmation>, exchange: &str, routing_key: &str) -> Result<(), Failure> {
+    // The queue, or the exchange, may be made tomorrow.
+    let later = |error: String| Err(Failure { is_final: false, ..refused(error) });
+    match confirmed {
+        Ok(Confirmation::Ack(None)) => Ok(()),
+        Ok(Confirmation::Ack(Some(returned)) | Confirmation::Nack(Some(returned))) => {
+            let why = returned.reply_text.as_str();
+            later(format!("no queue takes {routing_key:?} from exchange {exchange:?}: {why}"))
+        }
+        Ok(Confirmation::Nack(None)) => Err(busy("the broker did not take it", None)),
+        Ok(Confirmation::NotRequested) => Err(unknown("the broker does not confirm")),
+        // It has closed the channel, over this message.
+        Err(error) if error.is_amqp_soft_error() => later(format!("the broker refused it: {error}")),
+        Err(error) => Err(unknown(format!("the connection to the broker broke: {error}"))),
+    }
 }

@@ -9,7 +9,6 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use oncegate::actions::{Filter, Found, Outcome, Refused, ScheduleError, Scheduled, Status, check_name};
-use oncegate::limits::{PAGE_DEFAULT, PAGE_MAX};
 use oncegate::store::Role;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -106,11 +105,6 @@ pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): P
         let names = Status::ALL.map(Status::as_str).join(", ");
         Status::parse(&name).ok_or_else(|| bad(format!("status: one of {names}, not {name:?}")))
     };
-    let limit = params.limit.unwrap_or(PAGE_DEFAULT);
-    if !(1..=PAGE_MAX).contains(&limit) {
-        return Err(bad(format!("limit: 1 to {PAGE_MAX}, not {limit}")));
-    }
-    let cursor = |text: String| text.parse().map_err(|_| bad("cursor: not one that a page before has given".into()));
     for (field, name) in [("type", &params.action_type), ("entityId", &params.entity_id)] {
         name.as_ref().map_or(Ok(()), |name| check_name(field, name))?;
     }
@@ -120,8 +114,8 @@ pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): P
         entity_id: params.entity_id,
         // What is no id is the id of nothing.
         schedule: params.schedule_id.map(|id| id.parse().unwrap_or(Uuid::nil())),
-        limit,
-        before: params.cursor.map(cursor).transpose()?,
+        limit: page::limit(params.limit)?,
+        before: page::cursor(params.cursor)?,
     };
     let listed = app.actions.actions.list(&caller.workspace, &filter).await?;
     let items = listed.items.iter().map(ActionView::from).collect();

@@ -8,10 +8,10 @@ use oncegate::sagas::{Event, Notification};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::extract::{Params, RawEvents};
+use super::extract::{JSON_DEPTH_MAX, Params, RawEvents, is_too_deep};
 use super::{Answered, App};
 use crate::auth::Caller;
-use crate::events::{EVENTS_MAX, EventBody, Received, read, read_binary};
+use crate::events::{EVENTS_MAX, EventBody, Media, Received, read, read_binary};
 use crate::problem::Kind;
 use crate::sagas::HandledView;
 
@@ -22,7 +22,9 @@ use crate::sagas::HandledView;
 #[utoipa::path(post, path = "/api/events", tag = "sagas", request_body = EventBody, responses(
     (status = 200, description = "What became of it; for a list, a list.", body = HandledView)))]
 pub async fn create(State(app): State<Arc<App>>, caller: Caller, raw: RawEvents) -> Answered {
-    let Received { events, is_list } = match read_binary(&raw.headers, &raw.bytes) {
+    // What is structured may say it in its headers, too.
+    let binary = if raw.media == Media::Json { read_binary(&raw.headers, &raw.bytes) } else { None };
+    let Received { events, is_list } = match binary {
         Some(event) => Received { events: vec![event?], is_list: false },
         None => read(raw.media, &raw.bytes)?,
     };
@@ -78,24 +80,29 @@ pub async fn s3(
     let definition = app.sagas.sagas.definition(&name).filter(|saga| saga.takes_s3());
     let definition =
         definition.ok_or_else(|| bad(format!("saga: {name:?} has no [[s3]] rules here. There are: {}", names())))?;
+    if is_too_deep(&raw.bytes) {
+        return Err(bad(format!("the JSON is nested over {JSON_DEPTH_MAX} deep")));
+    }
     let notification = Notification::read(&raw.bytes).map_err(|error| bad(error.to_string()))?;
     if notification.records.len() > EVENTS_MAX {
         return Err(bad(format!("Records: at most {EVENTS_MAX}; these are {}", notification.records.len())));
     }
     let now = app.store.find_jobs(&[]).await?.now;
-    let (mut events, mut buried) = (vec![], vec![]);
+    let (mut events, mut unfit) = (vec![], vec![]);
     for record in &notification.records {
         match definition.event_of(record, now) {
             Ok(event) => events.extend(event),
             // The others are none the worse for it, and neither is it lost.
             Err(why) => {
-                let raw = serde_json::to_string(record).expect("a record is JSON");
-                buried.push(app.sagas.bury_raw(&caller.workspace, raw, why).await?);
+                unfit.push((serde_json::to_string(record).expect("a record is JSON"), why));
             }
         }
     }
-    let skipped = notification.records.len() - events.len() - buried.len();
-    let handled = app.sagas.handle_in(&caller.workspace, definition, &events).await?;
-    let items = handled.into_iter().chain(buried).map(HandledView::from).collect();
+    let skipped = notification.records.len() - events.len() - unfit.len();
+    let mut handled = app.sagas.handle_in(&caller.workspace, definition, &events).await?;
+    for (raw, why) in unfit {
+        handled.push(app.sagas.bury_raw(&caller.workspace, raw, why).await?);
+    }
+    let items = handled.into_iter().map(HandledView::from).collect();
     Ok(axum::Json(S3View { items, skipped }).into_response())
 }

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use oncegate::limits::OUTCOME_BYTES_MAX;
 use serde::de::DeserializeOwned;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::App;
 use crate::events::Media;
@@ -31,22 +31,22 @@ const SMALL_BODY_BYTES: usize = 64 * 1024;
 const ENVELOPE_BYTES: usize = 4 * 1024;
 
 /// The memory that large bodies share.
-pub struct Bodies(Semaphore);
+pub struct Bodies(Arc<Semaphore>);
 
 impl Default for Bodies {
     fn default() -> Self {
-        Bodies(Semaphore::new(BODIES_BYTES_MAX / SMALL_BODY_BYTES))
+        Bodies(Arc::new(Semaphore::new(BODIES_BYTES_MAX / SMALL_BODY_BYTES)))
     }
 }
 
 impl Bodies {
     /// Room for a body of this length, once there is some.
-    async fn room(&self, bytes: usize) -> Option<SemaphorePermit<'_>> {
+    async fn room(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         if bytes <= SMALL_BODY_BYTES {
             return None;
         }
         let units = bytes.div_ceil(SMALL_BODY_BYTES).min(BODIES_BYTES_MAX / SMALL_BODY_BYTES);
-        Some(self.0.acquire_many(units as u32).await.expect("never closed"))
+        Some(self.0.clone().acquire_many_owned(units as u32).await.expect("never closed"))
     }
 }
 
@@ -89,6 +89,8 @@ pub struct RawEvents {
     pub headers: HeaderMap,
     pub media: Media,
     pub bytes: Bytes,
+    /// What is read from it takes as much again, until it is answered.
+    _room: Option<OwnedSemaphorePermit>,
 }
 
 impl FromRequest<Arc<App>> for RawEvents {
@@ -101,7 +103,8 @@ impl FromRequest<Arc<App>> for RawEvents {
             wrong_type(declared(&request), right)
         })?;
         let bytes = body(request, &app.bodies, app.config.limits.event_body_bytes).await?;
-        Ok(RawEvents { headers, media, bytes })
+        let _room = app.bodies.room(bytes.len()).await;
+        Ok(RawEvents { headers, media, bytes, _room })
     }
 }
 
@@ -153,7 +156,7 @@ async fn body(request: Request, bodies: &Bodies, limit: usize) -> Result<Bytes, 
 }
 
 pub fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
-    if depth_exceeds(body, JSON_DEPTH_MAX) {
+    if is_too_deep(body) {
         return Err(Kind::InvalidRequest.because(format!("the JSON is nested over {JSON_DEPTH_MAX} deep")));
     }
     read(body)
@@ -170,6 +173,11 @@ pub fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
             .map_or(String::new(), |path| format!("{path}: "));
         Kind::InvalidRequest.because(format!("{path}{error}"))
     })
+}
+
+/// Of JSON that has not been read.
+pub fn is_too_deep(json: &[u8]) -> bool {
+    depth_exceeds(json, JSON_DEPTH_MAX)
 }
 
 /// Before parsing: the nesting of brackets outside strings. (Whether they match is for the parser.)
@@ -223,6 +231,22 @@ impl<T: DeserializeOwned> FromRequestParts<Arc<App>> for Params<T> {
     }
 }
 
+/// Two names in a path.
+pub struct NamedTwice(pub String, pub String);
+
+impl FromRequestParts<Arc<App>> for NamedTwice {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
+        let Path((first, second)) = Path::from_request_parts(parts, app).await.map_err(|_| no_text())?;
+        Ok(NamedTwice(first, second))
+    }
+}
+
+fn no_text() -> Problem {
+    Kind::NotFound.because("the path is not UTF-8: there is nothing under it")
+}
+
 /// The name in a path. One that is not even text is the name of nothing.
 pub struct Named(pub String);
 
@@ -230,9 +254,7 @@ impl FromRequestParts<Arc<App>> for Named {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
-        let Path(name) = Path::from_request_parts(parts, app)
-            .await
-            .map_err(|_| Kind::NotFound.because("the path is not UTF-8: there is nothing under it"))?;
+        let Path(name) = Path::from_request_parts(parts, app).await.map_err(|_| no_text())?;
         Ok(Named(name))
     }
 }

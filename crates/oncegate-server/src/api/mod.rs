@@ -27,7 +27,7 @@ use oncegate::store::MainStore;
 use oncegate::{GuardName, Ledger};
 
 pub use claims::{ClaimView, PageView, parse_cursor};
-pub use extract::{Bodies, parse as read_json};
+pub use extract::{Bodies, JSON_DEPTH_MAX, is_too_deep, parse as read_json};
 pub use page::Page;
 pub use sagas::HISTORY_MAX;
 

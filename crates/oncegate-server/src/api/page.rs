@@ -37,12 +37,7 @@ pub async fn page<D: Document, V: Serialize>(
     wanted: Wanted,
     view: impl for<'a> Fn(&'a Kept<D>) -> serde_json::Result<V>,
 ) -> Result<Response, Problem> {
-    let limit = wanted.limit.unwrap_or(PAGE_DEFAULT);
-    if !(1..=PAGE_MAX).contains(&limit) {
-        return Err(Kind::InvalidRequest.because(format!("limit: 1 to {PAGE_MAX}, not {limit}")));
-    }
-    let bad_cursor = |_| Kind::InvalidRequest.because("cursor: not one that a page before has given");
-    let before = wanted.cursor.map(|cursor| cursor.parse().map_err(bad_cursor)).transpose()?;
+    let (limit, before) = (limit(wanted.limit)?, cursor(wanted.cursor)?);
     let mut listing = Listing { workspace, kind: D::KIND, list: wanted.list, state: wanted.state, limit, before };
     let mut page = Page { items: vec![], next_cursor: None };
     let mut bytes = 0;
@@ -61,6 +56,21 @@ pub async fn page<D: Document, V: Serialize>(
             return Ok(axum::Json(page).into_response());
         }
     }
+}
+
+/// How many make a page.
+pub fn limit(given: Option<usize>) -> Result<usize, Problem> {
+    let limit = given.unwrap_or(PAGE_DEFAULT);
+    match (1..=PAGE_MAX).contains(&limit) {
+        true => Ok(limit),
+        false => Err(Kind::InvalidRequest.because(format!("limit: 1 to {PAGE_MAX}, not {limit}"))),
+    }
+}
+
+/// Where the page before ended.
+pub fn cursor(given: Option<String>) -> Result<Option<Uuid>, Problem> {
+    let wrong = |_| Kind::InvalidRequest.because("cursor: not one that a page before has given");
+    given.map(|cursor| cursor.parse().map_err(wrong)).transpose()
 }
 
 /// What is no id is the id of nothing.

@@ -2,16 +2,14 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::response::IntoResponse;
-use oncegate::limits::{PAGE_DEFAULT, PAGE_MAX};
 use oncegate::sagas::{LetterState, NotRetried};
 use oncegate::store::Role;
 use serde::Deserialize;
 use utoipa::IntoParams;
-use uuid::Uuid;
 
-use super::extract::{Named, Params};
+use super::extract::{Named, NamedTwice, Params};
 use super::page::{self, Page, missing};
 use super::{Answered, App};
 use crate::auth::Caller;
@@ -23,19 +21,6 @@ pub const HISTORY_MAX: usize = 200;
 
 fn bad(detail: String) -> Problem {
     Kind::InvalidRequest.because(detail)
-}
-
-fn limited(limit: Option<usize>) -> Result<usize, Problem> {
-    let limit = limit.unwrap_or(PAGE_DEFAULT);
-    match (1..=PAGE_MAX).contains(&limit) {
-        true => Ok(limit),
-        false => Err(bad(format!("limit: 1 to {PAGE_MAX}, not {limit}"))),
-    }
-}
-
-fn cursor(text: Option<String>) -> Result<Option<Uuid>, Problem> {
-    let wrong = |_| bad("cursor: not one that a page before has given".into());
-    text.map(|text| text.parse().map_err(wrong)).transpose()
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -56,7 +41,7 @@ pub struct ListParams {
     responses((status = 200, description = "A page: `items` and `nextCursor`.")))]
 pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): Params<ListParams>) -> Answered {
     caller.require(Role::Operate)?;
-    let (limit, before) = (limited(params.limit)?, cursor(params.cursor)?);
+    let (limit, before) = (page::limit(params.limit)?, page::cursor(params.cursor)?);
     let (saga, state) = (params.definition.as_deref(), params.state.as_deref());
     let page = app.sagas.sagas.list(&caller.workspace, saga, state, limit, before).await?;
     let items = page.items.iter().map(InstanceView::of).collect();
@@ -67,8 +52,8 @@ pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): P
 #[utoipa::path(get, path = "/api/sagas/{definition}/{correlationId}", tag = "sagas",
     params(("definition" = String, Path), ("correlationId" = String, Path)), responses(
     (status = 200, description = "The instance.", body = InstanceView), (status = 404, description = "None.")))]
-pub async fn show(State(app): State<Arc<App>>, caller: Caller, path: Option<Path<(String, String)>>) -> Answered {
-    let Path((saga, correlation_id)) = path.ok_or_else(|| missing("saga"))?;
+pub async fn show(State(app): State<Arc<App>>, caller: Caller, named: NamedTwice) -> Answered {
+    let NamedTwice(saga, correlation_id) = named;
     let found =
         app.sagas.sagas.find(&caller.workspace, &saga, &correlation_id).await?.ok_or_else(|| missing("saga"))?;
     let history = app.sagas.sagas.history(&caller.workspace, &found, HISTORY_MAX).await?;
@@ -98,7 +83,7 @@ pub async fn list_letters(
     Params(params): Params<LetterParams>,
 ) -> Answered {
     caller.require(Role::Operate)?;
-    let (limit, before) = (limited(params.limit)?, cursor(params.cursor)?);
+    let (limit, before) = (page::limit(params.limit)?, page::cursor(params.cursor)?);
     let status = |name: String| {
         let names = LetterState::ALL.map(LetterState::as_str).join(", ");
         LetterState::parse(&name).ok_or_else(|| bad(format!("status: one of {names}, not {name:?}")))

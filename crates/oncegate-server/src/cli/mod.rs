@@ -15,6 +15,7 @@ mod migrate;
 pub mod output;
 mod sagas;
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -133,7 +134,10 @@ pub fn not_loaded(error: NotLoaded) -> Failure {
             }
             Failure::new(last.to_string()).hint(format!("oncegate saga check {}", last.file))
         }
-        error => Failure::new(error.to_string()).hint("see [sagas] files in the configuration"),
+        NotLoaded::File(_, ref why) if why.kind() == ErrorKind::NotFound => {
+            Failure::not_found(error.to_string()).hint("a file is named on the command line, or under [sagas] files")
+        }
+        error => Failure::new(error.to_string()).hint("a saga is a TOML file; each has a name of its own"),
     }
 }
 

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::{Args, Subcommand, ValueEnum};
-use oncegate::sagas::{Cell, Definition, LetterState, NONE, NotRetried, Sagas};
-use oncegate::{Ledger, WorkspaceName, limits};
+use oncegate::sagas::{Cell, Definition, LetterState, LineSeen, NONE, NotRetried, Outcome, Sagas};
+use oncegate::{Ledger, Time, WorkspaceName, limits};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -146,7 +146,15 @@ pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
                         .hint(format!("oncegate saga list --definition {saga} --workspace {workspace}"))
                 })?;
                 let history = sagas.history(&workspace, &found, HISTORY_MAX).await?;
-                show(&InstanceView::of(&found).with_history(history), format);
+                let lines = history_table(&history.0);
+                let view = InstanceView::of(&found);
+                match format.json {
+                    true => show(&view.with_history(history), format),
+                    false => {
+                        show(&view, format);
+                        print(&format!("\n{lines}"));
+                    }
+                }
                 Ok(())
             })
             .await
@@ -174,6 +182,21 @@ fn show<V: serde::Serialize>(view: &V, format: Format) {
     });
 }
 
+fn history_table(lines: &[LineSeen]) -> String {
+    let rows = lines.iter().map(|LineSeen { line, duplicates }| {
+        [
+            Time::from_micros(line.at_us).to_string(),
+            line.event.clone(),
+            line.from.clone().unwrap_or_else(|| NONE.into()),
+            line.to.clone(),
+            line.commands_sent.to_string(),
+            duplicates.to_string(),
+            line.replica.clone(),
+        ]
+    });
+    table(["AT", "EVENT", "FROM", "TO", "COMMANDS", "DUPLICATES", "REPLICA"], rows)
+}
+
 /// All the files are looked at, whatever is wrong with one.
 fn check(files: &[PathBuf], format: Format) -> Result<(), Failure> {
     let mut wrong = 0;
@@ -196,7 +219,13 @@ fn check(files: &[PathBuf], format: Format) -> Result<(), Failure> {
                 }
                 reports.push(json!({ "file": name, "defects": defects.0 }));
             }
-            Err(error) => return Err(Failure::not_found(error.to_string())),
+            Err(error) => {
+                wrong += 1;
+                if !format.json {
+                    super::say(&error);
+                }
+                reports.push(json!({ "file": name, "defects": [{ "file": name, "message": error.to_string() }] }));
+            }
         }
     }
     if format.json {
@@ -314,20 +343,35 @@ async fn letters(command: LettersCommand, config: &Config) -> Result<(), Failure
             .await
         }
         LettersCommand::Retry(one) => {
+            let mut reason = None;
             one.run(config, async |sagas, workspace, id, format| {
-                show(&HandledView::from(sagas.retry_dead_letter(workspace, id).await?), format);
+                let handled = sagas.retry_dead_letter(workspace, id).await?;
+                audit("retried", id);
+                if let Outcome::DeadLetter { reason: why, .. } = &handled.outcome {
+                    reason = Some(why.clone());
+                }
+                show(&HandledView::from(handled), format);
                 Ok(())
             })
-            .await
+            .await?;
+            reason.map_or(Ok(()), |why| Err(Failure::new(format!("it is still a dead letter: {why}"))))
         }
         LettersCommand::Discard(one) => {
             one.run(config, async |sagas, workspace, id, format| {
-                show(&DeadLetterView::from(sagas.discard_dead_letter(workspace, id).await?), format);
+                let letter = sagas.discard_dead_letter(workspace, id).await?;
+                audit("discarded", id);
+                show(&DeadLetterView::from(letter), format);
                 Ok(())
             })
             .await
         }
     }
+}
+
+/// Who did what, on standard error, as for claims.
+fn audit(done: &str, id: Uuid) {
+    let by = std::env::var("USER").unwrap_or_else(|_| "the command line".into());
+    super::say(format_args!("{id} {done} by {by}"));
 }
 
 impl One {

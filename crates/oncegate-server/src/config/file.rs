@@ -83,28 +83,10 @@ impl Walk<'_> {
             check_name(&at_key, &path, key.get())?;
         }
         match (settings::place(&path), item.as_table_like()) {
+            (Place::Table, inner) if settings::is_list(&path) => self.list(item, inner, &path, at_key),
             (Place::Unknown, _) => Err(unknown_key(at_key, &path)),
             (Place::Table, Some(inner)) => {
                 self.table(inner, &path);
-                Ok(())
-            }
-            (Place::Table, None) if settings::is_list(&path) => {
-                let tables: Option<Vec<&dyn TableLike>> = match item {
-                    Item::ArrayOfTables(tables) => Some(tables.iter().map(|table| table as _).collect()),
-                    item => item.as_array().and_then(|list| {
-                        list.iter().map(|item| item.as_inline_table().map(|table| table as _)).collect()
-                    }),
-                };
-                let Some(tables) = tables else {
-                    return Err(ConfigError::new(
-                        at_key,
-                        format!("`{path}` is a list of tables"),
-                        format!("write [[{path}]]"),
-                    ));
-                };
-                for (i, table) in tables.into_iter().enumerate() {
-                    self.table(table, &path.child(&(i + 1).to_string()));
-                }
                 Ok(())
             }
             (Place::Table, None) => {
@@ -116,5 +98,34 @@ impl Walk<'_> {
                 self.layers.set(path, setting, setting.kind.read_toml(item), at_value)
             }
         }
+    }
+
+    /// Tables that are told apart by their numbers, from 1 on: `[[…]]`, or as they are shown, `[….1]`.
+    fn list(
+        &mut self,
+        item: &Item,
+        numbered: Option<&dyn TableLike>,
+        path: &KeyPath,
+        at: Origin,
+    ) -> Result<(), ConfigError> {
+        let tables: Option<Vec<&dyn TableLike>> = match item {
+            Item::ArrayOfTables(tables) => Some(tables.iter().map(|table| table as _).collect()),
+            item => match (numbered, item.as_array()) {
+                (Some(numbered), _) => numbered.iter().map(|(_, item)| item.as_table_like()).collect(),
+                (None, Some(list)) => list.iter().map(|item| item.as_inline_table().map(|table| table as _)).collect(),
+                (None, None) => None,
+            },
+        };
+        let Some(tables) = tables else {
+            return Err(ConfigError::new(at, format!("`{path}` is a list of tables"), format!("write [[{path}]]")));
+        };
+        for (i, table) in tables.into_iter().enumerate() {
+            if table.is_empty() {
+                let what = format!("there is nothing in [[{path}]]");
+                return Err(ConfigError::new(at, what, "write its settings below, or take it out"));
+            }
+            self.table(table, &path.child(&(i + 1).to_string()));
+        }
+        Ok(())
     }
 }

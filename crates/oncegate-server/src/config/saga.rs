@@ -1,5 +1,6 @@
 //! `[sagas]` and `[amqp]`.
 
+use lapin::uri::AMQPUri;
 use oncegate_core::WorkspaceName;
 
 use super::build::Table;
@@ -10,7 +11,7 @@ use super::secret_url::SecretUrl;
 use super::typed::{Amqp, Consume, Sagas};
 
 /// Messages that are at work at once, unless a queue says otherwise.
-const PREFETCH: u16 = 64;
+const PREFETCH: u16 = 32;
 
 pub fn build(layers: &Layers) -> Sagas {
     let table = table(layers, "sagas");
@@ -26,10 +27,11 @@ pub fn build_amqp(layers: &Layers) -> Amqp {
 pub fn check_amqp(layers: &Layers) -> Result<(), ConfigError> {
     let amqp = table(layers, "amqp");
     if let Some(url) = amqp.maybe_text("url") {
-        let is_right = url::Url::parse(url).is_ok_and(|url| matches!(url.scheme(), "amqp" | "amqps") && url.has_host());
-        if !is_right {
+        // Its parser would take an IPv6 address for this machine.
+        let has_name = url::Url::parse(url).is_ok_and(|url| url.host_str().is_some_and(|host| !host.starts_with('[')));
+        if !has_name || url.parse::<AMQPUri>().is_err() {
             let at = amqp.written("url").map_or_else(String::new, |(_, at)| at);
-            let hint = r#"write "amqp://user:password@host:5672/%2f""#;
+            let hint = r#"write "amqp://user:password@host:5672/%2f", with a name or an IPv4 address"#;
             // Not what was written: there may be a password in it.
             return Err(ConfigError::new(at, "amqp.url is no broker's URL", hint));
         }

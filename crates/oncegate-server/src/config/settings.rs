@@ -155,7 +155,7 @@ pub static SETTINGS: &[Setting] = &[
     Setting { secret: true, ..override_of("amqp.url", Kind::Text, "the broker: amqp://user:password@host:5672/vhost") },
     override_of("amqp.consume.*.queue", Kind::Text, "a queue whose messages are events, as for POST /api/events"),
     override_of("amqp.consume.*.workspace", Kind::Text, "whose events they are; default, if it is left out"),
-    override_of("amqp.consume.*.prefetch", PREFETCH, "messages at once; 64, if it is left out"),
+    override_of("amqp.consume.*.prefetch", PREFETCH, "messages at once; 32, if it is left out"),
     setting("privacy.store_parts", Kind::Bool, "false", "whether the parts of a key are kept with its claim"),
     setting("privacy.store_outcome_body", Kind::Bool, "true", "whether the body of an outcome is kept"),
     setting("log.format", LOG_FORMAT, "json", "how log lines are written"),

@@ -71,7 +71,12 @@ impl Kind {
                 Some(number) => self.read_text(&number.to_string()),
                 None => Err(wrong_type()),
             },
-            (Kind::Networks | Kind::Texts, _) => {
+            (Kind::Texts, _) => {
+                let items = item.as_array().ok_or_else(wrong_type)?.iter();
+                let texts = items.map(|text| text.as_str().filter(|text| !text.is_empty()).map(str::to_owned));
+                texts.collect::<Option<_>>().map(Value::Texts).ok_or_else(wrong_type)
+            }
+            (Kind::Networks, _) => {
                 let items = item.as_array().ok_or_else(wrong_type)?.iter();
                 let texts = items.map(|text| text.as_str().ok_or_else(wrong_type));
                 self.read_text(&texts.collect::<Result<Vec<_>, _>>()?.join(","))

@@ -3,11 +3,12 @@
 use axum::http::HeaderMap;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use oncegate::Time;
 use oncegate::sagas::Event;
 use serde_json::{Map, Value};
 
 use super::{bad, check};
-use crate::api::read_json;
+use crate::api::{JSON_DEPTH_MAX, is_too_deep, read_json};
 use crate::problem::Problem;
 
 /// Says which version it is of, and, among headers, that it is in binary mode.
@@ -49,13 +50,17 @@ fn made(attribute: impl Fn(&str) -> Result<Option<String>, Problem>, data: Value
         "1.0" => {}
         other => return Err(bad(format!("{VERSION}: 1.0, not {other:?}"))),
     }
+    let time = attribute("time")?;
+    if let Some(wrong) = time.as_ref().filter(|text| Time::parse(text).is_none()) {
+        return Err(bad(format!("time: {wrong:?} is not a time; one is \"2026-11-15T09:30:00Z\"")));
+    }
     Ok(Event {
         event_type: required("type")?,
         id: Some(required("id")?),
         source: Some(required("source")?),
         correlation_id: attribute(CORRELATION)?,
         subject: attribute("subject")?,
-        time: attribute("time")?,
+        time,
         data,
     })
 }
@@ -71,6 +76,9 @@ fn text(fields: &Map<String, Value>, name: &str) -> Result<Option<String>, Probl
 /// JSON, where it is JSON; else the text that it came as.
 fn decoded(text: &str) -> Result<Value, Problem> {
     let bytes = STANDARD.decode(text).map_err(|_| bad("data_base64: not base64"))?;
+    if is_too_deep(&bytes) {
+        return Err(bad(format!("data_base64: the JSON is nested over {JSON_DEPTH_MAX} deep")));
+    }
     Ok(serde_json::from_slice(&bytes).unwrap_or_else(|_| Value::String(text.to_owned())))
 }
 
@@ -120,6 +128,8 @@ mod tests {
         assert_eq!(read(event.clone()).expect("an event").data, json!({ "searchId": "s-17" }));
         event["data_base64"] = json!("/w==");
         assert_eq!(read(event.clone()).expect("an event").data, json!("/w=="), "what is no JSON stays as it is");
+        event["data_base64"] = json!(STANDARD.encode(format!("{}{}", "[".repeat(100), "]".repeat(100))));
+        assert_eq!(read(event.clone()).expect_err("too deep").detail, "data_base64: the JSON is nested over 64 deep");
         event["data_base64"] = json!("%");
         assert_eq!(read(event).expect_err("no base64").detail, "data_base64: not base64");
     }
@@ -137,5 +147,8 @@ mod tests {
         let mut newer = event();
         newer["specversion"] = json!("2.0");
         assert_eq!(read(newer).expect_err("refused").detail, "specversion: 1.0, not \"2.0\"");
+        let mut dated = event();
+        dated["time"] = json!("yesterday");
+        assert!(read(dated).expect_err("refused").detail.starts_with("time: \"yesterday\" is not a time"));
     }
 }

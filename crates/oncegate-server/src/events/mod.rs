@@ -103,18 +103,27 @@ impl From<EventBody> for Event {
     }
 }
 
-/// What a store could not keep, or nobody could tell apart.
-fn check(event: &Event) -> Result<(), String> {
-    let named = |field: &str, text: Option<&String>, max: usize| match text.map(String::as_str) {
+/// Whether a transport's own id will do for an event that has none.
+pub fn is_good_id(id: &str) -> bool {
+    named("id", Some(id), ID_BYTES_MAX).is_ok()
+}
+
+fn named(field: &str, text: Option<&str>, max: usize) -> Result<(), String> {
+    match text {
         None => Ok(()),
         Some("") => Err(format!("{field}: it is empty")),
         Some(text) if text.len() > max => Err(format!("{field}: at most {max} bytes; this one has {}", text.len())),
         Some(text) if text.chars().any(char::is_control) => Err(format!("{field}: control characters are not allowed")),
         Some(_) => Ok(()),
-    };
+    }
+}
+
+/// What a store could not keep, or nobody could tell apart.
+fn check(event: &Event) -> Result<(), String> {
     named("type", Some(&event.event_type), TYPE_BYTES_MAX)?;
-    named("id", event.id.as_ref(), ID_BYTES_MAX)?;
-    named("source", event.source.as_ref(), ID_BYTES_MAX)?;
+    named("id", event.id.as_deref(), ID_BYTES_MAX)?;
+    named("source", event.source.as_deref(), ID_BYTES_MAX)?;
+    named("subject", event.subject.as_deref(), ID_BYTES_MAX)?;
     match &event.source {
         Some(source) if source.starts_with(OURS) => Err(format!("source: {OURS}… is the server's own")),
         _ => Ok(()),

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::apply::{Also, Arrival, retirement};
+use super::look::{PAGE_BYTES, READ_AT_ONCE, legible};
 use super::record::{bytes, inbox_key, list_of, read};
 use super::{Handled, Outcome, Sagas};
 
@@ -125,7 +126,9 @@ impl Sagas {
         raw: String,
         reason: String,
     ) -> Result<Handled, StoreError> {
-        let letter = DeadLetter { raw: Some(raw), ..new_letter(reason.clone()) };
+        // The same, delivered again, is the same dead letter.
+        let name = Some(inbox_key(workspace, "", "raw", None, &raw).id.to_string());
+        let letter = DeadLetter { raw: Some(raw), name, ..new_letter(reason.clone()) };
         let outcome = self.bury_new(workspace, letter, Also::Nothing, reason).await?;
         Ok(Handled { saga: None, correlation_id: None, outcome, state: None, conflicts: 0 })
     }
@@ -245,17 +248,25 @@ impl Sagas {
         limit: usize,
         before: Option<Uuid>,
     ) -> Result<(Vec<DeadLetter>, Option<Uuid>), StoreError> {
-        let listing = Listing {
-            workspace: workspace.clone(),
-            kind: LETTER,
-            list: saga.map(list_of),
-            state: standing.map(|standing| standing.as_str().to_owned()),
-            limit,
-            before,
-        };
-        let listed = self.store.list(listing).await?;
-        let letters = listed.records.iter().map(DeadLetter::read).collect::<Result<_, _>>()?;
-        Ok((letters, listed.next))
+        let (mut letters, mut next, mut bytes) = (vec![], before, 0);
+        // Some at a time: where they are large, fewer make a page.
+        loop {
+            let listing = Listing {
+                workspace: workspace.clone(),
+                kind: LETTER,
+                list: saga.map(list_of),
+                state: standing.map(|standing| standing.as_str().to_owned()),
+                limit: (limit - letters.len()).min(READ_AT_ONCE),
+                before: next,
+            };
+            let listed = self.store.list(listing).await?;
+            bytes += listed.records.iter().map(|record| record.body.len()).sum::<usize>();
+            letters.extend(listed.records.iter().filter_map(|record| legible(DeadLetter::read(record))));
+            next = listed.next;
+            if next.is_none() || letters.len() >= limit || bytes >= PAGE_BYTES {
+                return Ok((letters, next));
+            }
+        }
     }
 
     /// Applies it now. In the same commit it is a dead letter no more.

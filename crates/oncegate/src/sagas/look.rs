@@ -9,6 +9,15 @@ use uuid::Uuid;
 use super::Sagas;
 use super::record::{INSTANCE, Kept, LINE, Line, Stored, list_of, read, state_of};
 
+/// A page that has so many bytes ends, though there were to be more in it.
+pub(super) const PAGE_BYTES: usize = 4 * 1024 * 1024;
+pub(super) const READ_AT_ONCE: usize = 50;
+
+/// One that cannot be read does not keep the others from being seen.
+pub(super) fn legible<T>(read: Result<T, StoreError>) -> Option<T> {
+    read.inspect_err(|error| tracing::error!(event = "saga.unreadable", %error)).ok()
+}
+
 /// An instance, as people see it.
 #[derive(Clone, Debug)]
 pub struct Found {
@@ -62,7 +71,7 @@ impl Sagas {
         Ok(stored.filter(|stored| !stored.kept.is_expired(now)).map(Found::of))
     }
 
-    /// Newest first.
+    /// Newest first; where they are large, fewer make a page.
     pub async fn list(
         &self,
         workspace: &WorkspaceName,
@@ -71,6 +80,28 @@ impl Sagas {
         limit: usize,
         before: Option<Uuid>,
     ) -> Result<Page, StoreError> {
+        let mut page = Page { items: vec![], next: before };
+        let mut bytes = 0;
+        loop {
+            let at_once = (limit - page.items.len()).min(READ_AT_ONCE);
+            let (items, size, next) = self.list_some(workspace, saga, state, at_once, page.next).await?;
+            bytes += size;
+            page.items.extend(items);
+            page.next = next;
+            if page.next.is_none() || page.items.len() >= limit || bytes >= PAGE_BYTES {
+                return Ok(page);
+            }
+        }
+    }
+
+    async fn list_some(
+        &self,
+        workspace: &WorkspaceName,
+        saga: Option<&str>,
+        state: Option<&str>,
+        limit: usize,
+        before: Option<Uuid>,
+    ) -> Result<(Vec<Found>, usize, Option<Uuid>), StoreError> {
         let now = self.now().await?;
         let listing = |list: Option<String>, state: Option<String>| {
             let workspace = workspace.clone();
@@ -87,13 +118,14 @@ impl Sagas {
         };
         let mut is_more = listed.iter().any(|listed| listed.next.is_some());
         let records = listed.into_iter().flat_map(|listed| listed.records);
-        let mut stored = records.map(Stored::read).collect::<Result<Vec<_>, _>>()?;
+        let mut stored: Vec<Stored> = records.filter_map(|record| legible(Stored::read(record))).collect();
         stored.sort_by_key(|stored| std::cmp::Reverse(stored.id));
         is_more |= stored.len() > limit;
         stored.truncate(limit);
         let next = stored.last().map(|last| last.id).filter(|_| is_more);
+        let bytes = stored.iter().map(|stored| stored.bytes).sum();
         let items = stored.into_iter().filter(|stored| !stored.kept.is_expired(now)).map(Found::of).collect();
-        Ok(Page { items, next })
+        Ok((items, bytes, next))
     }
 
     /// The last lines of an instance's history, oldest first, and whether there are older ones.

@@ -1,0 +1,44 @@
+//! Connections to a broker.
+
+use std::time::Duration;
+
+use lapin::{Connection, ConnectionProperties};
+use tokio::task::JoinHandle;
+
+use crate::config::SecretUrl;
+
+/// How long somebody waits for a connection.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Makes connections, one at a time.
+pub struct Connector {
+    url: SecretUrl,
+    name: String,
+    /// One that is being made. A broker that says nothing is waited for again, and not called a second time: what has been begun cannot be
+    /// taken back.
+    pending: Option<JoinHandle<lapin::Result<Connection>>>,
+}
+
+impl Connector {
+    pub fn new(url: SecretUrl, name: String) -> Connector {
+        Connector { url, name, pending: None }
+    }
+
+    pub async fn connect(&mut self) -> Result<Connection, String> {
+        let begin = || {
+            let (url, name) = (self.url.expose().to_owned(), self.name.as_str().into());
+            let options = ConnectionProperties::default().with_connection_name(name);
+            tokio::spawn(async move { Connection::connect(&url, options).await })
+        };
+        let pending = self.pending.get_or_insert_with(begin);
+        let Ok(connected) = tokio::time::timeout(CONNECT_TIMEOUT, pending).await else {
+            return Err(format!("no connection to {} within {CONNECT_TIMEOUT:?}", self.url));
+        };
+        self.pending = None;
+        match connected {
+            Ok(Ok(connection)) => Ok(connection),
+            Ok(Err(error)) => Err(format!("no connection to {}: {error}", self.url)),
+            Err(_) => Err(format!("no connection to {}: the attempt was ended", self.url)),
+        }
+    }
+}
