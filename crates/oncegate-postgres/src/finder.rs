@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use oncegate_core::job::Job;
-use oncegate_core::{Time, WorkspaceName};
+use oncegate_core::{Claim, ClaimKey, Time, WorkspaceName};
 use oncegate_store::{At, Place, Reading, Record, StoreError};
 use tokio::sync::{mpsc, oneshot};
 use tokio_postgres::Row;
@@ -14,6 +14,7 @@ use uuid::Uuid;
 use crate::changes::job;
 use crate::desk::Desk;
 use crate::fault::Fault;
+use crate::row;
 use crate::server::Server;
 
 const FIND_JOBS: &str = include_str!("../sql/find_jobs.sql");
@@ -96,6 +97,21 @@ fn in_places<T: Clone>(
         }
     }
     Ok(Reading { value: found, now })
+}
+
+#[async_trait]
+impl Looked for Claim {
+    type Place = ClaimKey;
+
+    /// Expired ones too.
+    async fn find(desk: &Desk, keys: &[&ClaimKey]) -> Result<Found<Claim>, Fault> {
+        let link = desk.link().await?;
+        let read = match row::read(&link, keys).await {
+            Err(Fault::Gone(_)) if link.client.is_closed() => row::read(&*desk.link().await?, keys).await?,
+            read => read?,
+        };
+        Ok(Reading { value: read.claims, now: read.moment.now })
+    }
 }
 
 #[async_trait]

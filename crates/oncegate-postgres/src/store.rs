@@ -12,7 +12,6 @@ use oncegate_store::{
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::desk::Desk;
-use crate::fault::Fault;
 use crate::finder::Finder;
 use crate::lane::{Lane, expire};
 use crate::listen::{Channel, listen};
@@ -39,6 +38,7 @@ pub struct PostgresStore {
     pub(crate) front: Desk,
     /// For what may take longer: lists, sweeping, counting.
     pub(crate) back: Desk,
+    claim_finder: Finder<Claim>,
     pub(crate) finder: Finder<Record>,
     pub(crate) job_finder: Finder<job::Job>,
     /// For leasing jobs, which takes a transaction: one at a time.
@@ -77,10 +77,24 @@ impl PostgresStore {
         };
         let back = Desk::new(server.clone());
         let leasing = Arc::new(tokio::sync::Mutex::new(Desk::for_probes(server.clone())));
+        let claim_finder = Finder::start(server.clone());
         let finder = Finder::start(server.clone());
         let job_finder = Finder::start(server.clone());
         let lanes = Mutex::new(lanes);
-        Ok(PostgresStore { server, queue, channel, front, back, finder, job_finder, leasing, lanes, listener, teller })
+        Ok(PostgresStore {
+            server,
+            queue,
+            channel,
+            front,
+            back,
+            claim_finder,
+            finder,
+            job_finder,
+            leasing,
+            lanes,
+            listener,
+            teller,
+        })
     }
 }
 
@@ -93,13 +107,8 @@ impl Store for PostgresStore {
     }
 
     async fn read(&self, key: &ClaimKey) -> Result<Reading<Option<Claim>>, StoreError> {
-        let link = self.front.link().await?;
-        let mut records = match row::read(&link, &[key]).await {
-            Err(Fault::Gone(_)) if link.client.is_closed() => row::read(&*self.front.link().await?, &[key]).await?,
-            read => read?,
-        };
-        let now = records.moment.now;
-        Ok(Reading { value: records.claims.remove(0).filter(|claim| claim.is_live(now)), now })
+        let Reading { mut value, now } = self.claim_finder.find(std::slice::from_ref(key)).await?;
+        Ok(Reading { value: value.remove(0).filter(|claim: &Claim| claim.is_live(now)), now })
     }
 
     async fn scan(&self, query: Query) -> Result<Page, StoreError> {

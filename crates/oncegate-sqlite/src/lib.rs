@@ -139,14 +139,17 @@ impl Store for SqliteStore {
 
     async fn read(&self, key: &ClaimKey) -> Result<Reading<Option<Claim>>, StoreError> {
         let (key, clock, index) = (key.clone(), self.clock.clone(), self.index.clone());
-        self.readers
-            .run(move |connection| {
-                let now = clock.now();
-                let found = rows::look_up(connection, &index, &key)?;
-                let live = found.map(|row| row.claim).filter(|claim| claim.is_live(now));
-                Ok(Reading { value: live, now })
-            })
-            .await
+        let read = move |connection: &rusqlite::Connection| {
+            let now = clock.now();
+            let found = rows::look_up(connection, &index, &key)?;
+            let live = found.map(|row| row.claim).filter(|claim| claim.is_live(now));
+            Ok(Reading { value: live, now })
+        };
+        // On the caller's thread; where that cannot be done at once, on one that may wait.
+        match self.readers.run_now(&read) {
+            Ok(reading) => Ok(reading),
+            Err(_) => self.readers.run(read).await,
+        }
     }
 
     async fn scan(&self, query: Query) -> Result<Page, StoreError> {

@@ -8,6 +8,7 @@ mod decisions;
 mod http;
 mod library;
 mod postgres;
+mod sagas;
 mod sqlite;
 mod stats;
 
@@ -53,6 +54,7 @@ enum Part {
     Postgres,
     Http,
     Actions,
+    Sagas,
 }
 
 /// What every measurement is told.
@@ -143,7 +145,10 @@ async fn round(setting: &Setting, only: Option<Part>, bar: &ProgressBar) -> Resu
         bar.set_message("actions");
         measured.extend(actions::measure(setting).await?);
     }
-
+    if measures(Part::Sagas) {
+        bar.set_message("sagas");
+        measured.extend(sagas::measure(setting).await?);
+    }
     Ok(measured)
 }
 

@@ -64,7 +64,10 @@ fn without_anything_the_defaults_hold() {
     let config = loaded.config;
     assert_eq!(config.listen.to_string(), "127.0.0.1:4600");
     assert_eq!(config.store.expose(), "sqlite:oncegate-data/oncegate.db");
-    assert_eq!(config.limits, Limits { body_bytes: 1 << 20, connections: 10_000, rate: None });
+    assert_eq!(
+        config.limits,
+        Limits { body_bytes: 1 << 20, event_body_bytes: 4 << 20, connections: 10_000, rate: None }
+    );
     assert_eq!(*config.policy(&guard("any")), Policy::default());
     assert_eq!(config.privacy, Privacy { store_parts: false, store_outcome_body: true });
     assert_eq!(config.log, Log { format: LogFormat::Json, level: LogLevel::Info });
@@ -132,7 +135,7 @@ fn an_unknown_key_is_an_error_at_its_place_with_the_nearest_right_one() {
         ),
         (
             "[[proxies]]\nx = 1",
-            "oncegate.toml:1:3: there is no setting `proxies`\nhint: there are: listen, store, guard_store, data_dir, limits, claims, outgoing, messages, actions, privacy, log",
+            "oncegate.toml:1:3: there is no setting `proxies`\nhint: there are: listen, store, guard_store, data_dir, limits, claims, outgoing, messages, actions, sagas, amqp, privacy, log",
         ),
     ] {
         assert_eq!(Setup::new(file).errors(), [error], "{file}");
@@ -341,4 +344,48 @@ fn a_flag_for_a_guard_is_read_like_a_key_and_checked_like_one() {
         let errors = Setup::new("").flag(key, "5s", "--set").errors();
         assert!(errors[0].starts_with(start), "{errors:?}");
     }
+}
+
+#[test]
+fn sagas_and_queues_are_lists() {
+    let file = "[sagas]\nfiles = [\"a.toml\", \"b, c.toml\"]\nretry_ms = [1, 20]\n[amqp]\nurl = \"amqp://me:geheim@broker/%2f\"\n\
+                [[amqp.consume]]\nqueue = \"one\"\n[[amqp.consume]]\nqueue = \"two\"\nworkspace = \"other\"\nprefetch = 7\n\
+                [actions.type.X]\nhandler = \"amqp\"\nexchange = \"commands\"\n[actions.type.Y]\nhandler = \"saga\"\n";
+    let loaded = Setup::new(file).loaded();
+    let Config { sagas, amqp, actions, .. } = &loaded.config;
+    assert_eq!(sagas.files, [PathBuf::from("a.toml"), PathBuf::from("b, c.toml")]);
+    assert_eq!(sagas.retries, [Duration::from_millis(1), Duration::from_millis(20)]);
+    let consume: Vec<_> =
+        amqp.consume.iter().map(|one| (one.queue.as_str(), one.workspace.as_str(), one.prefetch)).collect();
+    assert_eq!(consume, [("one", "default", 32), ("two", "other", 7)]);
+    let handler = |name: &str| actions.types[name].handler.clone();
+    assert_eq!(handler("X"), Some(HandlerKind::Amqp { exchange: "commands".into(), routing_key: None }));
+    assert_eq!(handler("Y"), Some(HandlerKind::Saga { event: None }));
+    let shown = loaded.to_toml();
+    assert!(!shown.contains("geheim") && shown.contains("amqp://me:***@broker/%2f"), "{shown}");
+    // What is shown can be read again, but for what is hidden.
+    let again = Setup::new(&shown.replace("***", "geheim")).loaded();
+    assert_eq!(again.config, loaded.config);
+    assert_eq!(Setup::new("").loaded().config.sagas.retries.len(), 3);
+}
+
+#[test]
+fn what_is_wrong_with_queues_is_said_where_it_is() {
+    let said = |file: &str| Setup::new(file).errors().join("\n");
+    assert!(said("[amqp.consume]\nqueue = \"one\"\n").contains("write [[amqp.consume]]"));
+    assert!(said("[[amqp.consume]]\n").contains("there is nothing in [[amqp.consume]]"));
+    assert!(said("[[amqp.consume]]\nqueue = \"one\"\n").contains("[amqp] has no `url`"));
+    assert!(said("[amqp]\nurl = \"amqp://h\"\n[[amqp.consume]]\nprefetch = 1\n").contains("has no `queue`"));
+    assert!(
+        said("[amqp]\nurl = \"amqp://h\"\n[[amqp.consume]]\nqueu = \"x\"\n")
+            .contains("did you mean `amqp.consume.1.queue`?")
+    );
+    for url in ["http://h", "amqp://[::1]/%2f", "amqp://h/%2f?heartbeat=abc", "geheim"] {
+        let said = said(&format!("[amqp]\nurl = {url:?}\n"));
+        assert!(said.contains("oncegate.toml:2:7: amqp.url is no broker's URL") && !said.contains("geheim"), "{said}");
+    }
+    assert!(said("[actions.type.X]\nhandler = \"amqp\"\n").contains("[amqp] has no `url`"));
+    assert!(said("[actions.type.X]\nhandler = \"saga\"\nurl = \"http://h\"\n").contains("means nothing to \"saga\""));
+    assert!(said("[sagas]\nretry_ms = [\"soon\"]\n").contains("a list of milliseconds"));
+    assert!(said("[sagas]\nfiles = \"a.toml\"\n").contains("a list of texts"));
 }
