@@ -110,6 +110,8 @@ impl StoreUrl {
 pub struct Gate {
     ledger: Arc<Ledger>,
     actions: Option<Actions>,
+    #[cfg(feature = "sagas")]
+    main: Option<Arc<dyn MainStore>>,
     workspace: WorkspaceName,
 }
 
@@ -118,13 +120,24 @@ impl Gate {
     pub async fn open(url: &str) -> Result<Gate, OpenError> {
         let store = url.parse::<StoreUrl>()?.open().await?;
         let gate = Gate::over(store.clone(), Arc::new(()));
-        Ok(Gate { actions: Some(Actions::over(store)), ..gate })
+        Ok(Gate {
+            #[cfg(feature = "sagas")]
+            main: Some(store.clone()),
+            actions: Some(Actions::over(store)),
+            ..gate
+        })
     }
 
     /// Over a store that is open already, with somebody who hears of every decision.
     pub fn over(store: Arc<dyn Store>, observer: Arc<dyn Observer>) -> Gate {
         let ledger = Arc::new(Ledger::start(store, observer));
-        Gate { ledger, actions: None, workspace: WorkspaceName::default_workspace() }
+        Gate {
+            ledger,
+            actions: None,
+            #[cfg(feature = "sagas")]
+            main: None,
+            workspace: WorkspaceName::default_workspace(),
+        }
     }
 
     /// The same store, in another workspace.
@@ -139,6 +152,16 @@ impl Gate {
     /// What is to be done later; the server's workers run it. None over a store that keeps claims alone.
     pub fn actions(&self) -> Option<&Actions> {
         self.actions.as_ref()
+    }
+
+    /// Sagas by these definitions, each of another name. None over a store that keeps claims alone.
+    #[cfg(feature = "sagas")]
+    pub fn sagas(
+        &self,
+        definitions: impl IntoIterator<Item = crate::sagas::Definition>,
+        options: crate::sagas::Options,
+    ) -> Option<crate::sagas::Sagas> {
+        Some(crate::sagas::Sagas::over(self.main.clone()?, self.ledger.clone(), definitions, options))
     }
 
     /// A guard: claims under `name`, by `policy`.

@@ -4,6 +4,38 @@
 //! was read or where there was none; the event's id in the inbox, which is a claim, settled as it is made; its line of the history;
 //! the commands and timers, as jobs of the queue. If any of it finds something else than it expects, nothing was written, and nothing was sent:
 //! the event is applied anew to what is there now. Nothing but such a conflict is tried again.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use oncegate::Gate;
+//! use oncegate::sagas::{Draft, Effects, Event, Options};
+//! use serde_json::json;
+//!
+//! let door = Draft::new("door")
+//!     .correlation("event.data.doorId")
+//!     .events(["Opened", "Closed"])
+//!     .states(["Open", "Shut"])
+//!     .terminal(["Shut"])
+//!     .on("none", "Opened", Effects::default().send("Ring", &[("door", "event.data.doorId")]).to("Open"))
+//!     .on("Open", "Closed", Effects::default().to("Shut"))
+//!     .ignore("Open", "Opened")
+//!     .ignore("Shut", "*")
+//!     .unexpected("none", "Closed")
+//!     .check()?;
+//! let gate = Gate::open("memory:").await?; // or sqlite:FILE, postgres://…
+//! let sagas = gate.sagas([door], Options::default()).expect("all of these keep sagas");
+//!
+//! let opened = Event::new("Opened", json!({ "doorId": "7" })).id("1");
+//! let first = sagas.handle(gate.workspace(), &opened).await?;
+//! let again = sagas.handle(gate.workspace(), &opened).await?;
+//! assert_eq!((first[0].outcome.as_str(), first[0].state.as_deref()), ("applied", Some("Open")));
+//! assert_eq!((again[0].outcome.as_str(), again[0].state.as_deref()), ("duplicate", Some("Open")));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Commands are actions, and timers are jobs: the servers on that store run them.
 
 mod apply;
 mod dead;
