@@ -74,6 +74,12 @@ async fn answer<T: Looked>(desk: &Desk, lookups: Vec<Lookup<T>>) {
                 let _ = answer.send(Ok(Reading { value: found.by_ref().take(places.len()).collect(), now }));
             }
         }
+        // Something in one of them is no text, and nobody else's fault.
+        Err(Fault::Data(_)) if lookups.len() > 1 => {
+            for lookup in lookups {
+                Box::pin(answer(desk, vec![lookup])).await;
+            }
+        }
         Err(fault) => {
             let error = StoreError::from(fault);
             lookups.into_iter().for_each(|lookup| _ = lookup.answer.send(Err(error.clone())));

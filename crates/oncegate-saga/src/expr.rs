@@ -3,12 +3,14 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, LazyLock};
 
-use cel::common::ast::{EntryExpr, Expr as Node};
+use cel::common::ast::{EntryExpr, Expr as Node, IdedEntryExpr};
 use cel::extractors::This;
 use cel::objects::{Key, Map as CelMap, OptionalValue};
 use cel::{Context, Env, ExecutionError, IdedExpr, Program, Value as Cel, extensions};
 use oncegate_core::Time;
 use serde_json::{Map, Number, Value};
+
+use crate::{EXPRESSION_BYTES_MAX, EXPRESSION_DEPTH_MAX};
 
 /// Of what an expression says when it goes wrong: it repeats values, and those may be large.
 const ERROR_CHARS_MAX: usize = 300;
@@ -56,7 +58,15 @@ impl Expr {
             let what = what.trim_start_matches("Syntax error: ");
             format!("`{text}` is no expression: {what}, at its character {column}")
         };
-        Ok(Expr { text: text.to_owned(), program: ENV.compile(text).map_err(wrong)? })
+        if text.len() > EXPRESSION_BYTES_MAX {
+            let bytes = text.len();
+            return Err(format!("an expression has at most {EXPRESSION_BYTES_MAX} bytes; this one has {bytes}"));
+        }
+        let program = ENV.compile(text).map_err(wrong)?;
+        match depth(program.expression()) > EXPRESSION_DEPTH_MAX {
+            true => Err(format!("`{text}` is nested over {EXPRESSION_DEPTH_MAX} deep: split it up, by way of `data`")),
+            false => Ok(Expr { text: text.to_owned(), program }),
+        }
     }
 
     /// What it speaks of that is not there, in words: variables beside these, fields of the event, of the saga's data, and functions.
@@ -80,6 +90,38 @@ impl Expr {
         match self.eval(scope)? {
             Value::Bool(is) => Ok(is),
             other => Err(format!("`{}` gives {}, not true or false", self.text, kind_of(&other))),
+        }
+    }
+}
+
+/// Of an expression's tree. Without recursion: it may be deeper than the stack.
+fn depth(root: &IdedExpr) -> usize {
+    let (mut deepest, mut to_visit) = (0, vec![(root, 1)]);
+    while let Some((node, depth)) = to_visit.pop() {
+        deepest = deepest.max(depth);
+        to_visit.extend(parts(node).into_iter().map(|part| (part, depth + 1)));
+    }
+    deepest
+}
+
+/// What an expression is put together from.
+fn parts(node: &IdedExpr) -> Vec<&IdedExpr> {
+    fn of_entries(entries: &[IdedEntryExpr]) -> Vec<&IdedExpr> {
+        let parts = entries.iter().flat_map(|entry| match &entry.expr {
+            EntryExpr::StructField(field) => vec![&field.value],
+            EntryExpr::MapEntry(entry) => vec![&entry.key, &entry.value],
+        });
+        parts.collect()
+    }
+    match &node.expr {
+        Node::Unspecified | Node::Literal(_) | Node::Ident(_) => vec![],
+        Node::Select(select) => vec![&select.operand],
+        Node::Call(call) => call.target.as_deref().into_iter().chain(&call.args).collect(),
+        Node::List(list) => list.elements.iter().collect(),
+        Node::Map(map) => of_entries(&map.entries),
+        Node::Struct(made) => of_entries(&made.entries),
+        Node::Comprehension(loops) => {
+            vec![&loops.iter_range, &loops.accu_init, &loops.loop_cond, &loops.loop_step, &loops.result]
         }
     }
 }
@@ -217,12 +259,9 @@ impl<K: Fn(&str, &str) -> bool> Walk<K> {
                 if !is_function(&call.func_name) {
                     self.say(format!("there is no function `{}`", call.func_name));
                 }
-                call.target.iter().for_each(|target| self.node(target));
-                call.args.iter().for_each(|arg| self.node(arg));
+                parts(node).into_iter().for_each(|part| self.node(part));
             }
-            Node::List(list) => list.elements.iter().for_each(|element| self.node(element)),
-            Node::Map(map) => map.entries.iter().for_each(|entry| self.entry(&entry.expr)),
-            Node::Struct(made) => made.entries.iter().for_each(|entry| self.entry(&entry.expr)),
+            Node::List(_) | Node::Map(_) | Node::Struct(_) => parts(node).into_iter().for_each(|part| self.node(part)),
             Node::Comprehension(loops) => {
                 self.node(&loops.iter_range);
                 self.node(&loops.accu_init);
@@ -233,16 +272,6 @@ impl<K: Fn(&str, &str) -> bool> Walk<K> {
                 self.node(&loops.loop_step);
                 self.node(&loops.result);
                 self.scope.truncate(outside);
-            }
-        }
-    }
-
-    fn entry(&mut self, entry: &EntryExpr) {
-        match entry {
-            EntryExpr::StructField(field) => self.node(&field.value),
-            EntryExpr::MapEntry(entry) => {
-                self.node(&entry.key);
-                self.node(&entry.value);
             }
         }
     }
@@ -316,6 +345,10 @@ mod tests {
         assert_eq!(eval("duration('1s')"), Err("`duration('1s')`: gives a duration, which is no JSON".into()));
         assert!(eval("event.data.n + ").unwrap_err().starts_with("`event.data.n + ` is no expression: "));
         assert!(eval("event.data.ids + 1").unwrap_err().len() < 400);
+        let sum = |terms: usize| vec!["1"; terms].join("+");
+        assert_eq!(eval(&sum(49)), Ok(json!(49)));
+        assert!(eval(&sum(60)).unwrap_err().contains("is nested over 50 deep"));
+        assert!(eval(&sum(5000)).unwrap_err().starts_with("an expression has at most 4096 bytes"));
     }
 
     #[test]

@@ -35,6 +35,9 @@ pub const DATA_DEPTH_MAX: usize = 64;
 /// Bytes of a correlation id, and of the names of sagas, states, events and commands.
 pub const CORRELATION_BYTES_MAX: usize = 512;
 pub const NAME_BYTES_MAX: usize = 128;
+/// Bytes of an expression, and how deep it may be nested: it is evaluated on a small stack.
+pub const EXPRESSION_BYTES_MAX: usize = 4096;
+pub const EXPRESSION_DEPTH_MAX: usize = 50;
 /// How long an instance stays in its terminal state, where the definition does not say; and what it may say.
 pub const RETENTION_DEFAULT: Duration = Duration::from_secs(7 * 24 * 3600);
 pub const RETENTION: std::ops::RangeInclusive<Duration> =

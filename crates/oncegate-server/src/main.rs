@@ -1,7 +1,6 @@
 //! `oncegate`: the server and the command line.
 
 mod actions;
-mod amqp;
 mod api;
 mod auth;
 mod bench;
@@ -20,6 +19,7 @@ mod problem;
 mod rate;
 mod sagas;
 mod serve;
+mod transports;
 mod worker;
 
 use std::process::ExitCode;

@@ -26,7 +26,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tower::ServiceExt;
 
 use crate::actions::Runner;
-use crate::amqp::{self, Consumers};
 use crate::api::{self, App, Bodies};
 use crate::auth::Keys;
 use crate::channels::Channels;
@@ -38,6 +37,7 @@ use crate::patience::Patient;
 use crate::problem::Kind;
 use crate::rate::Rates;
 use crate::sagas::{self, Director};
+use crate::transports::Consumers;
 use crate::worker::Worker;
 
 /// How long a client may take to send its headers.
@@ -75,7 +75,7 @@ pub async fn serve(config: Config) -> Result<(), Failure> {
     tokio::spawn(app.messages.worker.clone().keep_leasing(vec![messages::JOB.into()], app.messages.clone()));
     app.actions.start();
     app.sagas.start();
-    let consumers = amqp::start(&app.config.amqp, app.config.limits.event_body_bytes, &app.sagas);
+    let consumers = Consumers::start(&app.config, &app.sagas);
     announce(&app.config, address);
     let refresher = tokio::spawn(refresh(app.clone()));
     accept_until_stopped(listener, app.clone(), signals, consumers).await;

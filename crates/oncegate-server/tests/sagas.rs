@@ -82,6 +82,13 @@ async fn a_search_goes_through_its_states_and_each_command_arrives_once(on: On) 
     assert_eq!(shop.becomes(id, "completed").await["actionType"], "StartParsingReferenceFile");
     let listed = shop.client(0).get("/api/sagas?definition=search-import&state=Completed").await.expect(200).body;
     assert_eq!(listed["items"].as_array().map(Vec::len), Some(1));
+    // What is no name is the name of nothing, and nobody else's trouble.
+    for path in ["/api/sagas/search-import/%00", "/api/sagas/%00/s", "/api/sagas/search-import/%ff"] {
+        shop.client(0).get(path).await.expect_problem(404, "not-found");
+    }
+    for path in ["/api/sagas?definition=%00", "/api/sagas?state=%00", "/api/sagas/dead-letters?definition=%00"] {
+        assert_eq!(shop.client(0).get(path).await.expect(200).body["items"], json!([]), "{path}");
+    }
     let none = shop.client(0).get("/api/sagas?state=Parsing").await.expect(200).body;
     assert_eq!(none, json!({ "items": [], "nextCursor": null }));
     shop.client(0).get("/api/sagas/search-import/other").await.expect_problem(404, "not-found");

@@ -204,7 +204,7 @@ async fn mid_load(broker: &mut Broker, server: Server) {
     assert!(keys.values().all(|ids| ids.len() == 1), "each under one key");
     let (status, log) = server.stop();
     assert!(status.success());
-    assert!(log.contains("amqp.disconnected"), "it has noticed");
+    assert!(log.contains("broker.disconnected"), "it has noticed");
     assert!(!log.contains("\"level\":\"error\""), "{log}");
 }
 
@@ -216,7 +216,7 @@ async fn a_consumer_that_dies_before_its_acknowledgement_does_nothing_twice() {
     let channel = broker.declare(QUEUE).await;
     broker.declare(COMMANDS).await;
     let home = home(&broker, "");
-    let mut doomed = home.serve_with(&[("ONCEGATE_TEST_CRASH_AT", "amqp.handled")]);
+    let mut doomed = home.serve_with(&[("ONCEGATE_TEST_CRASH_AT", "broker.handled")]);
     assert!(
         publish(&channel, QUEUE, saved("s", &["s a".into()]).to_string().as_bytes(), BasicProperties::default()).await
     );

@@ -503,6 +503,18 @@ async fn a_dead_letter_that_comes_again_after_it_was_settled_is_open_again(on: O
     assert!(matches!(again, Outcome::DeadLetter { id: same, .. } if same == id), "{again:?}");
     let letter = sagas.dead_letter(&workspace(), id).await.expect("there").expect("there");
     assert_eq!(letter.standing, LetterState::Open, "somebody has to look again");
+    // It is settled once more, later: it is kept from then on.
+    world.clock.advance(HOUR);
+    sagas.discard_dead_letter(&workspace(), id).await.expect("it is open");
+    world.clock.advance(WEEK - HOUR);
+    for job in lease(&world.store, RETIRE).await {
+        sagas.retire(&job).await.expect("the store is there");
+    }
+    assert!(
+        sagas.dead_letter(&workspace(), id).await.expect("there").is_some(),
+        "its last settling was not so long ago"
+    );
+    handle(&sagas, &parsed("s", "a")).await;
     // Its removal was due, and leaves it alone.
     world.clock.advance(WEEK);
     for job in lease(&world.store, RETIRE).await {
@@ -602,26 +614,42 @@ async fn what_can_never_be_written_goes_to_the_dead_letters(on: On) {
 async fn a_dead_letter_that_no_saga_knew_is_applied_in_each_that_knows_it_now(on: On) {
     let world = World::open(on).await;
     let before = replica(&world.store, "before");
-    let Outcome::DeadLetter { id, .. } = handle(&before, &event("Seen", "1", json!({ "id": "x" }))).await.outcome
-    else {
-        panic!("nobody knows it")
-    };
+    // It has no id, and is one event all the same.
+    let unnamed = Event::new("Seen", json!({ "id": "x" }));
+    let Outcome::DeadLetter { id, .. } = handle(&before, &unnamed).await.outcome else { panic!("nobody knows it") };
     let seen = |name: &str| {
         Draft::new(name)
             .correlation("event.data.id")
             .events(["Seen"])
-            .states(["Done"])
-            .terminal(["Done"])
-            .on("none", "Seen", Effects::default().to("Done"))
-            .ignore("Done", "*")
-            .check()
-            .expect("it is right")
+            .states(["Counting"])
+            .data("count", oncegate::sagas::FieldKind::Number)
+            .on("none", "Seen", Effects::default().set("count", "1").to("Counting"))
+            .on("Counting", "Seen", Effects::default().set("count", "saga.count + 1"))
     };
+    // The last of them does not take it yet: the others have it once, however often it is tried.
+    let late = Draft::new("late")
+        .correlation("event.data.id")
+        .events(["Seen", "Ready"])
+        .states(["Open", "Done"])
+        .terminal(["Done"])
+        .on("none", "Ready", Effects::default().to("Open"))
+        .on("Open", "Seen", Effects::default().to("Done"))
+        .ignore("Open", "Ready")
+        .ignore("Done", "*")
+        .unexpected("none", "Seen");
+    let definitions = [seen("one"), seen("two"), late].map(|draft| draft.check().expect("it is right"));
     let ledger = Arc::new(Ledger::start(world.store.clone(), Arc::new(())));
-    let after = Sagas::over(world.store.clone(), ledger, [seen("one"), seen("two")], Options::default());
-    after.retry_dead_letter(&workspace(), id).await.expect("it is tried");
+    let after = Sagas::over(world.store.clone(), ledger, definitions, Options::default());
+    for _ in 0..3 {
+        let tried = after.retry_dead_letter(&workspace(), id).await.expect("it is tried");
+        assert_eq!(tried.outcome.as_str(), "dead_letter");
+    }
+    handle(&after, &Event::new("Ready", json!({ "id": "x" }))).await;
+    let tried = after.retry_dead_letter(&workspace(), id).await.expect("it is tried");
+    assert_eq!((tried.outcome.as_str(), tried.state.as_deref()), ("applied", Some("Done")));
     for saga in ["one", "two"] {
-        assert!(after.find(&workspace(), saga, "x").await.expect("there").is_some(), "{saga}");
+        let found = after.find(&workspace(), saga, "x").await.expect("there").expect("there");
+        assert_eq!(found.instance.data["count"], 1, "{saga}");
     }
     world.close().await;
 }

@@ -28,9 +28,9 @@ pub use events::Event;
 pub use remote::LeaseRequest;
 pub use view::ActionView;
 
-use crate::amqp::Publisher;
 use crate::channels::lines::JsonLines;
 use crate::config::{self, Config, HandlerKind};
+use crate::transports::{AmqpPublisher, NatsPublisher};
 use crate::worker::Worker;
 
 pub struct Runner {
@@ -55,7 +55,8 @@ enum How {
     Webhook(webhook::Webhook),
     Email(email::Email),
     Saga { event: Option<String>, sagas: Sagas },
-    Amqp { exchange: String, routing_key: Option<String>, publisher: Arc<Publisher> },
+    Amqp { exchange: String, routing_key: Option<String>, publisher: Arc<AmqpPublisher> },
+    Nats { subject: Option<String>, publisher: Arc<NatsPublisher> },
 }
 
 /// What is to happen, under a key that is the same on every try.
@@ -108,6 +109,9 @@ impl Handler {
                 let routing_key = routing_key.as_deref().unwrap_or(effect.action_type);
                 publisher.publish(exchange, routing_key, effect, self.timeout).await
             }
+            How::Nats { subject, publisher } => {
+                publisher.publish(subject.as_deref().unwrap_or(effect.action_type), effect, self.timeout).await
+            }
         }
     }
 }
@@ -119,7 +123,8 @@ impl Runner {
         main: Arc<Ledger>,
         sagas: &Sagas,
     ) -> Result<Arc<Runner>, String> {
-        let publisher = config.amqp.url.clone().map(Publisher::new);
+        let amqp = config.amqp.url.clone().map(AmqpPublisher::new);
+        let nats = config.nats.url.clone().map(NatsPublisher::new);
         let allow: Arc<[IpNet]> = config.outgoing.allow.clone().into();
         let mut lines = None;
         let mut handlers = BTreeMap::new();
@@ -145,7 +150,11 @@ impl Runner {
                 Some(HandlerKind::Amqp { exchange, routing_key }) => How::Amqp {
                     exchange: exchange.clone(),
                     routing_key: routing_key.clone(),
-                    publisher: publisher.clone().expect("checked with the configuration"),
+                    publisher: amqp.clone().expect("checked with the configuration"),
+                },
+                Some(HandlerKind::Nats { subject }) => How::Nats {
+                    subject: subject.clone(),
+                    publisher: nats.clone().expect("checked with the configuration"),
                 },
                 Some(HandlerKind::Email { url, from, username, password_file }) => How::Email(
                     email::Email::new(url, from, username.clone(), password_file.as_deref(), &allow).map_err(wrong)?,

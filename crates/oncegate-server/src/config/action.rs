@@ -14,6 +14,7 @@ const OF_WEBHOOK: &[&str] = &["url", "allow_payload_url", "secret_file", "timeou
 const OF_EMAIL: &[&str] = &["url", "from", "username", "password_file", "timeout"];
 const OF_SAGA: &[&str] = &["event"];
 const OF_AMQP: &[&str] = &["exchange", "routing_key", "timeout"];
+const OF_NATS: &[&str] = &["subject", "timeout"];
 
 pub fn build(layers: &Layers) -> Actions {
     let general = general(layers);
@@ -61,7 +62,9 @@ impl Table<'_> {
 
     /// What belongs to another handler.
     fn refuse_all_but(&self, own: &[&str], handler: &str) -> Result<(), ConfigError> {
-        [OF_WEBHOOK, OF_EMAIL, OF_SAGA, OF_AMQP].iter().try_for_each(|others| self.refuse(others, own, handler))
+        [OF_WEBHOOK, OF_EMAIL, OF_SAGA, OF_AMQP, OF_NATS]
+            .iter()
+            .try_for_each(|others| self.refuse(others, own, handler))
     }
 
     fn handler(&self) -> Result<Option<HandlerKind>, ConfigError> {
@@ -103,6 +106,14 @@ impl Table<'_> {
                     exchange: self.maybe_text("exchange").unwrap_or_default().to_owned(),
                     routing_key: self.maybe_text("routing_key").map(str::to_owned),
                 }
+            }
+            Some("nats") => {
+                self.refuse_all_but(OF_NATS, "nats")?;
+                let broker = Table { own: KeyPath::of(&["nats"]), ..self.clone() };
+                if broker.maybe_text("url").is_none() {
+                    return Err(broker.missing("url", "nats://127.0.0.1:4222"));
+                }
+                HandlerKind::Nats { subject: self.maybe_text("subject").map(str::to_owned) }
             }
             name => {
                 self.refuse_all_but(&[], name.unwrap_or("a remote worker"))?;

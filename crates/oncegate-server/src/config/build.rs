@@ -43,6 +43,7 @@ pub fn build(layers: &Layers) -> Config {
         actions: action::build(layers),
         sagas: saga::build(layers),
         amqp: saga::build_amqp(layers),
+        nats: saga::build_nats(layers),
         privacy: Privacy {
             store_parts: privacy.flag("store_parts"),
             store_outcome_body: privacy.flag("store_outcome_body"),
@@ -59,6 +60,7 @@ pub fn check_relations(layers: &Layers, errors: &mut Vec<ConfigError>) {
     errors.extend(messages_table(layers).wait_fits().err());
     errors.extend(action::check(layers));
     errors.extend(saga::check_amqp(layers).err());
+    errors.extend(saga::check_nats(layers).err());
     let lease = messages_table(layers).span("lease");
     for (_, table) in channel_tables(layers) {
         errors.extend(table.channel().and_then(|channel| table.timeout_fits(channel.timeout, lease)).err());

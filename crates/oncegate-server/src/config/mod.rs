@@ -27,9 +27,7 @@ use std::path::{Path, PathBuf};
 
 pub use error::ConfigError;
 pub use secret_url::SecretUrl;
-pub use typed::{
-    Actions, Amqp, Channel, ChannelKind, Config, Consume, HandlerKind, Log, LogFormat, LogLevel, Messages, Mode, Sagas,
-};
+pub use typed::{Actions, Channel, ChannelKind, Config, HandlerKind, Log, LogFormat, LogLevel, Messages, Mode, Sagas};
 
 use layers::Layers;
 

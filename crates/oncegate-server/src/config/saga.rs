@@ -1,5 +1,6 @@
-//! `[sagas]` and `[amqp]`.
+//! `[sagas]`, `[amqp]` and `[nats]`.
 
+use async_nats::ServerAddr;
 use lapin::uri::AMQPUri;
 use oncegate_core::WorkspaceName;
 
@@ -8,8 +9,10 @@ use super::error::ConfigError;
 use super::layers::Layers;
 use super::path::KeyPath;
 use super::secret_url::SecretUrl;
-use super::typed::{Amqp, Consume, Sagas};
+use super::typed::{Amqp, Consume, ConsumeStream, Nats, Sagas};
 
+/// The consumer of a stream, unless it says otherwise.
+const DURABLE: &str = "oncegate";
 /// Messages that are at work at once, unless a queue says otherwise.
 const PREFETCH: u16 = 32;
 
@@ -21,7 +24,30 @@ pub fn build(layers: &Layers) -> Sagas {
 pub fn build_amqp(layers: &Layers) -> Amqp {
     let url = table(layers, "amqp").maybe_text("url").map(|url| SecretUrl(url.to_owned()));
     let consume = |table: Table<'_>| table.consume().expect("its table has been checked");
-    Amqp { url, consume: consumers(layers).map(consume).collect() }
+    Amqp { url, consume: consumers(layers, "amqp").map(consume).collect() }
+}
+
+pub fn build_nats(layers: &Layers) -> Nats {
+    let url = table(layers, "nats").maybe_text("url").map(|url| SecretUrl(url.to_owned()));
+    let consume = |table: Table<'_>| table.consume_stream().expect("its table has been checked");
+    Nats { url, consume: consumers(layers, "nats").map(consume).collect() }
+}
+
+pub fn check_nats(layers: &Layers) -> Result<(), ConfigError> {
+    let nats = table(layers, "nats");
+    let example = "nats://127.0.0.1:4222";
+    if nats.maybe_text("url").is_some_and(|url| url.parse::<ServerAddr>().is_err()) {
+        let at = nats.written("url").map_or_else(String::new, |(_, at)| at);
+        // Not what was written: there may be a password in it.
+        return Err(ConfigError::new(at, "nats.url is no server's URL", format!("write {example:?}")));
+    }
+    for table in consumers(layers, "nats") {
+        table.consume_stream()?;
+        if nats.maybe_text("url").is_none() {
+            return Err(nats.missing("url", example));
+        }
+    }
+    Ok(())
 }
 
 pub fn check_amqp(layers: &Layers) -> Result<(), ConfigError> {
@@ -36,7 +62,7 @@ pub fn check_amqp(layers: &Layers) -> Result<(), ConfigError> {
             return Err(ConfigError::new(at, "amqp.url is no broker's URL", hint));
         }
     }
-    for table in consumers(layers) {
+    for table in consumers(layers, "amqp") {
         table.consume()?;
         if amqp.maybe_text("url").is_none() {
             return Err(amqp.missing("url", "amqp://127.0.0.1:5672/%2f"));
@@ -50,8 +76,8 @@ fn table<'a>(layers: &'a Layers, name: &str) -> Table<'a> {
     Table { layers, general: own.clone(), own }
 }
 
-fn consumers(layers: &Layers) -> impl Iterator<Item = Table<'_>> {
-    let consume = KeyPath::of(&["amqp", "consume"]);
+fn consumers<'a>(layers: &'a Layers, broker: &str) -> impl Iterator<Item = Table<'a>> + use<'a> {
+    let consume = KeyPath::of(&[broker, "consume"]);
     let mut numbers = layers.names_in(&consume);
     numbers.sort_by_key(|number| number.parse::<usize>().unwrap_or(usize::MAX));
     numbers.into_iter().map(move |number| Table { layers, own: consume.child(number), general: consume.clone() })
@@ -60,14 +86,26 @@ fn consumers(layers: &Layers) -> impl Iterator<Item = Table<'_>> {
 impl Table<'_> {
     fn consume(&self) -> Result<Consume, ConfigError> {
         let queue = self.maybe_text("queue").ok_or_else(|| self.missing("queue", "search-events"))?;
-        let workspace = match self.maybe_text("workspace") {
-            None => WorkspaceName::default_workspace(),
+        Ok(Consume { queue: queue.to_owned(), workspace: self.workspace()?, prefetch: self.prefetch() })
+    }
+
+    fn consume_stream(&self) -> Result<ConsumeStream, ConfigError> {
+        let stream = self.maybe_text("stream").ok_or_else(|| self.missing("stream", "SEARCHES"))?.to_owned();
+        let durable = self.maybe_text("durable").unwrap_or(DURABLE).to_owned();
+        Ok(ConsumeStream { stream, durable, workspace: self.workspace()?, prefetch: self.prefetch() })
+    }
+
+    fn prefetch(&self) -> u16 {
+        self.maybe_count("prefetch").and_then(|count| u16::try_from(count).ok()).unwrap_or(PREFETCH)
+    }
+
+    fn workspace(&self) -> Result<WorkspaceName, ConfigError> {
+        match self.maybe_text("workspace") {
+            None => Ok(WorkspaceName::default_workspace()),
             Some(name) => WorkspaceName::new(name).map_err(|error| {
                 let at = self.written("workspace").map_or_else(String::new, |(_, at)| at);
                 ConfigError::new(at, error.to_string(), "write the name of a workspace")
-            })?,
-        };
-        let prefetch = self.maybe_count("prefetch").and_then(|count| u16::try_from(count).ok()).unwrap_or(PREFETCH);
-        Ok(Consume { queue: queue.to_owned(), workspace, prefetch })
+            }),
+        }
     }
 }

@@ -29,7 +29,7 @@ pub struct Setting {
 pub const ANY: &str = "*";
 
 /// Tables that are written as a list, `[[…]]`: their names are numbers, from 1 on.
-const LISTS: [&str; 1] = ["amqp.consume"];
+const LISTS: [&str; 2] = ["amqp.consume", "nats.consume"];
 
 pub fn is_list(table: &KeyPath) -> bool {
     LISTS.contains(&table.to_string().as_str())
@@ -52,7 +52,7 @@ const CHANNEL: Kind = Kind::Choice(&["http", "smtp", "log"]);
 const WINDOW_SECONDS: Kind = Kind::Seconds { max: WINDOW_MAX };
 const ATTEMPTS: Kind = Kind::Integer { min: 1, max: 1000 };
 const FOLDING: Kind = Kind::Choice(&["replace", "keep_first", "debounce", "merge", "off"]);
-const HANDLER: Kind = Kind::Choice(&["webhook", "email", "log", "saga", "amqp"]);
+const HANDLER: Kind = Kind::Choice(&["webhook", "email", "log", "saga", "amqp", "nats"]);
 const RETRIES: Kind = Kind::Millis { max: Duration::from_secs(60) };
 const PREFETCH: Kind = Kind::Integer { min: 1, max: 10_000 };
 const DELIVERY: Kind = Kind::Choice(&["at_least_once", "at_most_once"]);
@@ -145,6 +145,7 @@ pub static SETTINGS: &[Setting] = &[
     override_of("actions.type.*.event", Kind::Text, "saga: the event that it becomes; its type, if it is left out"),
     override_of("actions.type.*.exchange", Kind::Text, "amqp: where to; the default exchange, if it is left out"),
     override_of("actions.type.*.routing_key", Kind::Text, "amqp: under which key; the type, if it is left out"),
+    override_of("actions.type.*.subject", Kind::Text, "nats: where to; the type, if it is left out"),
     setting("sagas.files", Kind::Texts, "", "the definitions of sagas"),
     setting(
         "sagas.retry_ms",
@@ -156,6 +157,15 @@ pub static SETTINGS: &[Setting] = &[
     override_of("amqp.consume.*.queue", Kind::Text, "a queue whose messages are events, as for POST /api/events"),
     override_of("amqp.consume.*.workspace", Kind::Text, "whose events they are; default, if it is left out"),
     override_of("amqp.consume.*.prefetch", PREFETCH, "messages at once; 32, if it is left out"),
+    Setting { secret: true, ..override_of("nats.url", Kind::Text, "the server: nats://user:password@host:4222") },
+    override_of("nats.consume.*.stream", Kind::Text, "a stream whose messages are events, as for POST /api/events"),
+    override_of(
+        "nats.consume.*.durable",
+        Kind::Text,
+        "the consumer, which is made if it is not there; oncegate, if it is left out",
+    ),
+    override_of("nats.consume.*.workspace", Kind::Text, "whose events they are; default, if it is left out"),
+    override_of("nats.consume.*.prefetch", PREFETCH, "messages at once; 32, if it is left out"),
     setting("privacy.store_parts", Kind::Bool, "false", "whether the parts of a key are kept with its claim"),
     setting("privacy.store_outcome_body", Kind::Bool, "true", "whether the body of an outcome is kept"),
     setting("log.format", LOG_FORMAT, "json", "how log lines are written"),

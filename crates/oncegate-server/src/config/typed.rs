@@ -27,6 +27,7 @@ pub struct Config {
     pub actions: Actions,
     pub sagas: Sagas,
     pub amqp: Amqp,
+    pub nats: Nats,
     pub privacy: Privacy,
     pub log: Log,
 }
@@ -150,7 +151,12 @@ pub enum HandlerKind {
         /// None: its type is the event's.
         event: Option<String>,
     },
-    /// It is published.
+    /// It is published to a stream.
+    Nats {
+        /// None: its type is the subject.
+        subject: Option<String>,
+    },
+    /// It is published to an exchange.
     Amqp {
         exchange: String,
         /// None: its type is the key.
@@ -169,6 +175,21 @@ pub struct Sagas {
 pub struct Amqp {
     pub url: Option<SecretUrl>,
     pub consume: Vec<Consume>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Nats {
+    pub url: Option<SecretUrl>,
+    pub consume: Vec<ConsumeStream>,
+}
+
+/// A stream whose messages are events.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConsumeStream {
+    pub stream: String,
+    pub durable: String,
+    pub workspace: WorkspaceName,
+    pub prefetch: u16,
 }
 
 /// A queue whose messages are events.

@@ -47,10 +47,11 @@ pub fn start(config: &config::Log) -> Log {
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Trace => LevelFilter::TRACE,
     };
-    // What libraries say of themselves is for those who look into them; what it means for us, we say. The client of the broker repeats messages.
+    // What libraries say of themselves is for those who look into them; what it means for us, we say. The clients of brokers repeat messages.
     let is_ours = move |said: &Metadata<'_>| {
         let target = said.target();
-        target.starts_with("oncegate") || (level >= LevelFilter::DEBUG && !target.starts_with("lapin"))
+        target.starts_with("oncegate")
+            || (level >= LevelFilter::DEBUG && !["lapin", "async_nats"].iter().any(|client| target.starts_with(client)))
     };
     let lines = tracing_subscriber::registry().with(level).with(filter_fn(is_ours));
     match config.format {

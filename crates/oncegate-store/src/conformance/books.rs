@@ -98,6 +98,19 @@ pub async fn a_record_is_removed_whole_from_its_last_version_alone(world: World)
     assert!(world.change(vec![create(2)]).await.is_written(), "its names are free");
 }
 
+pub async fn who_looks_for_what_cannot_be_there_is_nobody_elses_trouble(world: World) {
+    assert!(world.change(vec![named(record(1, "{}"), &["good"])]).await.is_written());
+    // Some stores can have no such name; whoever asks for one at the same time as others hears so alone.
+    let places: Vec<Place> = (0..200).map(|i| at_name(if i % 4 == 0 { "\0" } else { "good" })).collect();
+    let found = join_all(places.iter().map(|place| world.store.find(std::slice::from_ref(place)))).await;
+    for (place, found) in places.iter().zip(found) {
+        match &place.at {
+            At::Name(name) if name == "good" => assert!(found.expect("it is there").value[0].is_some()),
+            _ => assert!(found.is_err() || found.is_ok_and(|found| found.value[0].is_none())),
+        }
+    }
+}
+
 pub async fn claims_and_changes_stand_or_fall_together(world: World) {
     let claim = |part: &str, message: &str| Op {
         key: key(part),

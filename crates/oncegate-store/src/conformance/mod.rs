@@ -121,6 +121,7 @@ macro_rules! suite {
             books::a_record_is_created_once_and_changed_only_from_its_last_version,
             books::a_name_is_one_records_alone,
             books::a_record_is_removed_whole_from_its_last_version_alone,
+            books::who_looks_for_what_cannot_be_there_is_nobody_elses_trouble,
             books::claims_and_changes_stand_or_fall_together,
             books::a_claim_settled_as_it_is_made_can_be_taken_back_by_its_maker_alone,
             books::lists_of_records_are_newest_first_filtered_and_paged,

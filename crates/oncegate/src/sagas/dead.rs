@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::apply::{Also, Arrival, retirement};
-use super::look::{PAGE_BYTES, READ_AT_ONCE, legible};
+use super::look::{PAGE_BYTES, READ_AT_ONCE, is_name, legible};
 use super::record::{bytes, inbox_key, list_of, read};
 use super::{Handled, Outcome, Sagas};
 
@@ -66,6 +66,9 @@ pub struct DeadLetter {
     /// How often it was tried again in vain.
     #[serde(default)]
     pub retries: u32,
+    /// When it was settled, the last time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    settled_us: Option<i64>,
     pub standing: LetterState,
     /// The name of its record, by which the same event is known again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -106,7 +109,7 @@ impl DeadLetter {
 
 /// It is a dead letter no more, and kept for a while, so that people find it.
 pub(super) fn settled(letter: &Record, standing: LetterState, now: Time) -> Result<Vec<Change>, StoreError> {
-    let settled = DeadLetter { standing, ..DeadLetter::read(letter)? };
+    let settled = DeadLetter { standing, settled_us: Some(now.micros()), ..DeadLetter::read(letter)? };
     let replaced = Change::replace(settled.record(&letter.workspace, letter.version + 1));
     let retired = retirement(&letter.workspace, letter.id, now + SETTLED_FOR, now);
     Ok(vec![replaced, Change::Enqueue(retired)])
@@ -249,6 +252,9 @@ impl Sagas {
         before: Option<Uuid>,
     ) -> Result<(Vec<DeadLetter>, Option<Uuid>), StoreError> {
         let (mut letters, mut next, mut bytes) = (vec![], before, 0);
+        if !saga.is_none_or(is_name) {
+            return Ok((letters, None));
+        }
         // Some at a time: where they are large, fewer make a page.
         loop {
             let listing = Listing {
@@ -273,7 +279,9 @@ impl Sagas {
     pub async fn retry_dead_letter(&self, workspace: &WorkspaceName, id: Uuid) -> Result<Handled, NotRetried> {
         loop {
             let (record, letter) = self.open_letter(workspace, id).await?;
-            let event = letter.event.ok_or(NotRetried::NoEvent)?;
+            let mut event = letter.event.ok_or(NotRetried::NoEvent)?;
+            // However often it is tried, it is one event.
+            event.id.get_or_insert_with(|| format!("dead letter {id}"));
             let definitions: Vec<&Arc<Definition>> = match &letter.saga {
                 Some(saga) => self.definition(saga).into_iter().collect(),
                 None => self.by_event.get(&event.event_type).into_iter().flatten().collect(),
@@ -319,9 +327,10 @@ impl Sagas {
         }
     }
 
-    pub(super) async fn remove_letter(&self, record: Record) -> Result<(), StoreError> {
+    pub(super) async fn remove_letter(&self, record: Record, now: Time) -> Result<(), StoreError> {
         let letter = DeadLetter::read(&record)?;
-        if letter.standing == LetterState::Open {
+        let is_over = |settled_us: i64| now >= Time::from_micros(settled_us) + SETTLED_FOR;
+        if letter.standing == LetterState::Open || !letter.settled_us.is_some_and(is_over) {
             // It came again since.
             return Ok(());
         }
@@ -342,6 +351,7 @@ fn new_letter(reason: String) -> DeadLetter {
         raw: None,
         at_us: 0,
         retries: 0,
+        settled_us: None,
         standing: LetterState::Open,
         name: None,
     }

@@ -3,7 +3,7 @@
 use futures::future::try_join_all;
 use oncegate_core::{Time, WorkspaceName};
 use oncegate_saga::Instance;
-use oncegate_store::{Listing, Reading, StoreError};
+use oncegate_store::{Listing, Reading, Record, StoreError};
 use uuid::Uuid;
 
 use super::Sagas;
@@ -12,6 +12,11 @@ use super::record::{INSTANCE, Kept, LINE, Line, Stored, list_of, read, state_of}
 /// A page that has so many bytes ends, though there were to be more in it.
 pub(super) const PAGE_BYTES: usize = 4 * 1024 * 1024;
 pub(super) const READ_AT_ONCE: usize = 50;
+
+/// Nothing is called otherwise.
+pub(super) fn is_name(text: &str) -> bool {
+    !text.chars().any(char::is_control)
+}
 
 /// One that cannot be read does not keep the others from being seen.
 pub(super) fn legible<T>(read: Result<T, StoreError>) -> Option<T> {
@@ -66,6 +71,9 @@ impl Sagas {
         saga: &str,
         correlation_id: &str,
     ) -> Result<Option<Found>, StoreError> {
+        if !is_name(saga) || !is_name(correlation_id) {
+            return Ok(None);
+        }
         let Reading { mut value, now } = self.store.find(&[Kept::place(workspace, saga, correlation_id)]).await?;
         let stored = value.remove(0).map(Stored::read).transpose()?;
         Ok(stored.filter(|stored| !stored.kept.is_expired(now)).map(Found::of))
@@ -81,6 +89,9 @@ impl Sagas {
         before: Option<Uuid>,
     ) -> Result<Page, StoreError> {
         let mut page = Page { items: vec![], next: before };
+        if ![saga, state].into_iter().flatten().all(is_name) {
+            return Ok(Page { next: None, ..page });
+        }
         let mut bytes = 0;
         loop {
             let at_once = (limit - page.items.len()).min(READ_AT_ONCE);
@@ -117,12 +128,12 @@ impl Sagas {
             }
         };
         let mut is_more = listed.iter().any(|listed| listed.next.is_some());
-        let records = listed.into_iter().flat_map(|listed| listed.records);
-        let mut stored: Vec<Stored> = records.filter_map(|record| legible(Stored::read(record))).collect();
-        stored.sort_by_key(|stored| std::cmp::Reverse(stored.id));
-        is_more |= stored.len() > limit;
-        stored.truncate(limit);
-        let next = stored.last().map(|last| last.id).filter(|_| is_more);
+        let mut records: Vec<Record> = listed.into_iter().flat_map(|listed| listed.records).collect();
+        records.sort_by_key(|record| std::cmp::Reverse(record.id));
+        is_more |= records.len() > limit;
+        records.truncate(limit);
+        let next = records.last().map(|last| last.id).filter(|_| is_more);
+        let stored: Vec<Stored> = records.into_iter().filter_map(|record| legible(Stored::read(record))).collect();
         let bytes = stored.iter().map(|stored| stored.bytes).sum();
         let items = stored.into_iter().filter(|stored| !stored.kept.is_expired(now)).map(Found::of).collect();
         Ok((items, bytes, next))

@@ -76,7 +76,7 @@ pub fn name_of(saga: &str, correlation_id: &str) -> String {
 
 /// What an instance's record is listed by: its saga, and its state there.
 pub fn state_of(saga: &str, state: &str) -> String {
-    format!("{saga}:{state}")
+    format!("{}:{saga}:{state}", saga.len())
 }
 
 /// Instances, lines and dead letters of one saga, or of one instance.

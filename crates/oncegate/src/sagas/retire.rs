@@ -39,7 +39,7 @@ impl Sagas {
                     self.remove_instance(&stored).await?;
                 }
             }
-            (None, Some(letter)) => self.remove_letter(letter).await?,
+            (None, Some(letter)) => self.remove_letter(letter, now).await?,
             // Somebody else was faster.
             (None, None) => {}
         }

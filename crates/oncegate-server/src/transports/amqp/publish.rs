@@ -70,12 +70,6 @@ impl Publisher {
     }
 
     async fn channel(&self) -> Result<Channel, String> {
-        let idle = || self.idle.lock().expect("no holder of this lock panics").pop();
-        while let Some(channel) = idle() {
-            if channel.status().connected() {
-                return Ok(channel);
-            }
-        }
         let mut line = self.line.lock().await;
         let Line { connector, connection } = &mut *line;
         if !connection.as_ref().is_some_and(|open| open.status().connected()) {
@@ -84,6 +78,12 @@ impl Publisher {
         let open = connection.as_ref().expect("it is there, or was made just now");
         if open.status().blocked() {
             return Err("the broker takes nothing at the moment".into());
+        }
+        let idle = || self.idle.lock().expect("no holder of this lock panics").pop();
+        while let Some(channel) = idle() {
+            if channel.status().connected() {
+                return Ok(channel);
+            }
         }
         let channel = open.create_channel().await.map_err(|error| error.to_string())?;
         channel.confirm_select(ConfirmSelectOptions::default()).await.map_err(|error| error.to_string())?;

@@ -1,0 +1,189 @@
+//! One message, whichever broker it comes from: what it brings is committed before it is acknowledged.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use oncegate::sagas::Event;
+use oncegate::{StoreError, WorkspaceName};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use uuid::Uuid;
+
+use crate::crash;
+use crate::events::{Media, Received, is_good_id, read};
+use crate::sagas::Director;
+
+/// Between two attempts to connect.
+const RECONNECT_MIN: Duration = Duration::from_millis(200);
+const RECONNECT_MAX: Duration = Duration::from_secs(5);
+/// Between two attempts to commit what a message brought, while the store is away. It is not given back meanwhile: a broker may
+/// count how often it is, and drop it.
+const RETRY_MIN: Duration = Duration::from_millis(100);
+const RETRY_MAX: Duration = Duration::from_secs(5);
+
+/// A message that is not acknowledged yet.
+#[async_trait]
+pub trait Incoming: Send + Sync + 'static {
+    fn body(&self) -> &[u8];
+
+    fn content_type(&self) -> Option<&str>;
+
+    /// What the broker, or its sender, knows it by.
+    fn id(&self) -> Option<&str>;
+
+    /// Somebody is still at it.
+    async fn in_progress(&self) {}
+
+    /// Says whether the broker can have heard it.
+    async fn acknowledge(&self) -> bool;
+
+    /// It is not to come again.
+    async fn reject(&self);
+}
+
+/// Where messages come from.
+#[async_trait]
+pub trait Source: Send + 'static {
+    /// Connects, and has each message taken, until the connection is gone. It is kept until the next, or the end.
+    async fn consume(&mut self, intake: &Arc<Intake>, at_work: &mut JoinSet<()>) -> Broken;
+}
+
+/// Where the messages of a queue go.
+pub struct Intake {
+    pub queue: String,
+    pub workspace: WorkspaceName,
+    /// Messages at work at once: the rest wait with the broker.
+    pub at_once: u16,
+    /// Larger messages are not even read.
+    pub body_max: usize,
+    pub director: Arc<Director>,
+    pub stopped: watch::Receiver<bool>,
+}
+
+impl Intake {
+    /// Returns when it is told to stop.
+    pub async fn stopped(&self) {
+        // If there is nobody left to tell it, that is the same.
+        let _ = self.stopped.clone().wait_for(|stopped| *stopped).await;
+    }
+
+    /// Until it is told to stop; where the connection breaks, over a new one.
+    pub async fn keep_consuming(self: Arc<Self>, mut source: impl Source) {
+        let mut at_work = JoinSet::new();
+        let mut pause = RECONNECT_MIN;
+        while !*self.stopped.borrow() {
+            let broken = tokio::select! {
+                broken = source.consume(&self, &mut at_work) => broken,
+                () = self.stopped() => break,
+            };
+            let Broken { why, has_worked } = broken;
+            tracing::warn!(event = "broker.disconnected", queue = self.queue, why);
+            pause = if has_worked { RECONNECT_MIN } else { (pause * 2).min(RECONNECT_MAX) };
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = self.stopped() => {}
+            }
+        }
+        // While there is a connection, on which they can be acknowledged.
+        while at_work.join_next().await.is_some() {}
+    }
+
+    pub async fn take(self: Arc<Self>, message: impl Incoming) {
+        let queue = &self.queue;
+        let mut pause = RETRY_MIN;
+        // Once: what is tried again is the same, under the same ids.
+        let brought = self.read(&message);
+        loop {
+            match self.handle(&brought).await {
+                Ok(()) => break,
+                // It can never be kept here. The broker may have a place for such messages.
+                Err(error @ StoreError::Refused(_)) => {
+                    tracing::error!(event = "broker.rejected", queue, %error);
+                    return message.reject().await;
+                }
+                Err(error) => tracing::warn!(event = "broker.not_committed", queue, %error),
+            }
+            message.in_progress().await;
+            tokio::select! {
+                () = tokio::time::sleep(pause) => pause = (pause * 2).min(RETRY_MAX),
+                () = self.stopped() => return,
+            }
+        }
+        crash::point("broker.handled").await;
+        if !message.acknowledge().await {
+            // It comes again, and is a duplicate.
+            tracing::info!(event = "broker.not_acknowledged", queue);
+        }
+    }
+
+    fn read(&self, message: &impl Incoming) -> Brought {
+        let (body, content_type) = (message.body(), message.content_type());
+        let media = match content_type {
+            // Many senders say nothing.
+            None | Some("") => Some(Media::Json),
+            Some(content_type) => Media::of(content_type),
+        };
+        let received = match media {
+            _ if body.len() > self.body_max => {
+                Err(format!("it has {} bytes; events have at most {}", body.len(), self.body_max))
+            }
+            Some(media) => read(media, body).map_err(|problem| problem.detail.into_owned()),
+            None => Err(format!("the content type is {content_type:?}; it should be application/json")),
+        };
+        let Received { mut events, is_list } = match received {
+            Ok(received) => received,
+            Err(why) => return Brought::NoEvent { raw: text_of(body), why },
+        };
+        // Events without ids have the message's; if that has none, only this delivery of it is known again.
+        let own = message.id().filter(|id| is_good_id(id)).map(str::to_owned);
+        let own = own.unwrap_or_else(|| format!("unnamed {}", Uuid::now_v7()));
+        for (i, event) in events.iter_mut().enumerate() {
+            event.id.get_or_insert_with(|| if is_list { format!("{own}#{i}") } else { own.clone() });
+        }
+        Brought::Events(events)
+    }
+
+    async fn handle(&self, brought: &Brought) -> Result<(), StoreError> {
+        match brought {
+            Brought::Events(events) => self.director.handle(&self.workspace, events).await.map(drop),
+            // Nobody else will look at it.
+            Brought::NoEvent { raw, why } => {
+                self.director.bury_raw(&self.workspace, raw.clone(), why.clone()).await.map(drop)
+            }
+        }
+    }
+}
+
+/// What was in a message.
+enum Brought {
+    Events(Vec<Event>),
+    NoEvent { raw: String, why: String },
+}
+
+/// Why there is no connection, or no more.
+pub struct Broken {
+    pub why: String,
+    /// Whether there was one.
+    pub has_worked: bool,
+}
+
+impl Broken {
+    pub fn before(why: impl ToString) -> Broken {
+        Broken { why: why.to_string(), has_worked: false }
+    }
+
+    pub fn after(why: impl ToString) -> Broken {
+        Broken { why: why.to_string(), has_worked: true }
+    }
+}
+
+/// As text, whatever it is.
+fn text_of(body: &[u8]) -> String {
+    match std::str::from_utf8(body) {
+        Ok(text) => text.to_owned(),
+        Err(_) => format!("base64:{}", STANDARD.encode(body)),
+    }
+}

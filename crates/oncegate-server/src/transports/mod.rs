@@ -1,0 +1,58 @@
+//! Brokers: events from their queues, and actions to them.
+//!
+//! A message is acknowledged once what it brought is committed: if we die before that, it comes again, and is a duplicate. What is published
+//! counts as delivered when the broker has confirmed it.
+
+mod amqp;
+mod intake;
+mod nats;
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+pub use amqp::Publisher as AmqpPublisher;
+pub use nats::Publisher as NatsPublisher;
+
+use crate::config::Config;
+use crate::sagas::Director;
+use intake::Intake;
+
+/// Those who consume, until they are stopped.
+pub struct Consumers {
+    stop: watch::Sender<bool>,
+    tasks: JoinSet<()>,
+}
+
+impl Consumers {
+    /// Begins to consume what the configuration names.
+    pub fn start(config: &Config, director: &Arc<Director>) -> Consumers {
+        let (stop, stopped) = watch::channel(false);
+        let mut tasks = JoinSet::new();
+        let body_max = config.limits.event_body_bytes;
+        let intake = |queue: &str, workspace: &oncegate::WorkspaceName, at_once: u16| {
+            let (queue, workspace, director) = (queue.to_owned(), workspace.clone(), director.clone());
+            Arc::new(Intake { queue, workspace, at_once, body_max, director, stopped: stopped.clone() })
+        };
+        if let Some(url) = &config.amqp.url {
+            for one in &config.amqp.consume {
+                let intake = intake(&one.queue, &one.workspace, one.prefetch);
+                tasks.spawn(intake.keep_consuming(amqp::Queue::new(url.clone(), &one.queue)));
+            }
+        }
+        if let Some(url) = &config.nats.url {
+            for one in &config.nats.consume {
+                let intake = intake(&one.durable, &one.workspace, one.prefetch);
+                tasks.spawn(intake.keep_consuming(nats::Stream::new(url.clone(), one.stream.clone())));
+            }
+        }
+        Consumers { stop, tasks }
+    }
+
+    /// Takes no more messages, and waits for those that are at work.
+    pub async fn stop(mut self) {
+        self.stop.send_replace(true);
+        while self.tasks.join_next().await.is_some() {}
+    }
+}

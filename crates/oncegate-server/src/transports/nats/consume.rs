@@ -1,0 +1,111 @@
+//! Events from a stream, by a durable consumer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::Client;
+use async_nats::jetstream::consumer::{AckPolicy, pull};
+use async_nats::jetstream::{self, AckKind, Message};
+use async_trait::async_trait;
+use futures::StreamExt;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use super::connect;
+use crate::config::SecretUrl;
+use crate::transports::intake::{Broken, Incoming, Intake, Source};
+
+/// How long a message may be at work before it is delivered again; while the store is away it is told more often that somebody is at it.
+const ACK_WAIT: Duration = Duration::from_secs(30);
+/// How soon a server that says nothing is noticed.
+const HEARTBEAT: Duration = Duration::from_secs(5);
+const EXPIRES: Duration = Duration::from_secs(30);
+
+/// A stream, which a durable consumer reads; that is made, if it is not there.
+pub struct Stream {
+    url: SecretUrl,
+    stream: String,
+    client: Option<Client>,
+}
+
+impl Stream {
+    pub fn new(url: SecretUrl, stream: String) -> Stream {
+        Stream { url, stream, client: None }
+    }
+
+    async fn open(&mut self, intake: &Intake) -> Result<pull::Stream, String> {
+        let client = connect(&self.url, format!("oncegate {}", intake.queue)).await?;
+        self.client = Some(client.clone());
+        let stream = jetstream::new(client).get_stream(&self.stream).await.map_err(|error| error.to_string())?;
+        let config = pull::Config {
+            durable_name: Some(intake.queue.clone()),
+            ack_policy: AckPolicy::Explicit,
+            ack_wait: ACK_WAIT,
+            ..Default::default()
+        };
+        let consumer = stream.get_or_create_consumer(&intake.queue, config).await.map_err(|error| error.to_string())?;
+        let messages = consumer.stream().max_messages_per_batch(intake.at_once.into()).heartbeat(HEARTBEAT);
+        messages.expires(EXPIRES).messages().await.map_err(|error| error.to_string())
+    }
+}
+
+#[async_trait]
+impl Source for Stream {
+    async fn consume(&mut self, intake: &Arc<Intake>, at_work: &mut JoinSet<()>) -> Broken {
+        match self.open(intake).await {
+            Ok(messages) => consume(messages, intake, at_work).await,
+            Err(why) => Broken::before(why),
+        }
+    }
+}
+
+async fn consume(mut messages: pull::Stream, intake: &Arc<Intake>, at_work: &mut JoinSet<()>) -> Broken {
+    tracing::info!(event = "broker.consuming", queue = intake.queue);
+    let places = Arc::new(Semaphore::new(intake.at_once.into()));
+    loop {
+        // A place first: what is fetched is to be worked on before it is delivered again.
+        let place = places.clone().acquire_owned().await.expect("never closed");
+        tokio::select! {
+            Some(_) = at_work.join_next() => {}
+            message = messages.next() => match message {
+                Some(Ok(message)) => {
+                    let taken = intake.clone().take(message);
+                    at_work.spawn(async move {
+                        taken.await;
+                        drop(place);
+                    });
+                }
+                Some(Err(error)) => return Broken::after(error),
+                None => return Broken::after("the stream has ended"),
+            },
+        }
+    }
+}
+
+#[async_trait]
+impl Incoming for Message {
+    fn body(&self) -> &[u8] {
+        &self.payload
+    }
+
+    fn content_type(&self) -> Option<&str> {
+        self.headers.as_ref()?.get("Content-Type").map(|value| value.as_str())
+    }
+
+    fn id(&self) -> Option<&str> {
+        self.headers.as_ref()?.get("Nats-Msg-Id").map(|value| value.as_str())
+    }
+
+    async fn in_progress(&self) {
+        // If that is not heard, it comes again, and is a duplicate.
+        let _ = self.ack_with(AckKind::Progress).await;
+    }
+
+    async fn acknowledge(&self) -> bool {
+        self.ack().await.is_ok()
+    }
+
+    async fn reject(&self) {
+        let _ = self.ack_with(AckKind::Term).await;
+    }
+}
