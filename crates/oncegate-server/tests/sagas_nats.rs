@@ -29,7 +29,10 @@ impl Nats {
     }
 
     async fn run(&mut self) {
-        let mut command = Command::new("nats-server");
+        // Where Debian puts it, which is not in everybody's path.
+        let debian = "/usr/sbin/nats-server";
+        let program = if std::path::Path::new(debian).exists() { debian } else { "nats-server" };
+        let mut command = Command::new(program);
         command.args(["-js", "-a", "127.0.0.1", "-p", &self.port.to_string(), "-sd"]).arg(self.folder.path());
         command.stdout(Stdio::null()).stderr(Stdio::null());
         self.server = Some(command.spawn().expect("there is no NATS: run make test"));

@@ -110,6 +110,38 @@ pub struct Job {
 }
 
 impl Job {
+    /// A new one, that nobody has leased: due at once, in no lane, to be done at least once.
+    pub fn new(
+        workspace: &WorkspaceName,
+        id: Uuid,
+        kind: impl Into<String>,
+        payload: Bytes,
+        tries: Tries,
+        now: Time,
+    ) -> Job {
+        Job {
+            workspace: workspace.clone(),
+            id,
+            kind: kind.into(),
+            payload,
+            lane: None,
+            state: State::Pending,
+            started: false,
+            due_at: now,
+            postponed_until: Time::LONG_AGO,
+            token: Token(0),
+            lease_until: Time::LONG_AGO,
+            version: 1,
+            tried: 0,
+            tries,
+            delivery: Delivery::AtLeastOnce,
+            begun: false,
+            reached: Reached::No,
+            created_at: now,
+            error: None,
+        }
+    }
+
     pub fn is_leased(&self, now: Time) -> bool {
         self.state == State::Running && now < self.lease_until
     }

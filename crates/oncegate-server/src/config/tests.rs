@@ -350,7 +350,8 @@ fn a_flag_for_a_guard_is_read_like_a_key_and_checked_like_one() {
 fn sagas_and_queues_are_lists() {
     let file = "[sagas]\nfiles = [\"a.toml\", \"b, c.toml\"]\nretry_ms = [1, 20]\n[amqp]\nurl = \"amqp://me:geheim@broker/%2f\"\n\
                 [[amqp.consume]]\nqueue = \"one\"\n[[amqp.consume]]\nqueue = \"two\"\nworkspace = \"other\"\nprefetch = 7\n\
-                [actions.type.X]\nhandler = \"amqp\"\nexchange = \"commands\"\n[actions.type.Y]\nhandler = \"saga\"\n";
+                [actions.type.X]\nhandler = \"amqp\"\nexchange = \"commands\"\n[actions.type.Y]\nhandler = \"saga\"\n\
+                [nats]\nurl = \"nats://me:geheim@h:4222\"\n[[nats.consume]]\nstream = \"S\"\n[actions.type.Z]\nhandler = \"nats\"\nsubject = \"z\"\n";
     let loaded = Setup::new(file).loaded();
     let Config { sagas, amqp, actions, .. } = &loaded.config;
     assert_eq!(sagas.files, [PathBuf::from("a.toml"), PathBuf::from("b, c.toml")]);
@@ -361,6 +362,12 @@ fn sagas_and_queues_are_lists() {
     let handler = |name: &str| actions.types[name].handler.clone();
     assert_eq!(handler("X"), Some(HandlerKind::Amqp { exchange: "commands".into(), routing_key: None }));
     assert_eq!(handler("Y"), Some(HandlerKind::Saga { event: None }));
+    assert_eq!(handler("Z"), Some(HandlerKind::Nats { subject: Some("z".into()) }));
+    let stream = &loaded.config.nats.consume[0];
+    assert_eq!(
+        (stream.stream.as_str(), stream.durable.as_str(), stream.workspace.as_str()),
+        ("S", "oncegate", "default")
+    );
     let shown = loaded.to_toml();
     assert!(!shown.contains("geheim") && shown.contains("amqp://me:***@broker/%2f"), "{shown}");
     // What is shown can be read again, but for what is hidden.
@@ -386,6 +393,9 @@ fn what_is_wrong_with_queues_is_said_where_it_is() {
     }
     assert!(said("[actions.type.X]\nhandler = \"amqp\"\n").contains("[amqp] has no `url`"));
     assert!(said("[actions.type.X]\nhandler = \"saga\"\nurl = \"http://h\"\n").contains("means nothing to \"saga\""));
+    assert!(said("[[nats.consume]]\nstream = \"S\"\n").contains("[nats] has no `url`"));
+    assert!(said("[nats]\nurl = \"nats://h\"\n[[nats.consume]]\ndurable = \"d\"\n").contains("has no `stream`"));
+    assert!(said("[nats]\nurl = \"nats://h:geheim\"\n").contains("nats.url is no server's URL"));
     assert!(said("[sagas]\nretry_ms = [\"soon\"]\n").contains("a list of milliseconds"));
     assert!(said("[sagas]\nfiles = \"a.toml\"\n").contains("a list of texts"));
 }

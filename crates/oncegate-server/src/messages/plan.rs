@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use oncegate::store::{Change, Commit, Committed, Op};
 use oncegate::{Answer, Command, Lost, Terms, Time, Token, WorkspaceName};
-use oncegate_core::job::{Delivery, Job, Reached, State, Tries};
+use oncegate_core::job::{Delivery, Job, State, Tries};
 use uuid::Uuid;
 
 use super::accept::Guard;
@@ -118,30 +118,19 @@ impl Messages {
 
     /// The job that sends it: born leased, if it can begin at once.
     fn job(&self, message: &Kept<Message>, delivery: Delivery, now: Time, has_slot: bool) -> Job {
-        let (state, token, tried, lease_until) = match has_slot {
-            true => (State::Running, Token(1), 1, now + self.config.lease),
-            false => (State::Pending, Token(0), 0, Time::LONG_AGO),
-        };
-        Job {
-            workspace: message.workspace.clone(),
-            id: message.id,
-            kind: JOB.into(),
-            payload: Bytes::new(),
-            lane: None,
-            state,
-            started: has_slot,
-            due_at: now,
-            postponed_until: Time::LONG_AGO,
-            token,
-            lease_until,
-            version: 1,
-            tried,
-            tries: TRIES,
-            delivery,
-            begun: has_slot,
-            reached: Reached::No,
-            created_at: now,
-            error: None,
+        let new = Job::new(&message.workspace, message.id, JOB, Bytes::new(), TRIES, now);
+        let waiting = Job { delivery, ..new };
+        match has_slot {
+            false => waiting,
+            true => Job {
+                state: State::Running,
+                started: true,
+                token: Token(1),
+                lease_until: now + self.config.lease,
+                tried: 1,
+                begun: true,
+                ..waiting
+            },
         }
     }
 

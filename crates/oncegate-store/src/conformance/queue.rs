@@ -16,27 +16,9 @@ use crate::{Change, JobFilter, JobListing, KindFilter, Waiters, Wanted, Whose};
 const MILLI: Duration = Duration::from_millis(1);
 
 pub(super) fn job(number: u128, due_at: Time) -> Job {
-    Job {
-        workspace: workspace("default"),
-        id: Uuid::from_u128(number),
-        kind: "send".into(),
-        payload: Bytes::from_static(b"{}"),
-        lane: None,
-        state: job::State::Pending,
-        started: false,
-        due_at,
-        postponed_until: Time::LONG_AGO,
-        token: Token(0),
-        lease_until: Time::LONG_AGO,
-        version: 1,
-        tried: 0,
-        tries: Tries { max: 3, pause: MILLI, pause_max: Duration::from_secs(5) },
-        delivery: Delivery::AtMostOnce,
-        begun: false,
-        reached: Reached::No,
-        created_at: START,
-        error: None,
-    }
+    let tries = Tries { max: 3, pause: MILLI, pause_max: Duration::from_secs(5) };
+    let new = Job::new(&workspace("default"), Uuid::from_u128(number), "send", Bytes::from_static(b"{}"), tries, START);
+    Job { due_at, delivery: Delivery::AtMostOnce, ..new }
 }
 
 fn send(max: usize) -> Wanted {

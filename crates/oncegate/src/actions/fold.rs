@@ -1,7 +1,7 @@
 //! How schedules of one slot fold into one action. No clock, no store.
 
-use oncegate_core::job::{Delivery, Job, Reached, State, Tries};
-use oncegate_core::{Time, Token, WorkspaceName};
+use oncegate_core::job::{Delivery, Job, Tries};
+use oncegate_core::{Time, WorkspaceName};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use uuid::Uuid;
@@ -88,27 +88,10 @@ impl Standing {
 
     /// Its job, new.
     pub fn job(&self, workspace: &WorkspaceName, tries: Tries, delivery: Delivery, now: Time) -> Job {
-        Job {
-            workspace: workspace.clone(),
-            id: self.id,
-            kind: Action::job_kind(&self.action.action_type),
-            payload: self.action.bytes(),
-            lane: self.action.entity.as_ref().map(|entity| entity.lane(&self.action.action_type)),
-            state: State::Pending,
-            started: false,
-            due_at: self.due_at,
-            postponed_until: Time::LONG_AGO,
-            token: Token(0),
-            lease_until: Time::LONG_AGO,
-            version: 1,
-            tried: 0,
-            tries,
-            delivery,
-            begun: false,
-            reached: Reached::No,
-            created_at: now,
-            error: None,
-        }
+        let kind = Action::job_kind(&self.action.action_type);
+        let lane = self.action.entity.as_ref().map(|entity| entity.lane(&self.action.action_type));
+        let new = Job::new(workspace, self.id, kind, self.action.bytes(), tries, now);
+        Job { lane, due_at: self.due_at, delivery, ..new }
     }
 }
 

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use oncegate_core::job::{Delivery, Job, Reached, State, Tries};
+use oncegate_core::job::{Job, State, Tries};
 use oncegate_core::limits::WINDOW_MAX;
-use oncegate_core::{Answer, ClaimKey, Command, Lost, Terms, Time, Token, WorkspaceName};
+use oncegate_core::{Answer, ClaimKey, Command, Lost, Terms, Time, WorkspaceName};
 use oncegate_saga::{DATA_BYTES_MAX, Definition, Event, Instance, Next, Step, Timer};
 use oncegate_store::{Change, Commit, Op, Reading, Record, StoreError};
 use serde_json::json;
@@ -402,25 +402,5 @@ pub(super) fn retirement(workspace: &WorkspaceName, id: Uuid, due_at: Time, now:
 }
 
 fn job(workspace: &WorkspaceName, kind: &str, payload: bytes::Bytes, due_at: Time, now: Time) -> Job {
-    Job {
-        workspace: workspace.clone(),
-        id: Uuid::now_v7(),
-        kind: kind.to_owned(),
-        payload,
-        lane: None,
-        state: State::Pending,
-        started: false,
-        due_at,
-        postponed_until: Time::LONG_AGO,
-        token: Token(0),
-        lease_until: Time::LONG_AGO,
-        version: 1,
-        tried: 0,
-        tries: TRIES,
-        delivery: Delivery::AtLeastOnce,
-        begun: false,
-        reached: Reached::No,
-        created_at: now,
-        error: None,
-    }
+    Job { due_at, ..Job::new(workspace, Uuid::now_v7(), kind, payload, TRIES, now) }
 }
