@@ -104,6 +104,12 @@ async fn an_order_that_is_cancelled_in_time_is_refunded_and_one_that_is_not_paid
         return;
     }
     place(&server, "19").await;
+    // Nothing is under way when the clock is set: a lease that it ends would have its command delivered again.
+    eventually("all commands are done", || async {
+        let page = server.client().get("/api/actions?status=completed").await.expect(200).body;
+        (page["items"].as_array().map(Vec::len) == Some(6)).then_some(())
+    })
+    .await;
     home.set_clock_ahead(std::time::Duration::from_secs(15 * 60));
     eventually("it is cancelled", || async {
         let order = server.client().get("/api/sagas/order/19").await.expect(200).body;
