@@ -7,8 +7,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use oncegate_core::job::{Command, Decision, Delivery, End, Failure, Job, Reached, State, Tries, decide};
-use oncegate_core::{Time, Token, WorkspaceName};
+use oncegate_core::job::{Command, Decision, Delivery, End, Failure, Job, Reached, Tries, decide};
+use oncegate_core::{Time, WorkspaceName};
 use stateright::{Model, Property};
 
 pub const AT_MOST_ONCE: &str = "what is to happen at most once does not happen twice";
@@ -105,27 +105,9 @@ pub enum Action {
 
 impl JobModel {
     fn job(&self) -> Job {
-        Job {
-            workspace: WorkspaceName::default_workspace(),
-            id: uuid::Uuid::nil(),
-            kind: "k".into(),
-            payload: Bytes::new(),
-            lane: None,
-            state: State::Pending,
-            started: false,
-            due_at: START,
-            postponed_until: Time::LONG_AGO,
-            token: Token(0),
-            lease_until: Time::LONG_AGO,
-            version: 1,
-            tried: 0,
-            tries: Tries { max: self.bounds.tries, pause: Duration::ZERO, pause_max: Duration::ZERO },
-            delivery: self.delivery,
-            begun: false,
-            reached: Reached::No,
-            created_at: START,
-            error: None,
-        }
+        let tries = Tries { max: self.bounds.tries, pause: Duration::ZERO, pause_max: Duration::ZERO };
+        let workspace = WorkspaceName::default_workspace();
+        Job { delivery: self.delivery, ..Job::new(&workspace, uuid::Uuid::nil(), "k", Bytes::new(), tries, START) }
     }
 
     fn lease(&self, row: &Job, now: Time) -> Option<Job> {

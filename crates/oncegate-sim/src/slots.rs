@@ -8,7 +8,7 @@ use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 use bytes::Bytes;
-use oncegate_core::job::{self, Decision, Delivery, Job, Reached, State, Tries};
+use oncegate_core::job::{self, Decision, Job, State, Tries};
 use oncegate_core::{
     Answer, Claim, ClaimKey, Command, GuardName, Lost, Moment, Terms, Time, Token, WorkspaceName, decide,
 };
@@ -108,27 +108,9 @@ fn key() -> ClaimKey {
 }
 
 fn new_job(number: usize, payload: u8, now: Time) -> Job {
-    Job {
-        workspace: WorkspaceName::default_workspace(),
-        id: Uuid::from_u128(number as u128),
-        kind: "k".into(),
-        payload: Bytes::from(vec![payload]),
-        lane: Some("lane".into()),
-        state: State::Pending,
-        started: false,
-        due_at: now,
-        postponed_until: Time::LONG_AGO,
-        token: Token(0),
-        lease_until: Time::LONG_AGO,
-        version: 1,
-        tried: 0,
-        tries: Tries { max: 100, pause: Duration::ZERO, pause_max: Duration::ZERO },
-        delivery: Delivery::AtLeastOnce,
-        begun: false,
-        reached: Reached::No,
-        created_at: now,
-        error: None,
-    }
+    let (workspace, id) = (WorkspaceName::default_workspace(), Uuid::from_u128(number as u128));
+    let tries = Tries { max: 100, pause: Duration::ZERO, pause_max: Duration::ZERO };
+    Job { lane: Some("lane".into()), ..Job::new(&workspace, id, "k", Bytes::from(vec![payload]), tries, now) }
 }
 
 impl World {

@@ -79,6 +79,8 @@ impl Intake {
                 broken = source.consume(&self, &mut at_work) => broken,
                 () = self.stopped() => break,
             };
+            // What they hold can no longer be acknowledged, and is delivered again: nobody is to work on it twice at once.
+            at_work.shutdown().await;
             let Broken { why, has_worked } = broken;
             tracing::warn!(event = "broker.disconnected", queue = self.queue, why);
             pause = if has_worked { RECONNECT_MIN } else { (pause * 2).min(RECONNECT_MAX) };

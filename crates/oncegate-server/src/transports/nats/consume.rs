@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_nats::Client;
 use async_nats::jetstream::consumer::{AckPolicy, pull};
 use async_nats::jetstream::{self, AckKind, Message};
 use async_trait::async_trait;
@@ -25,17 +24,15 @@ const EXPIRES: Duration = Duration::from_secs(30);
 pub struct Stream {
     url: SecretUrl,
     stream: String,
-    client: Option<Client>,
 }
 
 impl Stream {
     pub fn new(url: SecretUrl, stream: String) -> Stream {
-        Stream { url, stream, client: None }
+        Stream { url, stream }
     }
 
-    async fn open(&mut self, intake: &Intake) -> Result<pull::Stream, String> {
+    async fn open(&self, intake: &Intake) -> Result<pull::Stream, String> {
         let client = connect(&self.url, format!("oncegate {}", intake.queue)).await?;
-        self.client = Some(client.clone());
         let stream = jetstream::new(client).get_stream(&self.stream).await.map_err(|error| error.to_string())?;
         let config = pull::Config {
             durable_name: Some(intake.queue.clone()),
