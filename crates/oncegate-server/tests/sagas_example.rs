@@ -42,8 +42,7 @@ async fn place(server: &Server, order: &str) {
 /// The commands of an order, in order.
 async fn commands(home: &Home, count: usize) -> Vec<(String, Value)> {
     eventually(&format!("{count} commands"), || async {
-        let text = std::fs::read_to_string(home.path().join("oncegate-data/actions.jsonl")).unwrap_or_default();
-        let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        let lines = home.noted();
         let command = |line: Value| (line["actionType"].as_str().expect("a type").to_owned(), line["payload"].clone());
         (lines.len() == count).then(|| lines.into_iter().map(command).collect())
     })

@@ -49,6 +49,13 @@ impl Home {
         entries.map(|entry| entry.expect("a readable folder").path()).collect()
     }
 
+    /// What the `log` handler has written. The line that is being written is not there yet.
+    pub fn noted(&self) -> Vec<Value> {
+        let text = std::fs::read_to_string(self.path().join("oncegate-data/actions.jsonl")).unwrap_or_default();
+        let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+        whole.map(|line| serde_json::from_str(line).expect("each line is JSON")).collect()
+    }
+
     /// The server, listening.
     pub fn serve(&self) -> Server {
         Server::start(self.command(["serve", "--listen", "127.0.0.1:0"]))

@@ -105,8 +105,7 @@ files = [{saga:?}]
 
     /// The lines that the `log` handler has written.
     pub fn noted(&self) -> Vec<Value> {
-        let text = std::fs::read_to_string(self.home.path().join("oncegate-data/actions.jsonl")).unwrap_or_default();
-        text.lines().map(|line| serde_json::from_str(line).expect("each line is JSON")).collect()
+        self.home.noted()
     }
 
     /// Applies an event, or several, on one of the servers.
