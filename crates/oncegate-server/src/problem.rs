@@ -52,6 +52,9 @@ kinds! {
     InFlight "in-flight" 409 "Another caller is at work on this key",
         "Ask again after `Retry-After`, or pass `waitSeconds` to be woken when it settles.",
         "The key has a live owner that has not settled yet. Do not perform the effect. If the owner dies, its lease ends and, where the guard allows it, the next caller takes over.";
+    SendBusy "send-busy" 409 "Another worker is at this send",
+        "Put the job back, and ask again after `Retry-After`.",
+        "Another worker has begun this send, and its lease has not ended. Do not send. When it has sent, the next worker that asks is told to skip; if it dies, `[sends] lost` says what becomes of the send once its lease is over.";
     Held "held" 409 "It is unknown whether the effect happened",
         "Look at the effect's receiver, then `POST /api/claims/{id}/resolve` or `oncegate claims resolve`.",
         "The owner's lease ended before it settled (or it settled as unknown), and this guard does not let another take over, since the effect may have happened. A person, or a reconcile hook, resolves the claim as done or not done.";
@@ -63,7 +66,7 @@ kinds! {
         "A request with this Idempotency-Key is being worked on, and was not finished within `[messages] wait`. Nothing was done by this one. If the server that worked on it has died, its answer is told from the message once its lease is over; it is never sent a second time.";
     WrongStatus "wrong-status" 409 "It is in another state",
         "Read it first: a worker, or somebody else, may have taken it meanwhile.",
-        "Only an action that waits can be cancelled or run now, and only what has ended without success, or a dead letter that is open, can be tried again. `detail` says how it stands. Nothing was changed.";
+        "Only an action that waits can be cancelled or run now, and only what has ended without success, or a dead letter that is open, can be tried again. Only a send that is unknown or lost can be resolved. A reminder can be changed or cancelled until its flag is set, and sent by hand if it was missed. `detail` says how it stands. Nothing was changed.";
     NotUnknown "not-unknown" 409 "Only an unknown claim can be resolved",
         "Read the claim first: it may have settled meanwhile. To free a key, delete its claim.",
         "Resolving is for claims of which nobody can say whether their effect happened. This one is in another state.";

@@ -36,7 +36,9 @@ use crate::observe::{self, REQUEST_SECONDS, Telemetry};
 use crate::patience::Patient;
 use crate::problem::Kind;
 use crate::rate::Rates;
+use crate::reminders::Desk;
 use crate::sagas::{self, Director};
+use crate::sends::SendLog;
 use crate::transports::Consumers;
 use crate::worker::Worker;
 
@@ -75,6 +77,8 @@ pub async fn serve(config: Config) -> Result<(), Failure> {
     tokio::spawn(app.messages.worker.clone().keep_leasing(vec![messages::JOB.into()], app.messages.clone()));
     app.actions.start();
     app.sagas.start();
+    app.sends.start();
+    app.reminders.start();
     let consumers = Consumers::start(&app.config, &app.sagas);
     announce(&app.config, address);
     let refresher = tokio::spawn(refresh(app.clone()));
@@ -114,7 +118,10 @@ async fn start(
     let ledger = apart.clone().unwrap_or_else(|| main.clone());
     let worker = Worker::new(store.clone(), main.waiters().clone(), config.messages.lease, config.messages.workers);
     let engine = sagas::engine(&config, store.clone(), main.clone()).map_err(crate::cli::not_loaded)?;
-    let actions = Runner::open(&config, store.clone(), main.clone(), &engine).map_err(Failure::new)?;
+    let channels = Arc::new(Channels::open(&config).map_err(Failure::new)?);
+    let sends = SendLog::new(&config, store.clone(), main.clone(), worker.clone());
+    let reminders = Desk::new(&config, store.clone(), main.clone(), channels.clone(), worker.clone());
+    let actions = Runner::open(&config, store.clone(), main.clone(), &engine, &sends).map_err(Failure::new)?;
     let sagas = Director::new(engine, store.clone(), actions.worker.clone());
     let messages = Arc::new(Messages {
         config: config.messages.clone(),
@@ -123,7 +130,7 @@ async fn start(
         store: store.clone(),
         main,
         apart,
-        channels: Channels::open(&config).map_err(Failure::new)?,
+        channels,
         worker,
         over: Default::default(),
         room: Arc::new(Semaphore::new(config.limits.connections)),
@@ -136,6 +143,8 @@ async fn start(
         messages,
         actions,
         sagas,
+        sends,
+        reminders,
         metrics,
         rates,
         bodies: Bodies::default(),

@@ -11,7 +11,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use oncegate::store::{Change, Commit, Leased, Listener, MainStore, Reading, StoreError, Waiters, Wanted, Whose};
 use oncegate::{Time, WorkspaceName};
-use oncegate_core::job::{self, Decision, Job};
+use oncegate_core::job::{self, Decision, Failure, Job, Reached};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
@@ -91,6 +91,16 @@ impl Held {
 
     pub fn lease_left(&self) -> Duration {
         self.job.lease_until.since(self.now())
+    }
+
+    /// It was not done, surely, and is tried again later; if that is not written, when the lease ends.
+    pub async fn put_off(&self, store: &Arc<dyn MainStore>, error: String) {
+        let failure = Failure { error, reached: Reached::No, is_final: false, retry_in: None };
+        let command = job::Command::Fail { token: self.job.token, failure };
+        if let Decision::Keep(job) = job::decide(&self.job, &command, self.now()) {
+            let change = Change::Requeue { job, stands_until: self.job.stands_until() };
+            let _ = store.commit(Commit { ops: vec![], changes: vec![change] }).await;
+        }
     }
 
     /// Waits for an effect, and says in time, again and again, that its worker is alive. `None` if the lease is lost: whoever has it

@@ -110,7 +110,6 @@ impl StoreUrl {
 pub struct Gate {
     ledger: Arc<Ledger>,
     actions: Option<Actions>,
-    #[cfg(feature = "sagas")]
     main: Option<Arc<dyn MainStore>>,
     workspace: WorkspaceName,
 }
@@ -120,24 +119,13 @@ impl Gate {
     pub async fn open(url: &str) -> Result<Gate, OpenError> {
         let store = url.parse::<StoreUrl>()?.open().await?;
         let gate = Gate::over(store.clone(), Arc::new(()));
-        Ok(Gate {
-            #[cfg(feature = "sagas")]
-            main: Some(store.clone()),
-            actions: Some(Actions::over(store)),
-            ..gate
-        })
+        Ok(Gate { main: Some(store.clone()), actions: Some(Actions::over(store)), ..gate })
     }
 
     /// Over a store that is open already, with somebody who hears of every decision.
     pub fn over(store: Arc<dyn Store>, observer: Arc<dyn Observer>) -> Gate {
         let ledger = Arc::new(Ledger::start(store, observer));
-        Gate {
-            ledger,
-            actions: None,
-            #[cfg(feature = "sagas")]
-            main: None,
-            workspace: WorkspaceName::default_workspace(),
-        }
+        Gate { ledger, actions: None, main: None, workspace: WorkspaceName::default_workspace() }
     }
 
     /// The same store, in another workspace.
@@ -162,6 +150,11 @@ impl Gate {
         options: crate::sagas::Options,
     ) -> Option<crate::sagas::Sagas> {
         Some(crate::sagas::Sagas::over(self.main.clone()?, self.ledger.clone(), definitions, options))
+    }
+
+    /// The send log. None over a store that keeps claims alone. Servers on the same store say when a worker's lease has ended.
+    pub fn sends(&self, options: crate::sends::Options) -> Option<crate::sends::Sends> {
+        Some(crate::sends::Sends::over(self.main.clone()?, self.ledger.clone(), options))
     }
 
     /// A guard: claims under `name`, by `policy`.

@@ -26,6 +26,7 @@
 //! is gone; [`Policy::lost`] says whether the next caller may try, or a person has to look.
 
 pub mod actions;
+mod document;
 mod duplicates;
 mod gate;
 mod guard;
@@ -34,9 +35,11 @@ mod key;
 #[cfg(feature = "tower")]
 pub mod layer;
 mod ledger;
+pub mod reminders;
 mod run;
 #[cfg(feature = "sagas")]
 pub mod sagas;
+pub mod sends;
 mod sweeper;
 
 pub use gate::{Gate, OpenError, StoreUrl};

@@ -1,46 +1,170 @@
-//! `email`: the payload's `to`, `subject` and `text`, by SMTP.
+//! `email`: the payload's `to`, `subject` and `text`, by SMTP, or by a provider's HTTP API.
+//!
+//! An email of a campaign to a recipient (`campaignId` and `recipientId` in the payload) goes through the send log, as any other worker's would: this one asks
+//! before it sends, and says after it sent. So two actions for one recipient, and an action that is run again, send one.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use oncegate_core::job::Failure;
-use serde::Deserialize;
-use url::Url;
+use oncegate::sends::{Begin, Begun, Proceed};
+use oncegate::{Time, WorkspaceName};
+use oncegate_core::job::{Failure, Reached};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use serde_json::value::{RawValue, to_raw_value};
+use uuid::Uuid;
 
 use super::Effect;
+use crate::channels::http::Provider;
 use crate::channels::smtp::{Mail, MailServer, NotMailed};
-use crate::channels::{busy, refused};
+use crate::channels::{Receipt, busy, refused, secret, unknown};
+use crate::config::HandlerKind;
+use crate::crash;
+use crate::sends::SendLog;
 
-pub struct Email(MailServer);
+/// Of the send's lease, beyond the time that the send may take: for writing down how it went.
+const LEASE_MARGIN: Duration = Duration::from_secs(5);
+
+pub struct Email {
+    by: By,
+    sends: Arc<SendLog>,
+}
+
+enum By {
+    Smtp(MailServer),
+    Http { provider: Provider, from: String },
+}
 
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Payload {
     to: String,
     subject: Option<String>,
     text: String,
+    campaign_id: Option<String>,
+    recipient_id: Option<String>,
+    template_id: Option<String>,
+}
+
+/// What a provider is sent.
+#[derive(Serialize)]
+struct Posted<'a> {
+    id: Uuid,
+    from: &'a str,
+    to: &'a str,
+    subject: Option<&'a str>,
+    text: &'a str,
 }
 
 impl Email {
-    pub fn new(
-        url: &Url,
-        from: &str,
-        username: Option<String>,
-        password_file: Option<&Path>,
-        allow: &Arc<[IpNet]>,
-    ) -> Result<Email, String> {
-        MailServer::new(url.clone(), from, None, username, password_file, allow.clone()).map(Email)
+    pub fn new(handler: &HandlerKind, allow: &Arc<[IpNet]>, sends: Arc<SendLog>) -> Result<Email, String> {
+        let HandlerKind::Email { url, from, username, password_file, authorization_file } = handler else {
+            unreachable!("only an email's handler is made here")
+        };
+        let (url, allow) = (url.clone(), allow.clone());
+        let by = match url.scheme() {
+            "http" | "https" => {
+                let authorization = secret(authorization_file.as_deref())?;
+                By::Http { provider: Provider::new(url, authorization, allow)?, from: from.clone() }
+            }
+            _ => {
+                let file = password_file.as_deref();
+                By::Smtp(MailServer::new(url, from, None, username.clone(), file, allow)?)
+            }
+        };
+        Ok(Email { by, sends })
     }
 
-    pub async fn send(&self, effect: Effect<'_>, within: Duration) -> Result<(), Failure> {
+    /// What became of it, for people to see.
+    pub async fn run(
+        &self,
+        workspace: &WorkspaceName,
+        effect: Effect<'_>,
+        within: Duration,
+    ) -> Result<Option<Box<RawValue>>, Failure> {
         let payload: Payload = serde_json::from_str(effect.payload.get())
             .map_err(|_| refused("the payload of an email has `to` and `text`, and maybe `subject`"))?;
-        let subject = payload.subject.as_deref();
-        let mail = Mail { id: effect.effect_key, to: Some(&payload.to), subject, text: payload.text };
-        self.0.send(&mail, within).await.map_err(|error| match error {
-            NotMailed::Unreached(error) => busy(error, None),
-            NotMailed::Failed(failure) => failure,
-        })
+        match (&payload.campaign_id, &payload.recipient_id) {
+            (None, None) => self.send(&payload, effect.effect_key, within).await.map(|_| None),
+            (Some(campaign), Some(recipient)) => {
+                let begin = begin(campaign, recipient, &payload, effect.id, within).map_err(refused)?;
+                self.guarded(workspace, &begin, &payload, within).await
+            }
+            _ => Err(refused("the payload of an email has both `campaignId` and `recipientId`, or neither")),
+        }
     }
+
+    async fn guarded(
+        &self,
+        workspace: &WorkspaceName,
+        begin: &Begin,
+        payload: &Payload,
+        within: Duration,
+    ) -> Result<Option<Box<RawValue>>, Failure> {
+        crash::point("send.asking").await;
+        let begun = self.sends.begin(workspace, begin).await;
+        crash::point("send.begun").await;
+        let said = match begun.map_err(|error| busy(error.to_string(), None))? {
+            Begun::Proceed(proceed) => return self.proceed(workspace, &proceed, payload, within).await,
+            Begun::Busy { lease_left } => return Err(busy("another worker is at this send", Some(lease_left))),
+            Begun::Sent(sent) => {
+                let at = Time::from_micros(sent.sent_us).to_string();
+                json!({"send": "skip", "state": "sent", "sendId": sent.id, "sentAt": at})
+            }
+            Begun::Unknown { id } => {
+                let why = format!("the send {id} is unknown: it may have been sent, and is not sent again");
+                return Err(Failure { is_final: true, ..unknown(why) });
+            }
+        };
+        Ok(Some(to_raw_value(&said).expect("an object is JSON")))
+    }
+
+    async fn proceed(
+        &self,
+        workspace: &WorkspaceName,
+        proceed: &Proceed,
+        payload: &Payload,
+        within: Duration,
+    ) -> Result<Option<Box<RawValue>>, Failure> {
+        let Proceed { id, token, provider_key, .. } = proceed;
+        let sent = self.send(payload, *provider_key, within).await;
+        crash::point("send.sent").await;
+        // If this is not heard, it stands as if this worker had died: the next run of the action finds out.
+        let written = match &sent {
+            Ok(receipt) => self.sends.sent(workspace, *id, *token, receipt.provider_message_id.clone()).await,
+            Err(failure) => self.sends.failed(workspace, *id, *token, failure.error.clone(), failure.reached).await,
+        };
+        crash::point("send.settled").await;
+        let kept = written.map_err(|error| busy(error.to_string(), None))?;
+        sent.map_err(|failure| Failure { is_final: failure.is_final && failure.reached == Reached::No, ..failure })?;
+        let said = json!({"send": "sent", "sendId": id, "attempt": kept.send.attempt});
+        Ok(Some(to_raw_value(&said).expect("an object is JSON")))
+    }
+
+    async fn send(&self, payload: &Payload, key: Uuid, within: Duration) -> Result<Receipt, Failure> {
+        let (to, subject) = (payload.to.as_str(), payload.subject.as_deref());
+        match &self.by {
+            By::Smtp(server) => {
+                let mail = Mail { id: key, to: Some(to), subject, text: payload.text.clone() };
+                server.send(&mail, within).await.map(|()| Receipt::default()).map_err(|error| match error {
+                    NotMailed::Unreached(error) => busy(error, None),
+                    NotMailed::Failed(failure) => failure,
+                })
+            }
+            By::Http { provider, from } => {
+                let posted = Posted { id: key, from, to, subject, text: &payload.text };
+                let body = serde_json::to_vec(&posted).expect("an email is JSON");
+                provider.post(key, body, within).await.unwrap_or_else(|unsent| Err(busy(unsent.0, None)))
+            }
+        }
+    }
+}
+
+fn begin(campaign: &str, recipient: &str, payload: &Payload, action: Uuid, within: Duration) -> Result<Begin, String> {
+    let mut begin = Begin::new(campaign, recipient).and_then(|begin| begin.job(action.to_string()));
+    if let Some(template) = &payload.template_id {
+        begin = begin.and_then(|begin| begin.template(template));
+    }
+    begin.and_then(|begin| begin.lease(within + LEASE_MARGIN)).map_err(|error| error.to_string())
 }

@@ -30,6 +30,7 @@ pub use view::ActionView;
 
 use crate::channels::lines::JsonLines;
 use crate::config::{self, Config, HandlerKind};
+use crate::sends::SendLog;
 use crate::transports::{AmqpPublisher, NatsPublisher};
 use crate::worker::Worker;
 
@@ -103,7 +104,7 @@ impl Handler {
                 written.map(|()| None).map_err(|failure| Failure { is_final: false, ..failure })
             }
             How::Webhook(webhook) => webhook.post(effect, self.timeout).await,
-            How::Email(email) => email.send(effect, self.timeout).await.map(|()| None),
+            How::Email(email) => email.run(workspace, effect, self.timeout).await,
             How::Saga { event, sagas } => saga::feed(sagas, event.as_deref(), workspace, effect).await,
             How::Amqp { exchange, routing_key, publisher } => {
                 let routing_key = routing_key.as_deref().unwrap_or(effect.action_type);
@@ -122,6 +123,7 @@ impl Runner {
         store: Arc<dyn MainStore>,
         main: Arc<Ledger>,
         sagas: &Sagas,
+        sends: &Arc<SendLog>,
     ) -> Result<Arc<Runner>, String> {
         let amqp = config.amqp.url.clone().map(AmqpPublisher::new);
         let nats = config.nats.url.clone().map(NatsPublisher::new);
@@ -156,9 +158,9 @@ impl Runner {
                     subject: subject.clone(),
                     publisher: nats.clone().expect("checked with the configuration"),
                 },
-                Some(HandlerKind::Email { url, from, username, password_file }) => How::Email(
-                    email::Email::new(url, from, username.clone(), password_file.as_deref(), &allow).map_err(wrong)?,
-                ),
+                Some(email @ HandlerKind::Email { .. }) => {
+                    How::Email(email::Email::new(email, &allow, sends.clone()).map_err(wrong)?)
+                }
             };
             handlers.insert(name.clone(), Handler { how, timeout: of_type.timeout });
         }

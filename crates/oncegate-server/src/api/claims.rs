@@ -19,6 +19,7 @@ use super::{Answered, App};
 use crate::auth::Caller;
 use crate::problem::{Kind, Problem};
 
+pub use body::check_note;
 use body::{BadClaim, ClaimBody, FindBody, OwnerBody, ResolveBody, ToClaim};
 pub use view::{ClaimView, PageView, parse_cursor};
 

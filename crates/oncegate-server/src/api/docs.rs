@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use utoipa::OpenApi;
 
 use super::extract::Named;
-use super::{Nearby, actions, claims, events, health, leads, messages, sagas};
+use super::{Nearby, actions, claims, events, health, leads, messages, reminders, sagas, sends};
 use crate::problem::{Kind, Problem};
 
 #[derive(OpenApi)]
@@ -21,11 +21,13 @@ use crate::problem::{Kind, Problem};
         claims::settle, claims::fail, claims::release, claims::resolve,
         actions::create, actions::list, actions::show, actions::cancel, actions::retry, actions::run_now,
         actions::remote::lease, actions::remote::renew, actions::remote::complete, actions::remote::fail,
+        sends::begin, sends::list, sends::show, sends::sent, sends::failed, sends::renew, sends::resolve,
+        reminders::create, reminders::list, reminders::show, reminders::edit, reminders::cancel, reminders::send,
         events::create, events::s3, sagas::list, sagas::show, sagas::list_letters, sagas::show_letter, sagas::retry_letter,
         sagas::discard_letter, messages::create, messages::list, messages::show, leads::create, leads::list, leads::show, leads::show_thread,
         health::healthz, health::readyz, health::metrics
     ),
-    tags((name = "messages"), (name = "leads"), (name = "actions"), (name = "sagas"), (name = "claims"), (name = "health"))
+    tags((name = "messages"), (name = "leads"), (name = "actions"), (name = "sends"), (name = "reminders"), (name = "sagas"), (name = "claims"), (name = "health"))
 )]
 struct Api;
 

@@ -9,7 +9,9 @@ mod health;
 mod leads;
 mod messages;
 mod page;
+mod reminders;
 mod sagas;
+mod sends;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -22,7 +24,9 @@ use axum::response::Response;
 use axum::routing::{get, post};
 use metrics_exporter_prometheus::PrometheusHandle;
 use oncegate::actions::GUARD as SLOTS;
+use oncegate::reminders::GUARD as REMINDERS;
 use oncegate::sagas::GUARD as INBOX;
+use oncegate::sends::GUARD as SENDS;
 use oncegate::store::MainStore;
 use oncegate::{GuardName, Ledger};
 
@@ -34,10 +38,12 @@ pub use sagas::HISTORY_MAX;
 use crate::actions::Runner;
 use crate::auth::{Caller, Keys};
 use crate::config::Config;
-use crate::messages::{IDEMPOTENCY, Messages};
+use crate::messages::{GUARD as MESSAGES, IDEMPOTENCY, Messages};
 use crate::problem::{Kind, Problem};
 use crate::rate::Rates;
+use crate::reminders::Desk;
 use crate::sagas::Director;
+use crate::sends::SendLog;
 
 /// What every request needs.
 pub struct App {
@@ -49,6 +55,8 @@ pub struct App {
     pub messages: Arc<Messages>,
     pub actions: Arc<Runner>,
     pub sagas: Arc<Director>,
+    pub sends: Arc<SendLog>,
+    pub reminders: Arc<Desk>,
     pub metrics: PrometheusHandle,
     pub rates: Rates,
     pub bodies: Bodies,
@@ -57,7 +65,7 @@ pub struct App {
 }
 
 impl App {
-    /// Where the claims of a guard are: those of keys are beside their messages, those of slots beside their actions, and the inbox beside its sagas.
+    /// Where the claims of a guard are: most of our own are beside what they guard.
     pub fn ledger_of(&self, guard: Option<&GuardName>) -> &Ledger {
         if guard.is_some_and(is_kept_beside) { &self.messages.main } else { &self.ledger }
     }
@@ -65,7 +73,12 @@ impl App {
 
 /// Whether the claims of a guard are in the main store, whatever the guard store is: they are written with what they guard.
 pub fn is_kept_beside(guard: &GuardName) -> bool {
-    [&*IDEMPOTENCY, &*SLOTS, &*INBOX].contains(&guard)
+    *guard != *MESSAGES && is_own(guard)
+}
+
+/// Whether a guard is the server's own: nobody else makes claims under it, or settles them.
+pub fn is_own(guard: &GuardName) -> bool {
+    [&*MESSAGES, &*IDEMPOTENCY, &*SLOTS, &*INBOX, &*SENDS, &*REMINDERS].contains(&guard)
 }
 
 pub fn router(app: Arc<App>) -> Router {
@@ -94,6 +107,15 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/api/leads/{id}", get(leads::show))
         .route("/api/messages", get(messages::list).post(messages::create))
         .route("/api/messages/{id}", get(messages::show))
+        .route("/api/reminders", get(reminders::list).post(reminders::create))
+        .route("/api/reminders/{id}", get(reminders::show).put(reminders::edit).delete(reminders::cancel))
+        .route("/api/reminders/{id}/send", post(reminders::send))
+        .route("/api/sends", get(sends::list).post(sends::begin))
+        .route("/api/sends/{id}", get(sends::show))
+        .route("/api/sends/{id}/failed", post(sends::failed))
+        .route("/api/sends/{id}/renew", post(sends::renew))
+        .route("/api/sends/{id}/resolve", post(sends::resolve))
+        .route("/api/sends/{id}/sent", post(sends::sent))
         .route("/api/sagas", get(sagas::list))
         .route("/api/sagas/dead-letters", get(sagas::list_letters))
         .route("/api/sagas/dead-letters/{id}", get(sagas::show_letter))

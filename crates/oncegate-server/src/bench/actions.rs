@@ -22,6 +22,8 @@ use super::{Measured, Setting};
 use crate::actions::Runner;
 use crate::cli::Failure;
 use crate::config::Config;
+use crate::sends::SendLog;
+use crate::worker::Worker;
 
 const CALLERS: usize = 256;
 /// Due at once, before anybody looks.
@@ -146,7 +148,9 @@ async fn running(names: &Names, store: Arc<dyn MainStore>, setting: &Setting) ->
     let config = loaded.map_err(|errors| Failure::new(format!("{:?}", errors.first())))?.config;
     let ledger = Arc::new(Ledger::start(store.clone(), Arc::new(())));
     let sagas = crate::sagas::engine(&config, store.clone(), ledger.clone()).map_err(crate::cli::not_loaded)?;
-    let runner = Runner::open(&config, store, ledger.clone(), &sagas).map_err(Failure::new)?;
+    let worker = Worker::new(store.clone(), ledger.waiters().clone(), config.messages.lease, 1);
+    let sends = SendLog::new(&config, store.clone(), ledger.clone(), worker);
+    let runner = Runner::open(&config, store, ledger.clone(), &sagas, &sends).map_err(Failure::new)?;
     let actions = &runner.actions;
     let lines = folder.join("actions.jsonl");
 

@@ -9,6 +9,7 @@ use ipnet::IpNet;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::Value;
 use url::Url;
+use uuid::Uuid;
 
 use super::{Outgoing, Receipt, Sent, busy, refused, unknown};
 use crate::outgoing::{NotPosted, Posted, post};
@@ -16,34 +17,35 @@ use crate::outgoing::{NotPosted, Posted, post};
 pub struct Provider {
     url: Url,
     authorization: Option<HeaderValue>,
-    fields: BTreeMap<String, String>,
     allow: Arc<[IpNet]>,
 }
 
+/// Nothing was sent: there was nobody to send it to.
+pub struct Unsent(pub String);
+
 impl Provider {
-    pub fn new(
-        url: Url,
-        authorization: Option<String>,
-        fields: BTreeMap<String, String>,
-        allow: Arc<[IpNet]>,
-    ) -> Result<Provider, String> {
+    pub fn new(url: Url, authorization: Option<String>, allow: Arc<[IpNet]>) -> Result<Provider, String> {
         let authorization = authorization
             .map(|value| HeaderValue::from_str(&value).map_err(|_| "authorization_file: not a header's value"))
             .transpose()?;
-        Ok(Provider { url, authorization, fields, allow })
+        Ok(Provider { url, authorization, allow })
     }
 
-    pub async fn send(&self, message: &Outgoing<'_>, within: Duration) -> Sent {
+    /// A message, in the provider's words. Somebody waits for it: if there is no connection, the next request may try.
+    pub async fn send(&self, message: &Outgoing<'_>, names: &BTreeMap<String, String>, within: Duration) -> Sent {
+        let body = serde_json::to_vec(&Named { message, names }).expect("fields are JSON");
+        self.post(message.id, body, within).await.unwrap_or_else(|Unsent(error)| Err(refused(error)))
+    }
+
+    /// What the provider's answer means; or there was no connection, and what that means is for the caller to say.
+    pub async fn post(&self, key: Uuid, body: Vec<u8>, within: Duration) -> Result<Sent, Unsent> {
         let more: Vec<_> = self.authorization.iter().map(|value| ("authorization", value.clone())).collect();
-        match post(&self.url, message.id, &more, self.body(message).into(), &self.allow, within).await {
-            Ok(posted) => read(&posted),
-            Err(NotPosted::Forbidden(error) | NotPosted::Unsent(error)) => Err(refused(error)),
-            Err(NotPosted::Broke(error)) => Err(unknown(error)),
+        match post(&self.url, key, &more, body.into(), &self.allow, within).await {
+            Ok(posted) => Ok(read(&posted)),
+            Err(NotPosted::Forbidden(error)) => Ok(Err(refused(error))),
+            Err(NotPosted::Unsent(error)) => Err(Unsent(error)),
+            Err(NotPosted::Broke(error)) => Ok(Err(unknown(error))),
         }
-    }
-
-    fn body(&self, message: &Outgoing<'_>) -> Vec<u8> {
-        serde_json::to_vec(&Named { message, names: &self.fields }).expect("fields are JSON")
     }
 }
 
@@ -147,7 +149,7 @@ mod tests {
             std::future::pending::<()>().await;
         });
         let allow = ["127.0.0.1/32".parse().unwrap()];
-        let provider = Provider::new(url, None, BTreeMap::new(), Arc::from(allow)).unwrap();
+        let provider = Provider::new(url, None, Arc::from(allow)).unwrap();
         let message = Outgoing {
             id: uuid::Uuid::nil(),
             channel: "sms",
@@ -157,7 +159,7 @@ mod tests {
             attachments: &[],
             metadata: None,
         };
-        let failure = provider.send(&message, Duration::from_millis(300)).await.unwrap_err();
+        let failure = provider.send(&message, &BTreeMap::new(), Duration::from_millis(300)).await.unwrap_err();
         assert_eq!((failure.reached, failure.is_final), (Reached::No, true), "{failure:?}");
     }
 

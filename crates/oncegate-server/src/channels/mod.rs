@@ -3,7 +3,7 @@
 //! Every send ends in one of three readings: it was sent; it surely was not; nobody can say. Which one it is follows
 //! from how far it came. Nothing here tries again: that is for the queue.
 
-mod http;
+pub mod http;
 pub mod lines;
 pub mod smtp;
 
@@ -105,7 +105,11 @@ pub struct Channel {
 
 enum How {
     Log(Arc<JsonLines>),
-    Http(http::Provider),
+    Http {
+        provider: http::Provider,
+        /// What the provider calls a field, where it does not call it as we do.
+        names: BTreeMap<String, String>,
+    },
     Smtp(smtp::MailServer),
 }
 
@@ -117,7 +121,7 @@ impl Channel {
             How::Log(log) => {
                 log.write(&Line { at: SystemClock.now().to_string(), message }).map(|()| Receipt::default())
             }
-            How::Http(provider) => provider.send(message, within).await,
+            How::Http { provider, names } => provider.send(message, names, within).await,
             How::Smtp(server) => match server.send(&message.mail(), within).await {
                 Ok(()) => Ok(Receipt::default()),
                 // Somebody waits for it: the next request may try.
@@ -165,12 +169,11 @@ impl Channels {
 fn open(config: &config::Channel, log: &Arc<JsonLines>, allow: &Arc<[IpNet]>) -> Result<Channel, String> {
     let how = match &config.kind {
         ChannelKind::Log => How::Log(log.clone()),
-        ChannelKind::Http { url, authorization_file, fields } => How::Http(http::Provider::new(
-            url.clone(),
-            secret(authorization_file.as_deref())?,
-            fields.clone(),
-            allow.clone(),
-        )?),
+        ChannelKind::Http { url, authorization_file, fields } => {
+            let authorization = secret(authorization_file.as_deref())?;
+            let provider = http::Provider::new(url.clone(), authorization, allow.clone())?;
+            How::Http { provider, names: fields.clone() }
+        }
         ChannelKind::Smtp { url, from, subject, username, password_file } => {
             let file = password_file.as_deref();
             let (subject, username) = (subject.clone(), username.clone());

@@ -1,11 +1,11 @@
 //! `oncegate actions`: what the API's actions endpoints do, from a shell, straight on the store.
 
 use clap::{Args, Subcommand};
+use oncegate::WorkspaceName;
 use oncegate::actions::{Actions, Filter, Found, Refused, Status};
-use oncegate::{WorkspaceName, limits};
 use uuid::Uuid;
 
-use super::claims::Scope;
+use super::args::{One, Paging, more};
 use super::output::{Format, table};
 use super::{Failure, fields, open_existing};
 use crate::actions::ActionView;
@@ -32,18 +32,9 @@ pub enum Command {
 }
 
 #[derive(Args)]
-pub struct One {
-    id: String,
-    #[command(flatten)]
-    scope: Scope,
-    #[command(flatten)]
-    format: Format,
-}
-
-#[derive(Args)]
 pub struct FilterArgs {
     #[command(flatten)]
-    scope: Scope,
+    paging: Paging,
     /// pending, running, failed, completed, dead, unknown or cancelled
     #[arg(long)]
     status: Option<String>,
@@ -55,18 +46,10 @@ pub struct FilterArgs {
     /// Ticks of this schedule that have run
     #[arg(long, value_name = "ID")]
     schedule: Option<Uuid>,
-    #[arg(long, default_value_t = limits::PAGE_DEFAULT)]
-    limit: usize,
-    /// Where the page before ended
-    #[arg(long)]
-    cursor: Option<Uuid>,
 }
 
 impl FilterArgs {
     fn filter(self) -> Result<(WorkspaceName, Filter), Failure> {
-        if !(1..=limits::PAGE_MAX).contains(&self.limit) {
-            return Err(Failure::usage(format!("--limit is 1 to {}", limits::PAGE_MAX)));
-        }
         let status = |name: String| {
             let names = Status::ALL.map(Status::as_str).join(", ");
             Status::parse(&name).ok_or_else(|| Failure::usage(format!("--status is one of {names}")))
@@ -76,10 +59,10 @@ impl FilterArgs {
             action_type: self.action_type,
             entity_id: self.entity,
             schedule: self.schedule,
-            limit: self.limit,
-            before: self.cursor,
+            limit: self.paging.limit()?,
+            before: self.paging.cursor,
         };
-        Ok((self.scope.workspace()?, filter))
+        Ok((self.paging.workspace()?, filter))
     }
 }
 
@@ -91,17 +74,19 @@ pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
             with_actions(config, async |actions| list(actions, &workspace, &filter, format).await).await
         }
         Command::Show(one) => {
-            one.print(config, async |actions, workspace, id| actions.find(workspace, id).await?.ok_or(Refused::Missing))
-                .await
+            print(one, config, async |actions, workspace, id| {
+                actions.find(workspace, id).await?.ok_or(Refused::Missing)
+            })
+            .await
         }
         Command::Cancel(one) => {
-            one.print(config, async |actions, workspace, id| actions.cancel(workspace, id).await).await
+            print(one, config, async |actions, workspace, id| actions.cancel(workspace, id).await).await
         }
         Command::Retry(one) => {
-            one.print(config, async |actions, workspace, id| actions.retry(workspace, id).await).await
+            print(one, config, async |actions, workspace, id| actions.retry(workspace, id).await).await
         }
         Command::RunNow(one) => {
-            one.print(config, async |actions, workspace, id| actions.run_now(workspace, id).await).await
+            print(one, config, async |actions, workspace, id| actions.run_now(workspace, id).await).await
         }
     }
 }
@@ -114,35 +99,26 @@ async fn with_actions(config: &Config, work: impl AsyncFnOnce(&Actions) -> Resul
     done
 }
 
-impl One {
-    /// Does something with the action, and shows it.
-    async fn print(
-        self,
-        config: &Config,
-        verb: impl AsyncFnOnce(&Actions, &WorkspaceName, Uuid) -> Result<Found, Refused>,
-    ) -> Result<(), Failure> {
-        let One { id, scope, format } = self;
-        let workspace = scope.workspace()?;
-        let missing = || {
-            Failure::not_found(format!("no action {id} in workspace {workspace}"))
-                .hint(format!("oncegate actions list --workspace {workspace}"))
-        };
-        let parsed: Uuid = id.parse().map_err(|_| missing())?;
-        with_actions(config, async |actions| {
-            let found = verb(actions, &workspace, parsed).await.map_err(|refused| match refused {
-                Refused::Missing => missing(),
-                Refused::Status(..) => Failure::new(refused.to_string())
-                    .hint(format!("oncegate actions show {id} --workspace {workspace}")),
-                Refused::Store(error) => error.into(),
-            })?;
-            format.print(&ActionView::from(&found), |view| {
-                let json = serde_json::to_string(view).expect("output is JSON");
-                table(["FIELD", "VALUE"], fields::rows(&json))
-            });
-            Ok(())
-        })
-        .await
-    }
+/// Does something with the action, and shows it.
+async fn print(
+    one: One,
+    config: &Config,
+    verb: impl AsyncFnOnce(&Actions, &WorkspaceName, Uuid) -> Result<Found, Refused>,
+) -> Result<(), Failure> {
+    let wanted = one.read("action", "actions")?;
+    with_actions(config, async |actions| {
+        let found = verb(actions, &wanted.workspace, wanted.id).await.map_err(|refused| match refused {
+            Refused::Missing => wanted.missing(),
+            Refused::Status(..) => wanted.refused(refused),
+            Refused::Store(error) => error.into(),
+        })?;
+        one.format.print(&ActionView::from(&found), |view| {
+            let json = serde_json::to_string(view).expect("output is JSON");
+            table(["FIELD", "VALUE"], fields::rows(&json))
+        });
+        Ok(())
+    })
+    .await
 }
 
 async fn list(actions: &Actions, workspace: &WorkspaceName, filter: &Filter, format: Format) -> Result<(), Failure> {
@@ -164,8 +140,7 @@ async fn list(actions: &Actions, workspace: &WorkspaceName, filter: &Filter, for
                 plain(&error.unwrap_or_default()),
             ]
         });
-        let more = page.next.map_or(String::new(), |cursor| format!("\nmore: --cursor {cursor}"));
-        table(["ID", "STATUS", "TYPE", "ENTITY", "REVISION", "RUN AT", "ERROR"], rows) + &more
+        table(["ID", "STATUS", "TYPE", "ENTITY", "REVISION", "RUN AT", "ERROR"], rows) + &more(page.next)
     });
     Ok(())
 }

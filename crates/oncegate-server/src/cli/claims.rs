@@ -5,6 +5,7 @@ use oncegate::store::{Query, Reading, Store};
 use oncegate::{Answer, Claim, ClaimId, ClaimKey, Command as ClaimCommand, GuardName, State, WorkspaceName, limits};
 use serde_json::json;
 
+use super::args::who;
 use super::output::{Format, table};
 use super::{Failure, fields, open_existing_guards, with};
 use crate::api::{ClaimView, PageView};
@@ -165,7 +166,7 @@ impl Parts {
 }
 
 impl Note {
-    fn read(self) -> Result<Option<String>, Failure> {
+    pub fn read(self) -> Result<Option<String>, Failure> {
         let max = limits::NOTE_BYTES_MAX;
         match self.note {
             Some(note) if note.len() > max => {
@@ -199,6 +200,11 @@ pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
                 Resolution::Done => (true, "resolved as done"),
                 Resolution::NotDone => (false, "resolved as not_done"),
             };
+            let guard = guard(&named.guard)?;
+            if crate::api::is_own(&guard) {
+                return Err(Failure::usage(format!("the claims of guard {guard} are the server's own"))
+                    .hint("oncegate sends resolve settles sends"));
+            }
             let command = ClaimCommand::Resolve { done: is_done, outcome: None };
             by_hand(config, &named.key(&id)?, Deed { command, done, note: note.read()? }, format).await
         }
@@ -263,7 +269,7 @@ async fn by_hand(config: &Config, key: &ClaimKey, deed: Deed, format: Format) ->
 
 /// The audit line goes to standard error, with who and why.
 fn tell(key: &ClaimKey, done: &str, note: Option<String>, format: Format) {
-    let by = std::env::var("USER").unwrap_or_else(|_| "the command line".into());
+    let by = who();
     let why = note.as_ref().map_or(String::new(), |note| format!(": {note}"));
     let view = json!({
         "workspace": key.workspace.as_str(), "guard": key.guard.as_str(), "id": key.id.to_string(),

@@ -5,6 +5,7 @@
 //! what to do about it.
 
 mod actions;
+mod args;
 mod claims;
 mod config;
 mod doctor;
@@ -13,7 +14,9 @@ mod keys;
 mod messages;
 mod migrate;
 pub mod output;
+mod reminders;
 mod sagas;
+mod sends;
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -70,6 +73,12 @@ enum Command {
     /// Check and draw definitions of sagas, see their instances and dead letters
     #[command(subcommand)]
     Saga(sagas::Command),
+    /// See sends, and settle those of which nobody can say
+    #[command(subcommand)]
+    Sends(sends::Command),
+    /// See reminders, cancel them, send those that were missed
+    #[command(subcommand)]
+    Reminders(reminders::Command),
     /// List and show messages
     #[command(subcommand)]
     Messages(messages::Command),
@@ -193,6 +202,8 @@ fn dispatch(settings: Settings, command: Command) -> Result<(), Failure> {
             Command::Serve { .. } => crate::serve::serve(loaded.config).await,
             Command::Claims(command) => claims::run(command, &loaded.config).await,
             Command::Actions(command) => actions::run(command, &loaded.config).await,
+            Command::Sends(command) => sends::run(command, &loaded.config).await,
+            Command::Reminders(command) => reminders::run(command, &loaded.config).await,
             Command::Saga(command) => sagas::run(command, &loaded.config).await,
             Command::Messages(command) => messages::run(command, &loaded.config).await,
             Command::Workspace(command) => keys::run_workspace(command, &loaded.config).await,

@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use clap::{Args, Subcommand, ValueEnum};
 use oncegate::sagas::{Cell, Definition, LetterState, LineSeen, NONE, NotRetried, Outcome, Sagas};
-use oncegate::{Ledger, Time, WorkspaceName, limits};
+use oncegate::{Ledger, Time, WorkspaceName};
 use serde_json::json;
 use uuid::Uuid;
 
+use super::args::{One, Paging, audit, more};
 use super::claims::Scope;
 use super::output::{Format, print, table, wide_table};
 use super::{Failure, fields, not_loaded, open_existing};
@@ -63,29 +64,9 @@ pub struct ListArgs {
     #[arg(long)]
     state: Option<String>,
     #[command(flatten)]
-    pages: Pages,
-    #[command(flatten)]
-    scope: Scope,
+    paging: Paging,
     #[command(flatten)]
     format: Format,
-}
-
-#[derive(Args)]
-pub struct Pages {
-    #[arg(long, default_value_t = limits::PAGE_DEFAULT)]
-    limit: usize,
-    /// Where the page before ended
-    #[arg(long)]
-    cursor: Option<Uuid>,
-}
-
-impl Pages {
-    fn check(&self) -> Result<(), Failure> {
-        match (1..=limits::PAGE_MAX).contains(&self.limit) {
-            true => Ok(()),
-            false => Err(Failure::usage(format!("--limit is 1 to {}", limits::PAGE_MAX))),
-        }
-    }
 }
 
 #[derive(Subcommand)]
@@ -99,9 +80,7 @@ pub enum LettersCommand {
         #[arg(long, default_value = "open")]
         status: String,
         #[command(flatten)]
-        pages: Pages,
-        #[command(flatten)]
-        scope: Scope,
+        paging: Paging,
         #[command(flatten)]
         format: Format,
     },
@@ -111,15 +90,6 @@ pub enum LettersCommand {
     Retry(One),
     /// Its event is not to be applied
     Discard(One),
-}
-
-#[derive(Args)]
-pub struct One {
-    id: String,
-    #[command(flatten)]
-    scope: Scope,
-    #[command(flatten)]
-    format: Format,
 }
 
 pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
@@ -134,8 +104,8 @@ pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
             Ok(())
         }
         Command::List(args) => {
-            args.pages.check()?;
-            let workspace = args.scope.workspace()?;
+            let workspace = args.paging.workspace()?;
+            args.paging.limit()?;
             with_sagas(config, async |sagas| list(sagas, &workspace, &args).await).await
         }
         Command::Show { saga, correlation_id, scope, format } => {
@@ -283,8 +253,8 @@ fn shown(file: &str, definition: &Definition) -> String {
 }
 
 async fn list(sagas: &Sagas, workspace: &WorkspaceName, args: &ListArgs) -> Result<(), Failure> {
-    let ListArgs { definition, state, pages, format, .. } = args;
-    let page = sagas.list(workspace, definition.as_deref(), state.as_deref(), pages.limit, pages.cursor).await?;
+    let ListArgs { definition, state, paging, format } = args;
+    let page = sagas.list(workspace, definition.as_deref(), state.as_deref(), paging.limit()?, paging.cursor).await?;
     let items: Vec<_> = page.items.iter().map(InstanceView::of).collect();
     format.print(&Page { items, next_cursor: page.next }, |_| {
         let rows = page.items.iter().map(|found| {
@@ -296,25 +266,22 @@ async fn list(sagas: &Sagas, workspace: &WorkspaceName, args: &ListArgs) -> Resu
                 found.instance.completed_at().map_or(String::new(), |at| at.to_string()),
             ]
         });
-        let more = page.next.map_or(String::new(), |cursor| format!("\nmore: --cursor {cursor}"));
-        table(["SAGA", "CORRELATION ID", "STATE", "UPDATED", "COMPLETED"], rows) + &more
+        table(["SAGA", "CORRELATION ID", "STATE", "UPDATED", "COMPLETED"], rows) + &more(page.next)
     });
     Ok(())
 }
 
 async fn letters(command: LettersCommand, config: &Config) -> Result<(), Failure> {
     match command {
-        LettersCommand::List { definition, status, pages, scope, format } => {
-            pages.check()?;
-            let workspace = scope.workspace()?;
+        LettersCommand::List { definition, status, paging, format } => {
+            let (workspace, limit) = (paging.workspace()?, paging.limit()?);
             let standing = LetterState::parse(&status).ok_or_else(|| {
                 let names = LetterState::ALL.map(LetterState::as_str).join(", ");
                 Failure::usage(format!("--status is one of {names}"))
             })?;
             with_sagas(config, async |sagas| {
-                let (letters, next) = sagas
-                    .dead_letters(&workspace, definition.as_deref(), Some(standing), pages.limit, pages.cursor)
-                    .await?;
+                let (letters, next) =
+                    sagas.dead_letters(&workspace, definition.as_deref(), Some(standing), limit, paging.cursor).await?;
                 let rows: Vec<[String; 5]> = letters
                     .iter()
                     .map(|letter| {
@@ -327,15 +294,14 @@ async fn letters(command: LettersCommand, config: &Config) -> Result<(), Failure
                     .collect();
                 let items: Vec<_> = letters.into_iter().map(DeadLetterView::from).collect();
                 format.print(&Page { items, next_cursor: next }, |_| {
-                    let more = next.map_or(String::new(), |cursor| format!("\nmore: --cursor {cursor}"));
-                    table(["ID", "SAGA", "CORRELATION ID", "EVENT", "REASON"], rows) + &more
+                    table(["ID", "SAGA", "CORRELATION ID", "EVENT", "REASON"], rows) + &more(next)
                 });
                 Ok(())
             })
             .await
         }
         LettersCommand::Show(one) => {
-            one.run(config, async |sagas, workspace, id, format| {
+            with_letter(one, config, async |sagas, workspace, id, format| {
                 let letter = sagas.dead_letter(workspace, id).await?.ok_or(NotRetried::Missing)?;
                 show(&DeadLetterView::from(letter), format);
                 Ok(())
@@ -344,9 +310,9 @@ async fn letters(command: LettersCommand, config: &Config) -> Result<(), Failure
         }
         LettersCommand::Retry(one) => {
             let mut reason = None;
-            one.run(config, async |sagas, workspace, id, format| {
+            with_letter(one, config, async |sagas, workspace, id, format| {
                 let handled = sagas.retry_dead_letter(workspace, id).await?;
-                audit("retried", id);
+                audit(id, "retried", None);
                 if let Outcome::DeadLetter { reason: why, .. } = &handled.outcome {
                     reason = Some(why.clone());
                 }
@@ -357,9 +323,9 @@ async fn letters(command: LettersCommand, config: &Config) -> Result<(), Failure
             reason.map_or(Ok(()), |why| Err(Failure::new(format!("it is still a dead letter: {why}"))))
         }
         LettersCommand::Discard(one) => {
-            one.run(config, async |sagas, workspace, id, format| {
+            with_letter(one, config, async |sagas, workspace, id, format| {
                 let letter = sagas.discard_dead_letter(workspace, id).await?;
-                audit("discarded", id);
+                audit(id, "discarded", None);
                 show(&DeadLetterView::from(letter), format);
                 Ok(())
             })
@@ -368,33 +334,19 @@ async fn letters(command: LettersCommand, config: &Config) -> Result<(), Failure
     }
 }
 
-/// Who did what, on standard error, as for claims.
-fn audit(done: &str, id: Uuid) {
-    let by = std::env::var("USER").unwrap_or_else(|_| "the command line".into());
-    super::say(format_args!("{id} {done} by {by}"));
-}
-
-impl One {
-    async fn run(
-        self,
-        config: &Config,
-        verb: impl AsyncFnOnce(&Sagas, &WorkspaceName, Uuid, Format) -> Result<(), NotRetried>,
-    ) -> Result<(), Failure> {
-        let One { id, scope, format } = self;
-        let workspace = scope.workspace()?;
-        let missing = || {
-            Failure::not_found(format!("no dead letter {id} in workspace {workspace}"))
-                .hint(format!("oncegate saga dead-letters list --workspace {workspace}"))
-        };
-        let parsed: Uuid = id.parse().map_err(|_| missing())?;
-        with_sagas(config, async |sagas| {
-            verb(sagas, &workspace, parsed, format).await.map_err(|refused| match refused {
-                NotRetried::Missing => missing(),
-                NotRetried::Settled(_) | NotRetried::NoEvent => Failure::new(refused.to_string())
-                    .hint(format!("oncegate saga dead-letters show {id} --workspace {workspace}")),
-                NotRetried::Store(error) => error.into(),
-            })
+/// Does something with a dead letter.
+async fn with_letter(
+    one: One,
+    config: &Config,
+    verb: impl AsyncFnOnce(&Sagas, &WorkspaceName, Uuid, Format) -> Result<(), NotRetried>,
+) -> Result<(), Failure> {
+    let wanted = one.read("dead letter", "saga dead-letters")?;
+    with_sagas(config, async |sagas| {
+        verb(sagas, &wanted.workspace, wanted.id, one.format).await.map_err(|refused| match refused {
+            NotRetried::Missing => wanted.missing(),
+            NotRetried::Settled(_) | NotRetried::NoEvent => wanted.refused(refused),
+            NotRetried::Store(error) => error.into(),
         })
-        .await
-    }
+    })
+    .await
 }

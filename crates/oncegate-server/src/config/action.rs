@@ -3,7 +3,7 @@
 use oncegate::actions::Mode;
 use oncegate_core::job::Delivery;
 
-use super::build::Table;
+use super::build::{Table, table_of};
 use super::error::ConfigError;
 use super::layers::Layers;
 use super::path::KeyPath;
@@ -11,7 +11,10 @@ use super::typed::{ActionType, Actions, HandlerKind};
 
 /// What of a type's settings is for one handler alone.
 const OF_WEBHOOK: &[&str] = &["url", "allow_payload_url", "secret_file", "timeout"];
-const OF_EMAIL: &[&str] = &["url", "from", "username", "password_file", "timeout"];
+const OF_EMAIL: &[&str] = &["url", "from", "username", "password_file", "authorization_file", "timeout"];
+/// What of an email's settings is for mail servers, and what for providers.
+const OF_SMTP: &[&str] = &["username", "password_file"];
+const OF_HTTP: &[&str] = &["authorization_file"];
 const OF_SAGA: &[&str] = &["event"];
 const OF_AMQP: &[&str] = &["exchange", "routing_key", "timeout"];
 const OF_NATS: &[&str] = &["subject", "timeout"];
@@ -32,8 +35,7 @@ pub fn check(layers: &Layers) -> Vec<ConfigError> {
 }
 
 fn general(layers: &Layers) -> Table<'_> {
-    let actions = KeyPath::of(&["actions"]);
-    Table { layers, own: actions.clone(), general: actions }
+    table_of(layers, "actions")
 }
 
 fn types(layers: &Layers) -> impl Iterator<Item = (String, Table<'_>)> {
@@ -85,11 +87,17 @@ impl Table<'_> {
             }
             Some("email") => {
                 self.refuse_all_but(OF_EMAIL, "email")?;
+                let url = self.url(&["smtp", "smtps", "http", "https"], "smtp://127.0.0.1:2525")?;
+                match url.scheme() {
+                    "http" | "https" => self.refuse(OF_SMTP, &[], "a provider's HTTP API")?,
+                    _ => self.refuse(OF_HTTP, &[], "a mail server")?,
+                }
                 HandlerKind::Email {
-                    url: self.url(&["smtp", "smtps"], "smtp://127.0.0.1:2525")?,
+                    url,
                     from: self.from()?,
                     username: self.maybe_text("username").map(str::to_owned),
                     password_file: self.maybe_text("password_file").map(Into::into),
+                    authorization_file: self.maybe_text("authorization_file").map(Into::into),
                 }
             }
             Some("saga") => {

@@ -11,9 +11,9 @@ use super::error::ConfigError;
 use super::layers::{Entry, Layers, Origin};
 use super::path::KeyPath;
 use super::secret_url::SecretUrl;
-use super::typed::{Claims, Config, Limits, Log, LogFormat, LogLevel, Messages, Mode, Outgoing, Privacy};
+use super::typed::{Claims, Config, Limits, Log, LogFormat, LogLevel, Messages, Mode, Outgoing, Privacy, Reminders};
 use super::value::Value;
-use super::{action, saga};
+use super::{action, saga, send};
 use oncegate_core::units::show_duration;
 
 /// Puts the values together.
@@ -41,6 +41,8 @@ pub fn build(layers: &Layers) -> Config {
         outgoing: Outgoing { allow: outgoing.networks("allow"), timeout: outgoing.span("timeout") },
         messages: messages_table(layers).messages(),
         actions: action::build(layers),
+        sends: send::build(layers).expect("its table has been checked"),
+        reminders: Reminders { grace: table_of(layers, "reminders").span("grace") },
         sagas: saga::build(layers),
         amqp: saga::build_amqp(layers),
         nats: saga::build_nats(layers),
@@ -58,6 +60,7 @@ pub fn check_relations(layers: &Layers, errors: &mut Vec<ConfigError>) {
     errors.extend(guard_tables(layers).filter_map(|(_, table)| table.lease_fits().err()));
     errors.extend(messages_table(layers).lease_fits().err());
     errors.extend(messages_table(layers).wait_fits().err());
+    errors.extend(send::build(layers).err());
     errors.extend(action::check(layers));
     errors.extend(saga::check_amqp(layers).err());
     errors.extend(saga::check_nats(layers).err());
@@ -67,9 +70,14 @@ pub fn check_relations(layers: &Layers, errors: &mut Vec<ConfigError>) {
     }
 }
 
+/// A table at the top.
+pub(super) fn table_of<'a>(layers: &'a Layers, name: &str) -> Table<'a> {
+    let own = KeyPath::of(&[name]);
+    Table { layers, general: own.clone(), own }
+}
+
 fn messages_table(layers: &Layers) -> Table<'_> {
-    let messages = KeyPath::of(&["messages"]);
-    Table { layers, own: messages.clone(), general: messages }
+    table_of(layers, "messages")
 }
 
 /// What a channel does not say of outgoing calls is taken from `outgoing`.
@@ -81,8 +89,7 @@ pub(super) fn channel_tables(layers: &Layers) -> impl Iterator<Item = (String, T
 }
 
 fn claims_table(layers: &Layers) -> Table<'_> {
-    let claims = KeyPath::of(&["claims"]);
-    Table { layers, own: claims.clone(), general: claims }
+    table_of(layers, "claims")
 }
 
 fn guard_tables(layers: &Layers) -> impl Iterator<Item = (GuardName, Table<'_>)> {

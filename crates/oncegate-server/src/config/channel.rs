@@ -84,9 +84,13 @@ impl Table<'_> {
     }
 
     pub fn url(&self, schemes: &[&str], example: &str) -> Result<Url, ConfigError> {
-        let text = self.maybe_text("url").ok_or_else(|| self.missing("url", example))?;
-        let at = self.written("url").map_or_else(String::new, |(_, at)| at);
-        let wrong = |what: &str, hint: String| ConfigError::new(&at, format!("{}.url {what}", self.own), hint);
+        self.url_of("url", schemes, example)
+    }
+
+    pub fn url_of(&self, name: &str, schemes: &[&str], example: &str) -> Result<Url, ConfigError> {
+        let text = self.maybe_text(name).ok_or_else(|| self.missing(name, example))?;
+        let at = self.written(name).map_or_else(String::new, |(_, at)| at);
+        let wrong = |what: &str, hint: String| ConfigError::new(&at, format!("{}.{name} {what}", self.own), hint);
         let url = Url::parse(text).ok().filter(|url| schemes.contains(&url.scheme()) && url.has_host());
         let url = url.ok_or_else(|| wrong("is no URL that this can use", format!("write {example:?}")))?;
         // What is in the file is shown, logged, and kept in backups.

@@ -15,6 +15,7 @@ mod layers;
 mod path;
 mod saga;
 mod secret_url;
+mod send;
 mod settings;
 mod show;
 #[cfg(test)]

@@ -4,7 +4,7 @@ use async_nats::ServerAddr;
 use lapin::uri::AMQPUri;
 use oncegate_core::WorkspaceName;
 
-use super::build::Table;
+use super::build::{Table, table_of};
 use super::error::ConfigError;
 use super::layers::Layers;
 use super::path::KeyPath;
@@ -17,24 +17,24 @@ const DURABLE: &str = "oncegate";
 const PREFETCH: u16 = 32;
 
 pub fn build(layers: &Layers) -> Sagas {
-    let table = table(layers, "sagas");
+    let table = table_of(layers, "sagas");
     Sagas { files: table.texts("files").iter().map(Into::into).collect(), retries: table.millis("retry_ms").to_vec() }
 }
 
 pub fn build_amqp(layers: &Layers) -> Amqp {
-    let url = table(layers, "amqp").maybe_text("url").map(|url| SecretUrl(url.to_owned()));
+    let url = table_of(layers, "amqp").maybe_text("url").map(|url| SecretUrl(url.to_owned()));
     let consume = |table: Table<'_>| table.consume().expect("its table has been checked");
     Amqp { url, consume: consumers(layers, "amqp").map(consume).collect() }
 }
 
 pub fn build_nats(layers: &Layers) -> Nats {
-    let url = table(layers, "nats").maybe_text("url").map(|url| SecretUrl(url.to_owned()));
+    let url = table_of(layers, "nats").maybe_text("url").map(|url| SecretUrl(url.to_owned()));
     let consume = |table: Table<'_>| table.consume_stream().expect("its table has been checked");
     Nats { url, consume: consumers(layers, "nats").map(consume).collect() }
 }
 
 pub fn check_nats(layers: &Layers) -> Result<(), ConfigError> {
-    let nats = table(layers, "nats");
+    let nats = table_of(layers, "nats");
     let example = "nats://127.0.0.1:4222";
     if nats.maybe_text("url").is_some_and(|url| url.parse::<ServerAddr>().is_err()) {
         let at = nats.written("url").map_or_else(String::new, |(_, at)| at);
@@ -51,7 +51,7 @@ pub fn check_nats(layers: &Layers) -> Result<(), ConfigError> {
 }
 
 pub fn check_amqp(layers: &Layers) -> Result<(), ConfigError> {
-    let amqp = table(layers, "amqp");
+    let amqp = table_of(layers, "amqp");
     if let Some(url) = amqp.maybe_text("url") {
         // Its parser would take an IPv6 address for this machine.
         let has_name = url::Url::parse(url).is_ok_and(|url| url.host_str().is_some_and(|host| !host.starts_with('[')));
@@ -69,11 +69,6 @@ pub fn check_amqp(layers: &Layers) -> Result<(), ConfigError> {
         }
     }
     Ok(())
-}
-
-fn table<'a>(layers: &'a Layers, name: &str) -> Table<'a> {
-    let own = KeyPath::of(&[name]);
-    Table { layers, general: own.clone(), own }
 }
 
 fn consumers<'a>(layers: &'a Layers, broker: &str) -> impl Iterator<Item = Table<'a>> + use<'a> {

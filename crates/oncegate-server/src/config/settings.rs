@@ -53,6 +53,7 @@ const WINDOW_SECONDS: Kind = Kind::Seconds { max: WINDOW_MAX };
 const ATTEMPTS: Kind = Kind::Integer { min: 1, max: 1000 };
 const FOLDING: Kind = Kind::Choice(&["replace", "keep_first", "debounce", "merge", "off"]);
 const HANDLER: Kind = Kind::Choice(&["webhook", "email", "log", "saga", "amqp", "nats"]);
+const LOST_SEND: Kind = Kind::Choice(&["resend", "skip", "hold"]);
 const RETRIES: Kind = Kind::Millis { max: Duration::from_secs(60) };
 const PREFETCH: Kind = Kind::Integer { min: 1, max: 10_000 };
 const DELIVERY: Kind = Kind::Choice(&["at_least_once", "at_most_once"]);
@@ -131,7 +132,11 @@ pub static SETTINGS: &[Setting] = &[
     setting("actions.max_attempts", ATTEMPTS, "5", "how often an action is tried"),
     setting("actions.workers", WORKERS, "16", "actions at once, of which one workspace has three quarters at most"),
     override_of("actions.type.*.handler", HANDLER, "who runs actions of this type; remote workers, if it is left out"),
-    override_of("actions.type.*.url", Kind::Text, "webhook: where to (http, https); email: the server (smtp, smtps)"),
+    override_of(
+        "actions.type.*.url",
+        Kind::Text,
+        "webhook: where to (http, https); email: the server (smtp, smtps), or the provider (http, https)",
+    ),
     override_of("actions.type.*.allow_payload_url", Kind::Bool, "webhook: whether `payload.url` says where to"),
     override_of("actions.type.*.secret_file", Kind::Text, "webhook: a file with the secrets (whsec_…), one a line"),
     override_of("actions.type.*.timeout", TIMEOUT, "outgoing.timeout, for one type"),
@@ -140,12 +145,18 @@ pub static SETTINGS: &[Setting] = &[
     override_of("actions.type.*.max_attempts", ATTEMPTS, "the same, for one type"),
     override_of("actions.type.*.delivery", DELIVERY, "whether a try that may have arrived is repeated"),
     override_of("actions.type.*.from", Kind::Text, "email: the sender"),
+    override_of("actions.type.*.authorization_file", Kind::Text, "email by http: a file with the Authorization header"),
     override_of("actions.type.*.username", Kind::Text, "email: who signs in"),
     override_of("actions.type.*.password_file", Kind::Text, "email: a file with the password"),
     override_of("actions.type.*.event", Kind::Text, "saga: the event that it becomes; its type, if it is left out"),
     override_of("actions.type.*.exchange", Kind::Text, "amqp: where to; the default exchange, if it is left out"),
     override_of("actions.type.*.routing_key", Kind::Text, "amqp: under which key; the type, if it is left out"),
     override_of("actions.type.*.subject", Kind::Text, "nats: where to; the type, if it is left out"),
+    setting("sends.lost", LOST_SEND, "resend", "what becomes of a send whose worker died in the middle of it"),
+    setting("sends.lease", LEASE, "60s", "how long a worker may be silent before it counts as dead"),
+    setting("sends.keep", WINDOW, "365d", "how long a send is kept, and is not sent again"),
+    override_of("sends.reconcile_url", Kind::Text, "who is asked whether the provider has a send that is unknown"),
+    setting("reminders.grace", WINDOW, "10m", "how late a reminder may be sent, and be tried again"),
     setting("sagas.files", Kind::Texts, "", "the definitions of sagas"),
     setting(
         "sagas.retry_ms",

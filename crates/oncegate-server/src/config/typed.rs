@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use oncegate::actions::Mode as Folding;
+use oncegate::sends::Lost;
 use oncegate_core::job::Delivery;
 use oncegate_core::{GuardName, OnFailure, OnStoreError, Policy, WorkspaceName};
 use url::Url;
@@ -25,6 +26,8 @@ pub struct Config {
     pub outgoing: Outgoing,
     pub messages: Messages,
     pub actions: Actions,
+    pub sends: Sends,
+    pub reminders: Reminders,
     pub sagas: Sagas,
     pub amqp: Amqp,
     pub nats: Nats,
@@ -145,6 +148,8 @@ pub enum HandlerKind {
         from: String,
         username: Option<String>,
         password_file: Option<PathBuf>,
+        /// Of a provider that takes mail over HTTP.
+        authorization_file: Option<PathBuf>,
     },
     /// The action becomes an event.
     Saga {
@@ -162,6 +167,19 @@ pub enum HandlerKind {
         /// None: its type is the key.
         routing_key: Option<String>,
     },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sends {
+    pub lost: Lost,
+    pub lease: Duration,
+    pub keep: Duration,
+    pub reconcile_url: Option<Url>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reminders {
+    pub grace: Duration,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -53,7 +53,7 @@ pub struct Messages {
     pub main: Arc<Ledger>,
     /// Over the guard store, where that is another one.
     pub apart: Option<Arc<Ledger>>,
-    pub channels: Channels,
+    pub channels: Arc<Channels>,
     pub worker: Arc<Worker>,
     pub over: Over,
     /// Requests that may be under way: those whose clients have hung up are, too.

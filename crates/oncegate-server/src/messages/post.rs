@@ -88,16 +88,12 @@ fn bad(what: impl Into<String>) -> Problem {
 impl Post {
     pub fn read(body: &[u8]) -> Result<Post, Problem> {
         let body: PostBody = read_json(body)?;
-        match body.message.len() {
-            0 => return Err(bad("message: it is empty; 1 byte to 64 KiB of text")),
-            1..=MESSAGE_BYTES_MAX => {}
-            found => return Err(bad(format!("message: at most {MESSAGE_BYTES_MAX} bytes; this one has {found}"))),
-        }
+        check_text("message", &body.message)?;
         let lead = body.lead_id.as_deref().map(lead_id).transpose()?;
         let contact = Contact {
             lead,
-            phone: contact("recipientPhone", body.recipient_phone, |_| true)?,
-            email: contact("recipientEmail", body.recipient_email, is_email)?,
+            phone: phone("recipientPhone", body.recipient_phone)?,
+            email: email("recipientEmail", body.recipient_email)?,
             name: text("recipientName", body.recipient_name, NAME_BYTES_MAX)?,
             crm: crm(body.ghl_contact_id, body.ghl_location_id, body.hs_contact_id, body.hs_portal_id)?,
         };
@@ -174,6 +170,23 @@ fn lead_id(id: &str) -> Result<Uuid, Problem> {
 
 pub fn no_lead(id: impl std::fmt::Display) -> Problem {
     Kind::NotFound.because(format!("leadId: there is no lead {id} in this workspace"))
+}
+
+/// What is sent to a person.
+pub fn check_text(field: &str, text: &str) -> Result<(), Problem> {
+    match text.len() {
+        0 => Err(bad(format!("{field}: it is empty; 1 byte to 64 KiB of text"))),
+        1..=MESSAGE_BYTES_MAX => Ok(()),
+        found => Err(bad(format!("{field}: at most {MESSAGE_BYTES_MAX} bytes; this one has {found}"))),
+    }
+}
+
+pub fn phone(field: &str, value: Option<String>) -> Result<Option<String>, Problem> {
+    contact(field, value, |_| true)
+}
+
+pub fn email(field: &str, value: Option<String>) -> Result<Option<String>, Problem> {
+    contact(field, value, is_email)
 }
 
 fn contact(field: &str, value: Option<String>, is_one: fn(&str) -> bool) -> Result<Option<String>, Problem> {

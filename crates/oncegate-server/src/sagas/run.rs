@@ -5,8 +5,6 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use oncegate::StoreError;
 use oncegate::sagas::{Fired, TIMER};
-use oncegate::store::{Change, Commit};
-use oncegate_core::job::{self, Command, Decision, Failure, Reached};
 
 use super::{Director, tell};
 use crate::crash;
@@ -32,19 +30,7 @@ impl Handler for Director {
         crash::point("saga.fired").await;
         if let Err(error) = done {
             tracing::warn!(event = "saga.put_off", workspace = %job.workspace, kind = job.kind, %error);
-            self.put_off(&held, error.to_string()).await;
-        }
-    }
-}
-
-impl Director {
-    /// It is tried again later; if that is not written, when the lease ends.
-    async fn put_off(&self, held: &Held, error: String) {
-        let failure = Failure { error, reached: Reached::No, is_final: false, retry_in: None };
-        let command = Command::Fail { token: held.job.token, failure };
-        if let Decision::Keep(job) = job::decide(&held.job, &command, held.now()) {
-            let change = Change::Requeue { job, stands_until: held.job.stands_until() };
-            let _ = self.store.commit(Commit { ops: vec![], changes: vec![change] }).await;
+            held.put_off(&self.store, error.to_string()).await;
         }
     }
 }

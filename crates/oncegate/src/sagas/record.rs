@@ -1,14 +1,13 @@
 //! What is kept of a saga: its instances, and a line for each event that was applied.
 
-use bytes::Bytes;
 use oncegate_core::{ClaimKey, Time, WorkspaceName};
 use oncegate_saga::{Event, Instance};
 use oncegate_store::{At, Change, Place, Record, StoreError};
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::GUARD;
+pub use crate::document::{bytes, read};
 
 /// What the records of instances are, and of lines.
 pub const INSTANCE: &str = "saga";
@@ -93,18 +92,6 @@ pub fn inbox_key(
     id: &str,
 ) -> ClaimKey {
     ClaimKey::of(workspace, &GUARD, &[Some(saga), Some(correlation_id), source, Some(id)])
-}
-
-pub fn bytes(document: &impl Serialize) -> Bytes {
-    serde_json::to_vec(document).expect("what is kept is JSON").into()
-}
-
-pub fn read<T: DeserializeOwned>(record: &Record) -> Result<T, StoreError> {
-    // Not the error's own words: they repeat what is there.
-    serde_json::from_slice(&record.body).map_err(|error| {
-        let (kind, id, byte) = (record.kind, record.id, error.column());
-        StoreError::Refused(format!("the {kind} {id} cannot be read, from its byte {byte} on"))
-    })
 }
 
 impl Kept {

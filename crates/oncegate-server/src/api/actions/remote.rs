@@ -194,15 +194,24 @@ pub async fn fail(
     Named(id): Named,
     Json(body): Json<FailBody>,
 ) -> Answered {
-    let reached = match body.reached.as_str() {
-        "no" => Reached::No,
-        "maybe" => Reached::Maybe,
-        other => return Err(bad(format!("reached: \"no\" or \"maybe\", not {other:?}"))),
-    };
-    let error: String = body.error.chars().take(ERROR_CHARS_MAX).collect::<String>().replace(char::is_control, " ");
+    let (reached, error) = (reached(&body.reached)?, error_text(&body.error));
     let retry_in = seconds("retryInSeconds", body.retry_in_seconds, Duration::ZERO..=RETRY_IN_MAX)?;
     let failure = Failure { error, reached, is_final: false, retry_in };
     say(&app, caller, &id, Command::Fail { token: Token(body.token), failure }).await
+}
+
+/// Whether a worker's try reached anybody.
+pub fn reached(word: &str) -> Result<Reached, Problem> {
+    match word {
+        "no" => Ok(Reached::No),
+        "maybe" => Ok(Reached::Maybe),
+        other => Err(bad(format!("reached: \"no\" or \"maybe\", not {other:?}"))),
+    }
+}
+
+/// What is kept of a worker's words.
+pub fn error_text(error: &str) -> String {
+    error.chars().take(ERROR_CHARS_MAX).collect::<String>().replace(char::is_control, " ")
 }
 
 /// A worker's word about what it has leased.

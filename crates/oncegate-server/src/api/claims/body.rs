@@ -185,13 +185,7 @@ pub fn guard(name: &str) -> Result<GuardName, BadClaim> {
 /// One that callers may make claims under: not those of the server itself.
 pub fn own_guard(name: &str) -> Result<GuardName, BadClaim> {
     let guard = guard(name)?;
-    let ours = [
-        &*crate::messages::GUARD,
-        &*crate::messages::IDEMPOTENCY,
-        &*oncegate::actions::GUARD,
-        &*oncegate::sagas::GUARD,
-    ];
-    match ours.contains(&&guard) {
+    match crate::api::is_own(&guard) {
         true => Err(bad(format!("guard: {name:?} is the server's own; choose another name"))),
         false => Ok(guard),
     }

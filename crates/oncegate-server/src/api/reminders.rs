@@ -1,0 +1,246 @@
+//! `/api/reminders`: one for each booking and kind, set before it is sent.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::IntoResponse;
+use oncegate::reminders::{DEFAULT_KIND, Edit, Filter, Kept, New, NotChanged, Set, State as ReminderState, Text};
+use oncegate::store::Role;
+use oncegate::{GuardName, Time};
+use serde::Deserialize;
+use utoipa::{IntoParams, ToSchema};
+
+use super::claims::check_note;
+use super::extract::{Json, Named, Params};
+use super::page::{self, Page, missing};
+use super::{Answered, App};
+use crate::auth::Caller;
+use crate::channels::Channels;
+use crate::crash;
+use crate::messages::post::{check_text, email, phone};
+use crate::problem::{Kind, Problem};
+use crate::reminders::{Event, ReminderView};
+
+const ID_CHARS_MAX: usize = 256;
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    expecting = "an object with `bookingId`, `sendAt`, `channel` and `message`"
+)]
+pub struct SetBody {
+    booking_id: String,
+    /// Which of a booking's reminders; `reminder`, if it is left out.
+    kind: Option<String>,
+    /// RFC 3339.
+    send_at: String,
+    /// A channel of `[messages.channel]`.
+    channel: String,
+    recipient_phone: Option<String>,
+    recipient_email: Option<String>,
+    message: String,
+}
+
+impl SetBody {
+    fn check(self, channels: &Channels) -> Result<New, Problem> {
+        check_text("message", &self.message)?;
+        let text = Text {
+            channel: self.channel,
+            phone: phone("recipientPhone", self.recipient_phone)?,
+            email: email("recipientEmail", self.recipient_email)?,
+            message: self.message,
+        };
+        check_reach(&text, channels)?;
+        Ok(New {
+            booking: id("bookingId", self.booking_id)?,
+            kind: id("kind", self.kind.unwrap_or_else(|| DEFAULT_KIND.into()))?,
+            send_at: time(&self.send_at)?,
+            text,
+        })
+    }
+}
+
+fn bad(detail: String) -> Problem {
+    Kind::InvalidRequest.because(detail)
+}
+
+fn id(field: &str, text: String) -> Result<String, Problem> {
+    match (1..=ID_CHARS_MAX).contains(&text.chars().count()) && !text.contains(char::is_control) {
+        true => Ok(text),
+        false => Err(bad(format!("{field}: 1 to {ID_CHARS_MAX} characters, none of them a control character"))),
+    }
+}
+
+fn time(text: &str) -> Result<Time, Problem> {
+    Time::parse(text).ok_or_else(|| bad(format!("sendAt: {text:?} is not a time; one is \"2026-11-15T09:30:00Z\"")))
+}
+
+fn check_reach(text: &Text, channels: &Channels) -> Result<(), Problem> {
+    GuardName::new(&text.channel).map_err(|error| bad(format!("channel: {error}")))?;
+    if text.phone.is_none() && text.email.is_none() {
+        return Err(bad("who is it for? recipientPhone or recipientEmail: at least one of them".into()));
+    }
+    match channels.get(&text.channel).needs_email() && text.email.is_none() {
+        true => Err(bad(format!("recipientEmail: the channel {:?} sends mail, and there is no address", text.channel))),
+        false => Ok(()),
+    }
+}
+
+impl From<NotChanged> for Problem {
+    fn from(not_changed: NotChanged) -> Self {
+        match not_changed {
+            NotChanged::Missing => missing("reminder"),
+            NotChanged::Wrong(why) => Kind::WrongStatus.because(why),
+            NotChanged::TooLate(_) => bad(not_changed.to_string()),
+            NotChanged::Store(error) => error.into(),
+        }
+    }
+}
+
+/// Set a reminder
+///
+/// One for each booking and kind: the same again gets the one that is there, however it stands.
+#[utoipa::path(post, path = "/api/reminders", tag = "reminders", request_body = SetBody, responses(
+    (status = 201, description = "A new one.", body = ReminderView),
+    (status = 200, description = "The one that is there already, unchanged.", body = ReminderView)))]
+pub async fn create(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<SetBody>) -> Answered {
+    let new = body.check(&app.reminders.channels)?;
+    crash::point("reminder.received").await;
+    let set = app.reminders.reminders.set(&caller.workspace, &new).await?;
+    crash::point("reminder.committed").await;
+    let (status, event, kept) = match set {
+        Set::Made(kept) => (StatusCode::CREATED, Event::Set, kept),
+        Set::Found(kept) => (StatusCode::OK, Event::Duplicate, kept),
+        Set::TooLate => return Err(bad(format!("sendAt: {} is over, by more than the grace", new.send_at))),
+    };
+    event.tell(&caller.workspace, kept.id);
+    Ok((status, axum::Json(ReminderView::from(&kept))).into_response())
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EditBody {
+    send_at: Option<String>,
+    channel: Option<String>,
+    recipient_phone: Option<String>,
+    recipient_email: Option<String>,
+    message: Option<String>,
+}
+
+/// Move or reword a reminder
+///
+/// Until its flag is set. What is left out stays as it is. One that was cancelled is scheduled anew.
+#[utoipa::path(put, path = "/api/reminders/{id}", tag = "reminders", params(("id" = String, Path)), request_body = EditBody, responses(
+    (status = 200, description = "The reminder.", body = ReminderView), (status = 404, description = "None."),
+    (status = 409, description = "`wrong-status`: it is too late.")))]
+pub async fn edit(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Named(id): Named,
+    Json(body): Json<EditBody>,
+) -> Answered {
+    body.message.as_deref().map_or(Ok(()), |message| check_text("message", message))?;
+    let edit = Edit {
+        send_at: body.send_at.as_deref().map(time).transpose()?,
+        channel: body.channel,
+        phone: phone("recipientPhone", body.recipient_phone)?,
+        email: email("recipientEmail", body.recipient_email)?,
+        message: body.message,
+    };
+    let id = page::id(&id, "reminder")?;
+    let before = app.reminders.reminders.find(&caller.workspace, id).await?.ok_or_else(|| missing("reminder"))?;
+    check_reach(&edit.text(&before.reminder.text), &app.reminders.channels)?;
+    let kept = app.reminders.reminders.edit(&caller.workspace, id, &edit).await?;
+    Event::Moved.tell(&caller.workspace, id);
+    answered(&kept)
+}
+
+/// Cancel a reminder
+#[utoipa::path(delete, path = "/api/reminders/{id}", tag = "reminders", params(("id" = String, Path)), responses(
+    (status = 200, description = "Cancelled; also if it was so already.", body = ReminderView), (status = 404, description = "None."),
+    (status = 409, description = "`wrong-status`: it is too late.")))]
+pub async fn cancel(State(app): State<Arc<App>>, caller: Caller, Named(id): Named) -> Answered {
+    let id = page::id(&id, "reminder")?;
+    let kept = app.reminders.reminders.cancel(&caller.workspace, id).await?;
+    Event::Cancelled.tell(&caller.workspace, id);
+    answered(&kept)
+}
+
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SendBody {
+    /// Why, for the log.
+    note: Option<String>,
+}
+
+/// Send a reminder that was missed
+///
+/// A person's decision: if it may have reached somebody, look there first. It goes out under the same key as before.
+#[utoipa::path(post, path = "/api/reminders/{id}/send", tag = "reminders", params(("id" = String, Path)), request_body = SendBody, responses(
+    (status = 200, description = "It is being sent.", body = ReminderView), (status = 404, description = "None."),
+    (status = 409, description = "`wrong-status`: it was not missed.")))]
+pub async fn send(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Named(id): Named,
+    Json(body): Json<SendBody>,
+) -> Answered {
+    caller.require(Role::Operate)?;
+    check_note(body.note.as_deref())?;
+    let id = page::id(&id, "reminder")?;
+    let Caller { workspace, name: by, .. } = caller;
+    // On a task of its own: a client that hangs up does not take the audit line with it.
+    let sent = tokio::spawn(async move {
+        let kept = app.reminders.reminders.send_missed(&workspace, id, &by).await?;
+        tracing::warn!(event = "audit.reminder_sent", %workspace, reminderId = %id, by, why = body.note);
+        Ok::<_, NotChanged>(kept)
+    });
+    answered(&sent.await.map_err(|_| Kind::Internal.because("the request ended in a panic"))??)
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[into_params(parameter_in = Query, rename_all = "camelCase")]
+pub struct ListParams {
+    booking_id: Option<String>,
+    /// `scheduled`, `sending`, `sent`, `missed` or `cancelled`.
+    state: Option<String>,
+    /// 1 to 500; 50 unless given.
+    limit: Option<usize>,
+    /// `nextCursor` of the page before.
+    cursor: Option<String>,
+}
+
+/// List reminders, newest first
+#[utoipa::path(get, path = "/api/reminders", tag = "reminders", params(ListParams),
+    responses((status = 200, description = "A page: `items` and `nextCursor`.")))]
+pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): Params<ListParams>) -> Answered {
+    caller.require(Role::Operate)?;
+    let state = |name: String| {
+        let names = ReminderState::ALL.map(ReminderState::as_str).join(", ");
+        ReminderState::parse(&name).ok_or_else(|| bad(format!("state: one of {names}, not {name:?}")))
+    };
+    let filter = Filter {
+        booking: params.booking_id,
+        state: params.state.map(state).transpose()?,
+        limit: page::limit(params.limit)?,
+        before: page::cursor(params.cursor)?,
+    };
+    let listed = app.reminders.reminders.list(&caller.workspace, &filter).await?;
+    let items = listed.items.iter().map(ReminderView::from).collect();
+    Ok(axum::Json(Page { items, next_cursor: listed.next }).into_response())
+}
+
+/// Show a reminder, with its delivery log
+#[utoipa::path(get, path = "/api/reminders/{id}", tag = "reminders", params(("id" = String, Path)), responses(
+    (status = 200, description = "The reminder.", body = ReminderView), (status = 404, description = "None.")))]
+pub async fn show(State(app): State<Arc<App>>, caller: Caller, Named(id): Named) -> Answered {
+    let found = app.reminders.reminders.find(&caller.workspace, page::id(&id, "reminder")?).await?;
+    answered(&found.ok_or_else(|| missing("reminder"))?)
+}
+
+fn answered(kept: &Kept) -> Answered {
+    Ok(axum::Json(ReminderView::from(kept)).into_response())
+}

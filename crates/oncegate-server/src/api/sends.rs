@@ -1,0 +1,313 @@
+//! `/api/sends`: workers of any language ask before they send, and say after they sent.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::IntoResponse;
+use oncegate::limits::{LEASE_MAX, SPAN_MIN};
+use oncegate::sends::{Begin, Begun, Filter, InvalidBegin, Kept, NotTaken, Proceed, Sent, State as SendState};
+use oncegate::store::Role;
+use oncegate::{Time, Token};
+use oncegate_core::job::Reached;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
+
+use super::actions::remote::{error_text, reached};
+use super::claims::check_note;
+use super::extract::{Json, Named, Params, seconds};
+use super::page::{self, Page, missing};
+use super::{Answered, App};
+use crate::auth::Caller;
+use crate::crash;
+use crate::problem::{Kind, Problem};
+use crate::sends::{Resolution, SendView};
+
+const ESP_ID_CHARS_MAX: usize = 512;
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "an object with `campaignId` and `recipientId`")]
+pub struct BeginBody {
+    campaign_id: String,
+    recipient_id: String,
+    /// The job of your queue, for people to find it.
+    job_id: Option<String>,
+    template_id: Option<String>,
+    /// How long this worker may be silent before it counts as dead; `[sends] lease`, unless given.
+    lease_seconds: Option<f64>,
+}
+
+impl BeginBody {
+    fn check(self) -> Result<Begin, Problem> {
+        let mut begin = Begin::new(self.campaign_id, self.recipient_id)?;
+        if let Some(job) = self.job_id {
+            begin = begin.job(job)?;
+        }
+        if let Some(template) = self.template_id {
+            begin = begin.template(template)?;
+        }
+        match lease(self.lease_seconds)? {
+            Some(lease) => Ok(begin.lease(lease)?),
+            None => Ok(begin),
+        }
+    }
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ProceedView {
+    /// `proceed`.
+    send: &'static str,
+    id: Uuid,
+    /// To be brought with every word about this attempt.
+    token: i64,
+    /// To be handed to the provider: the same over every attempt.
+    provider_key: Uuid,
+    /// More than 1: an earlier worker may have sent it.
+    attempt: i32,
+    lease_until: String,
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SkipView {
+    /// `skip`.
+    send: &'static str,
+    /// `sent` or `unknown`.
+    state: &'static str,
+    id: Uuid,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    esp_message_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sent_at: Option<String>,
+}
+
+impl From<InvalidBegin> for Problem {
+    fn from(invalid: InvalidBegin) -> Self {
+        Kind::InvalidRequest.because(invalid.to_string())
+    }
+}
+
+impl From<NotTaken> for Problem {
+    fn from(not_taken: NotTaken) -> Self {
+        match not_taken {
+            NotTaken::Missing => missing("send"),
+            NotTaken::Fenced(refusal) => Kind::Fenced.because(refusal.to_string()),
+            NotTaken::Wrong(why) => Kind::WrongStatus.because(why),
+            NotTaken::Store(error) => error.into(),
+        }
+    }
+}
+
+fn bad(detail: String) -> Problem {
+    Kind::InvalidRequest.because(detail)
+}
+
+fn lease(given: Option<f64>) -> Result<Option<std::time::Duration>, Problem> {
+    seconds("leaseSeconds", given, SPAN_MIN..=LEASE_MAX).map_err(bad)
+}
+
+fn esp_id(given: Option<String>) -> Result<Option<String>, Problem> {
+    match given.as_ref().is_some_and(|id| id.chars().count() > ESP_ID_CHARS_MAX || id.contains(char::is_control)) {
+        true => {
+            Err(bad(format!("espMessageId: at most {ESP_ID_CHARS_MAX} characters, none of them a control character")))
+        }
+        false => Ok(given),
+    }
+}
+
+/// Ask whether to send
+///
+/// One send for each campaign and recipient. Whoever is told to proceed sends, with the provider key, and then says so.
+#[utoipa::path(post, path = "/api/sends", tag = "sends", request_body = BeginBody, responses(
+    (status = 201, description = "Proceed: send it, then say so.", body = ProceedView),
+    (status = 200, description = "Skip: it was sent, or nobody can say. Acknowledge the job.", body = SkipView),
+    (status = 409, description = "`send-busy`, with Retry-After: another worker is at it. Put the job back.")))]
+pub async fn begin(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<BeginBody>) -> Answered {
+    let begin = body.check()?;
+    crash::point("send.received").await;
+    let begun = app.sends.begin(&caller.workspace, &begin).await?;
+    crash::point("send.committed").await;
+    let (status, skip) = match begun {
+        Begun::Proceed(Proceed { id, token, provider_key, attempt, lease_until }) => {
+            let lease_until = lease_until.to_string();
+            let view = ProceedView { send: "proceed", id, token: token.0, provider_key, attempt, lease_until };
+            return Ok((StatusCode::CREATED, axum::Json(view)).into_response());
+        }
+        Begun::Sent(Sent { id, esp_message_id, sent_us }) => {
+            let sent_at = Some(Time::from_micros(sent_us).to_string());
+            (StatusCode::OK, SkipView { send: "skip", state: "sent", id, esp_message_id, sent_at })
+        }
+        Begun::Unknown { id } => {
+            let view = SkipView { send: "skip", state: "unknown", id, esp_message_id: None, sent_at: None };
+            (StatusCode::OK, view)
+        }
+        Begun::Busy { lease_left } => {
+            let problem = Kind::SendBusy.because("another worker is at this send, and its lease has not ended");
+            return Err(problem.with("send", "busy").retry_after(lease_left.as_secs() + 1));
+        }
+    };
+    Ok((status, axum::Json(skip)).into_response())
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "an object with `token`")]
+pub struct SentBody {
+    token: i64,
+    /// What the provider calls it.
+    esp_message_id: Option<String>,
+}
+
+/// Say that it was sent
+///
+/// The same word again is a success. So is one after the lease, as long as no other worker has begun.
+#[utoipa::path(post, path = "/api/sends/{id}/sent", tag = "sends", params(("id" = String, Path)), request_body = SentBody, responses(
+    (status = 200, description = "Sent.", body = SendView), (status = 404, description = "None."),
+    (status = 409, description = "`fenced`: another worker has begun it, or it was settled otherwise.")))]
+pub async fn sent(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Named(id): Named,
+    Json(body): Json<SentBody>,
+) -> Answered {
+    let esp_message_id = esp_id(body.esp_message_id)?;
+    let id = page::id(&id, "send")?;
+    told(&app.sends.sent(&caller.workspace, id, Token(body.token), esp_message_id).await?)
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, expecting = "an object with `token`, `error` and `reached`")]
+pub struct FailedBody {
+    token: i64,
+    error: String,
+    /// `no`: the provider surely did not take it; `maybe`.
+    reached: String,
+}
+
+/// Say that it was not sent, or that nobody can say
+#[utoipa::path(post, path = "/api/sends/{id}/failed", tag = "sends", params(("id" = String, Path)), request_body = FailedBody, responses(
+    (status = 200, description = "`failed`: the next worker may try; else by `lost`.", body = SendView), (status = 404, description = "None."),
+    (status = 409, description = "`fenced`: another worker has begun it, or it was settled otherwise.")))]
+pub async fn failed(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Named(id): Named,
+    Json(body): Json<FailedBody>,
+) -> Answered {
+    let reached: Reached = reached(&body.reached)?;
+    let id = page::id(&id, "send")?;
+    let error = error_text(&body.error);
+    told(&app.sends.failed(&caller.workspace, id, Token(body.token), error, reached).await?)
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "an object with `token`")]
+pub struct RenewBody {
+    token: i64,
+    /// From now on; as it was begun with, unless given.
+    lease_seconds: Option<f64>,
+}
+
+/// Say that a worker is still at it
+#[utoipa::path(post, path = "/api/sends/{id}/renew", tag = "sends", params(("id" = String, Path)), request_body = RenewBody, responses(
+    (status = 200, description = "The lease is longer.", body = SendView), (status = 404, description = "None."),
+    (status = 409, description = "`fenced`: the lease is another's, or over.")))]
+pub async fn renew(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Named(id): Named,
+    Json(body): Json<RenewBody>,
+) -> Answered {
+    let lease = lease(body.lease_seconds)?;
+    told(&app.sends.sends.renew(&caller.workspace, page::id(&id, "send")?, Token(body.token), lease).await?)
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "an object with `as`: \"sent\" or \"not_sent\"")]
+pub struct ResolveBody {
+    r#as: As,
+    /// With `sent`: what the provider calls it.
+    esp_message_id: Option<String>,
+    /// Why, for the log and for whoever looks next.
+    note: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+enum As {
+    Sent,
+    /// The next worker that asks may send it.
+    NotSent,
+}
+
+/// Settle a send of which nobody can say whether it was sent
+#[utoipa::path(post, path = "/api/sends/{id}/resolve", tag = "sends", params(("id" = String, Path)), request_body = ResolveBody, responses(
+    (status = 200, description = "Settled.", body = SendView), (status = 404, description = "None."),
+    (status = 409, description = "`wrong-status`: it is neither unknown nor lost.")))]
+pub async fn resolve(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Named(id): Named,
+    Json(body): Json<ResolveBody>,
+) -> Answered {
+    caller.require(Role::Operate)?;
+    check_note(body.note.as_deref())?;
+    let sent = body.r#as == As::Sent;
+    if !sent && body.esp_message_id.is_some() {
+        return Err(bad("espMessageId: what was not sent has none".into()));
+    }
+    let esp_message_id = esp_id(body.esp_message_id)?;
+    let resolution = Resolution { sent, esp_message_id, by: caller.name, note: body.note };
+    let (id, workspace) = (page::id(&id, "send")?, caller.workspace);
+    // On a task of its own: a client that hangs up does not take the audit line with it.
+    let resolved = tokio::spawn(async move { app.sends.resolve(&workspace, id, resolution).await });
+    told(&resolved.await.map_err(|_| Kind::Internal.because("the request ended in a panic"))??)
+}
+
+/// The send as it was just written.
+fn told(kept: &Kept) -> Answered {
+    Ok(axum::Json(SendView::of(kept, Time::LONG_AGO)).into_response())
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[into_params(parameter_in = Query, rename_all = "camelCase")]
+pub struct ListParams {
+    campaign_id: Option<String>,
+    /// `sending`, `sent`, `failed`, `lost` or `unknown`.
+    state: Option<String>,
+    /// 1 to 500; 50 unless given.
+    limit: Option<usize>,
+    /// `nextCursor` of the page before.
+    cursor: Option<String>,
+}
+
+/// List sends, newest first
+#[utoipa::path(get, path = "/api/sends", tag = "sends", params(ListParams),
+    responses((status = 200, description = "A page: `items` and `nextCursor`.")))]
+pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): Params<ListParams>) -> Answered {
+    caller.require(Role::Operate)?;
+    let state = |name: String| {
+        let names = SendState::ALL.map(SendState::as_str).join(", ");
+        SendState::parse(&name).ok_or_else(|| bad(format!("state: one of {names}, not {name:?}")))
+    };
+    let filter = Filter {
+        campaign: params.campaign_id,
+        state: params.state.map(state).transpose()?,
+        limit: page::limit(params.limit)?,
+        before: page::cursor(params.cursor)?,
+    };
+    let listed = app.sends.sends.list(&caller.workspace, &filter).await?;
+    let items = listed.items.iter().map(|kept| SendView::of(kept, listed.now)).collect();
+    Ok(axum::Json(Page { items, next_cursor: listed.next }).into_response())
+}
+
+/// Show a send, with its attempts
+#[utoipa::path(get, path = "/api/sends/{id}", tag = "sends", params(("id" = String, Path)), responses(
+    (status = 200, description = "The send.", body = SendView), (status = 404, description = "None.")))]
+pub async fn show(State(app): State<Arc<App>>, caller: Caller, Named(id): Named) -> Answered {
+    let found = app.sends.sends.find(&caller.workspace, page::id(&id, "send")?).await?;
+    let (kept, now) = found.ok_or_else(|| missing("send"))?;
+    Ok(axum::Json(SendView::of(&kept, now)).into_response())
+}

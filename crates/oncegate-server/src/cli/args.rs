@@ -1,0 +1,99 @@
+//! Arguments that commands share.
+
+use clap::Args;
+use oncegate::{WorkspaceName, limits};
+use uuid::Uuid;
+
+use super::Failure;
+use super::claims::Scope;
+use super::output::{Format, say};
+
+/// One thing, by its id.
+#[derive(Args)]
+pub struct One {
+    id: String,
+    #[command(flatten)]
+    scope: Scope,
+    #[command(flatten)]
+    pub format: Format,
+}
+
+/// The same, once it is read: what it is, and which commands there are for it.
+pub struct Wanted {
+    pub workspace: WorkspaceName,
+    pub id: Uuid,
+    what: &'static str,
+    commands: &'static str,
+}
+
+impl One {
+    /// `what` is the word for it, `commands` those that list and show it.
+    pub fn read(&self, what: &'static str, commands: &'static str) -> Result<Wanted, Failure> {
+        let workspace = self.scope.workspace()?;
+        let wanted = |id| Wanted { workspace, id, what, commands };
+        match self.id.parse() {
+            Ok(id) => Ok(wanted(id)),
+            // What is no id is the id of nothing.
+            Err(_) => Err(wanted(Uuid::nil()).no_such(&self.id)),
+        }
+    }
+}
+
+impl Wanted {
+    pub fn missing(&self) -> Failure {
+        self.no_such(&self.id.to_string())
+    }
+
+    fn no_such(&self, id: &str) -> Failure {
+        let Wanted { workspace, what, commands, .. } = self;
+        Failure::not_found(format!("no {what} {id} in workspace {workspace}"))
+            .hint(format!("oncegate {commands} list --workspace {workspace}"))
+    }
+
+    /// It stands otherwise than it would have to.
+    pub fn refused(&self, why: impl std::fmt::Display) -> Failure {
+        let Wanted { workspace, id, commands, .. } = self;
+        Failure::new(why.to_string()).hint(format!("oncegate {commands} show {id} --workspace {workspace}"))
+    }
+}
+
+/// A page of a list.
+#[derive(Args)]
+pub struct Paging {
+    #[command(flatten)]
+    scope: Scope,
+    #[arg(long, default_value_t = limits::PAGE_DEFAULT)]
+    limit: usize,
+    /// Where the page before ended
+    #[arg(long)]
+    pub cursor: Option<Uuid>,
+}
+
+impl Paging {
+    pub fn workspace(&self) -> Result<WorkspaceName, Failure> {
+        self.scope.workspace()
+    }
+
+    pub fn limit(&self) -> Result<usize, Failure> {
+        match (1..=limits::PAGE_MAX).contains(&self.limit) {
+            true => Ok(self.limit),
+            false => Err(Failure::usage(format!("--limit is 1 to {}", limits::PAGE_MAX))),
+        }
+    }
+}
+
+/// Where the next page is, for people.
+pub fn more(next: Option<Uuid>) -> String {
+    next.map_or(String::new(), |cursor| format!("\nmore: --cursor {cursor}"))
+}
+
+/// Who is at the command line.
+pub fn who() -> String {
+    std::env::var("USER").unwrap_or_else(|_| "the command line".into())
+}
+
+/// Who did what and why, on standard error.
+pub fn audit(id: impl std::fmt::Display, done: &str, note: Option<&str>) {
+    let (by, why) = (who(), note.map_or(String::new(), |note| format!(": {note}")));
+    say(format_args!("{id} {done} by {by}{why}"));
+}

@@ -1,0 +1,153 @@
+//! `oncegate reminders`: what the API's reminders endpoints do for people, from a shell, straight on the store.
+
+use std::sync::Arc;
+
+use clap::{Args, Subcommand};
+use oncegate::reminders::{Filter, Kept, NotChanged, Reminders, State};
+use oncegate::{Ledger, Time, WorkspaceName};
+use uuid::Uuid;
+
+use super::args::{One, Paging, audit, more, who};
+use super::claims::Note;
+use super::output::{Format, table};
+use super::{Failure, fields, open_existing};
+use crate::api::Page;
+use crate::config::Config;
+use crate::reminders::{ReminderView, options};
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// List reminders, newest first
+    List {
+        #[command(flatten)]
+        filter: FilterArgs,
+        #[command(flatten)]
+        format: Format,
+    },
+    /// Show one reminder, with its delivery log
+    Show(One),
+    /// Cancel a reminder that has not been sent
+    Cancel(Deed),
+    /// Send a reminder that was missed; a running server does it
+    Send(Deed),
+}
+
+#[derive(Args)]
+pub struct Deed {
+    #[command(flatten)]
+    one: One,
+    #[command(flatten)]
+    note: Note,
+}
+
+#[derive(Args)]
+pub struct FilterArgs {
+    #[command(flatten)]
+    paging: Paging,
+    #[arg(long, value_name = "ID")]
+    booking: Option<String>,
+    /// scheduled, sending, sent, missed or cancelled
+    #[arg(long)]
+    state: Option<String>,
+}
+
+pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
+    match command {
+        Command::List { filter, format } => list(config, filter, format).await,
+        Command::Show(one) => {
+            let wanted = one.read("reminder", "reminders")?;
+            with_reminders(config, async |reminders| {
+                let found = reminders.find(&wanted.workspace, wanted.id).await?;
+                show(&found.ok_or_else(|| wanted.missing())?, one.format);
+                Ok(())
+            })
+            .await
+        }
+        Command::Cancel(deed) => {
+            let verb = async |reminders: &Reminders, workspace: &WorkspaceName, id: Uuid| {
+                reminders.cancel(workspace, id).await
+            };
+            deed.run(config, "cancelled", verb).await
+        }
+        Command::Send(deed) => {
+            let verb = async |reminders: &Reminders, workspace: &WorkspaceName, id: Uuid| {
+                reminders.send_missed(workspace, id, &who()).await
+            };
+            deed.run(config, "to be sent", verb).await
+        }
+    }
+}
+
+impl Deed {
+    async fn run(
+        self,
+        config: &Config,
+        done: &str,
+        verb: impl AsyncFnOnce(&Reminders, &WorkspaceName, Uuid) -> Result<Kept, NotChanged>,
+    ) -> Result<(), Failure> {
+        let (wanted, note) = (self.one.read("reminder", "reminders")?, self.note.read()?);
+        with_reminders(config, async |reminders| {
+            let kept =
+                verb(reminders, &wanted.workspace, wanted.id).await.map_err(|not_changed| match not_changed {
+                    NotChanged::Missing => wanted.missing(),
+                    NotChanged::Store(error) => error.into(),
+                    other => wanted.refused(other),
+                })?;
+            audit(wanted.id, done, note.as_deref());
+            show(&kept, self.one.format);
+            Ok(())
+        })
+        .await
+    }
+}
+
+async fn list(config: &Config, filter: FilterArgs, format: Format) -> Result<(), Failure> {
+    let state = |name: String| {
+        let names = State::ALL.map(State::as_str).join(", ");
+        State::parse(&name).ok_or_else(|| Failure::usage(format!("--state is one of {names}")))
+    };
+    let workspace = filter.paging.workspace()?;
+    let limit = filter.paging.limit()?;
+    let (booking, state) = (filter.booking, filter.state.map(state).transpose()?);
+    let filter = Filter { booking, state, limit, before: filter.paging.cursor };
+    with_reminders(config, async |reminders| {
+        let page = reminders.list(&workspace, &filter).await?;
+        let items = page.items.iter().map(ReminderView::from).collect();
+        format.print(&Page { items, next_cursor: page.next }, |_| {
+            let plain = |text: &str| text.replace(char::is_control, " ");
+            let rows = page.items.iter().map(|kept| {
+                let last = kept.reminder.deliveries.last().and_then(|row| row.error.as_deref());
+                [
+                    kept.id.to_string(),
+                    kept.reminder.state.as_str().into(),
+                    plain(&kept.reminder.booking),
+                    plain(&kept.reminder.kind),
+                    Time::from_micros(kept.reminder.send_at_us).to_string(),
+                    plain(last.unwrap_or_default()),
+                ]
+            });
+            table(["ID", "STATE", "BOOKING", "KIND", "SEND AT", "ERROR"], rows) + &more(page.next)
+        });
+        Ok(())
+    })
+    .await
+}
+
+fn show(kept: &Kept, format: Format) {
+    format.print(&ReminderView::from(kept), |view| {
+        let json = serde_json::to_string(view).expect("output is JSON");
+        table(["FIELD", "VALUE"], fields::rows(&json))
+    });
+}
+
+/// Over the store that the configuration names, which is closed however it went.
+async fn with_reminders(
+    config: &Config,
+    work: impl AsyncFnOnce(&Reminders) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let store = open_existing(config).await?;
+    let ledger = Arc::new(Ledger::start(store.clone(), Arc::new(())));
+    let done = work(&Reminders::over(store, ledger.clone(), options(config))).await;
+    ledger.close().await;
+    done
+}

@@ -1,0 +1,141 @@
+//! The send log in the server: workers ask over HTTP, the built-in ones in the process; leases that end are told of, and the reconcile hook is asked.
+//!
+//! What a send is, and who may send it, is the library's (`oncegate::sends`).
+
+mod events;
+mod hook;
+mod run;
+mod view;
+
+use std::sync::Arc;
+
+use oncegate::sends::{Begin, Begun, JOB, Kept, NotTaken, Options, Sends};
+use oncegate::store::MainStore;
+use oncegate::{Ledger, StoreError, Token, WorkspaceName};
+use oncegate_core::job::Reached;
+use uuid::Uuid;
+
+pub use events::Event;
+pub use view::SendView;
+
+use crate::config::Config;
+use crate::worker::Worker;
+use hook::{Hook, Said};
+
+/// Who the reconcile hook is, in what is kept and logged.
+const HOOK: &str = "reconcile hook";
+
+pub struct SendLog {
+    pub sends: Sends,
+    store: Arc<dyn MainStore>,
+    worker: Arc<Worker>,
+    hook: Option<Hook>,
+}
+
+/// As the configuration says.
+pub fn options(config: &Config) -> Options {
+    Options {
+        lost: config.sends.lost,
+        lease: config.sends.lease,
+        keep: config.sends.keep,
+        store_parts: config.privacy.store_parts,
+    }
+}
+
+/// What a person says of a send that no worker could say.
+pub struct Resolution {
+    pub sent: bool,
+    pub esp_message_id: Option<String>,
+    pub by: String,
+    pub note: Option<String>,
+}
+
+impl SendLog {
+    pub fn new(config: &Config, store: Arc<dyn MainStore>, ledger: Arc<Ledger>, worker: Arc<Worker>) -> Arc<SendLog> {
+        let hook = config.sends.reconcile_url.clone().map(|url| {
+            let allow = config.outgoing.allow.clone().into();
+            Hook { url, allow, timeout: config.outgoing.timeout }
+        });
+        Arc::new(SendLog { sends: Sends::over(store.clone(), ledger, options(config)), store, worker, hook })
+    }
+
+    /// Begins to see to leases that end, and to what has been kept for long enough.
+    pub fn start(self: &Arc<SendLog>) {
+        tokio::spawn(self.worker.clone().keep_leasing(vec![JOB.to_owned()], self.clone()));
+    }
+
+    /// A worker is about to send. Of what is unknown the hook is asked first: whoever has the job at hand can still send it.
+    pub async fn begin(&self, workspace: &WorkspaceName, begin: &Begin) -> Result<Begun, StoreError> {
+        let mut begun = self.sends.begin(workspace, begin).await?;
+        if let (Begun::Unknown { id }, Some(_)) = (&begun, &self.hook)
+            && let Some((kept, _)) = self.sends.find(workspace, *id).await?
+            && self.reconcile(&kept).await
+        {
+            begun = self.sends.begin(workspace, begin).await?;
+        }
+        Event::of(&begun).tell(workspace, None);
+        Ok(begun)
+    }
+
+    pub async fn sent(
+        &self,
+        workspace: &WorkspaceName,
+        id: Uuid,
+        token: Token,
+        esp_message_id: Option<String>,
+    ) -> Result<Kept, NotTaken> {
+        self.told(workspace, id, self.sends.sent(workspace, id, token, esp_message_id).await)
+    }
+
+    pub async fn failed(
+        &self,
+        workspace: &WorkspaceName,
+        id: Uuid,
+        token: Token,
+        error: String,
+        reached: Reached,
+    ) -> Result<Kept, NotTaken> {
+        self.told(workspace, id, self.sends.failed(workspace, id, token, error, reached).await)
+    }
+
+    fn told(&self, workspace: &WorkspaceName, id: Uuid, told: Result<Kept, NotTaken>) -> Result<Kept, NotTaken> {
+        match &told {
+            Ok(kept) => Event::Stands(kept.send.state).tell(workspace, Some(id)),
+            Err(NotTaken::Fenced(_)) => Event::Fenced.tell(workspace, Some(id)),
+            Err(_) => {}
+        }
+        told
+    }
+
+    pub async fn resolve(&self, workspace: &WorkspaceName, id: Uuid, resolution: Resolution) -> Result<Kept, NotTaken> {
+        let Resolution { sent, esp_message_id, by, note } = resolution;
+        let kept = self.sends.resolve(workspace, id, sent, esp_message_id, &by, note.clone()).await?;
+        Event::Resolved.tell(workspace, Some(id));
+        // A warning, so that no usual level leaves it out.
+        tracing::warn!(event = "audit.send_resolved", %workspace, sendId = %id, sent, by, why = note);
+        Ok(kept)
+    }
+
+    /// Asks the hook, and believes it. False: nobody can say yet.
+    async fn reconcile(&self, kept: &Kept) -> bool {
+        let Some(hook) = &self.hook else { return false };
+        let (sent, esp_message_id) = match hook.ask(kept).await {
+            Said::Sent(esp_message_id) => (true, esp_message_id),
+            Said::NotSent => (false, None),
+            Said::Nothing(why) => {
+                tracing::warn!(event = "send.not_reconciled", workspace = %kept.workspace, sendId = %kept.id, why);
+                return false;
+            }
+        };
+        let resolution = Resolution { sent, esp_message_id, by: HOOK.into(), note: None };
+        match self.resolve(&kept.workspace, kept.id, resolution).await {
+            Ok(_) => true,
+            // Somebody else was faster, which is as good.
+            Err(NotTaken::Wrong(_)) => true,
+            Err(error) => {
+                tracing::warn!(event = "send.not_reconciled", workspace = %kept.workspace, sendId = %kept.id, %error);
+                false
+            }
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! Leases that have ended, sends of which nobody can say, and those that have been kept for long enough.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use oncegate::StoreError;
+use oncegate::sends::{Kept, State, Tended};
+
+use super::{Event, SendLog};
+use crate::crash;
+use crate::worker::{Handler, Held};
+
+#[async_trait]
+impl Handler for SendLog {
+    async fn run(self: Arc<Self>, held: Held) {
+        crash::point("send.leased").await;
+        let job = &held.job;
+        let tended = match self.sends.tend(job).await {
+            Ok(Tended::Overdue(kept)) => {
+                Event::Stands(kept.send.state).tell(&job.workspace, Some(kept.id));
+                match self.hook {
+                    Some(_) => self.ask(kept).await,
+                    None => Ok(()),
+                }
+            }
+            Ok(Tended::Open(kept)) => self.ask(kept).await,
+            Ok(Tended::Removed | Tended::Nothing) => Ok(()),
+            Err(error) => Err(error),
+        };
+        crash::point("send.tended").await;
+        if let Err(error) = tended {
+            tracing::warn!(event = "send.put_off", workspace = %job.workspace, sendId = %job.id, %error);
+            held.put_off(&self.store, error.to_string()).await;
+        }
+    }
+}
+
+impl SendLog {
+    /// Of what is lost nobody has to be asked: it is sent again.
+    async fn ask(&self, kept: Kept) -> Result<(), StoreError> {
+        let is_asked = self.hook.is_some() && kept.send.state == State::Unknown;
+        match is_asked && self.reconcile(&kept).await {
+            true => Ok(()),
+            false => self.sends.leave(&kept, is_asked).await,
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! Reminders, for people to look at.
+
+use oncegate_core::WorkspaceName;
+use oncegate_core::job::Job;
+use oncegate_store::{Listed, Listing, Reading, StoreError};
+use uuid::Uuid;
+
+use super::record::{KIND, Kept, list_of};
+use super::{Reminders, State};
+
+/// Which of them, newest first.
+#[derive(Clone, Debug)]
+pub struct Filter {
+    pub booking: Option<String>,
+    pub state: Option<State>,
+    pub limit: usize,
+    pub before: Option<Uuid>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Page {
+    pub items: Vec<Kept>,
+    pub next: Option<Uuid>,
+}
+
+impl Reminders {
+    pub async fn find(&self, workspace: &WorkspaceName, id: Uuid) -> Result<Option<Kept>, StoreError> {
+        self.store.find(&[Kept::place(workspace, id)]).await?.value.remove(0).map(Kept::read).transpose()
+    }
+
+    /// With its job, if it is in the queue, and the store's time.
+    pub(super) async fn load(
+        &self,
+        workspace: &WorkspaceName,
+        id: Uuid,
+    ) -> Result<Reading<Option<(Kept, Option<Job>)>>, StoreError> {
+        // The record first: whatever changes one of the two changes the record, and a change onto what is outdated is not written.
+        let kept = self.find(workspace, id).await?;
+        let Reading { value: mut jobs, now } = self.store.find_jobs(&[(workspace.clone(), id)]).await?;
+        Ok(Reading { value: kept.map(|kept| (kept, jobs.remove(0))), now })
+    }
+
+    pub async fn list(&self, workspace: &WorkspaceName, filter: &Filter) -> Result<Page, StoreError> {
+        let listing = Listing {
+            workspace: workspace.clone(),
+            kind: KIND,
+            list: filter.booking.as_deref().map(list_of),
+            state: filter.state.map(|state| state.as_str().to_owned()),
+            limit: filter.limit,
+            before: filter.before,
+        };
+        let Listed { records, next } = self.store.list(listing).await?;
+        Ok(Page { items: records.into_iter().map(Kept::read).collect::<Result<_, _>>()?, next })
+    }
+}

@@ -1,0 +1,196 @@
+//! A reminder as it is kept. Pure: no clock, no store.
+
+use std::time::Duration;
+
+use oncegate_core::job::{Delivery, Job, Reached, Tries};
+use oncegate_core::{ClaimKey, Time, WorkspaceName};
+use oncegate_store::{At, Change, Place, Record, StoreError};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::{GUARD, JOB};
+
+/// What the records of reminders are.
+pub const KIND: &str = "reminder";
+/// Deliveries that are kept with a reminder: the last ones.
+const DELIVERIES_KEPT: usize = 20;
+/// How far apart tries are that surely reached nobody. How many there are is for the grace to say.
+const TRIES: Tries = Tries { max: 10_000, pause: Duration::from_secs(2), pause_max: Duration::from_secs(60) };
+
+/// How a reminder stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    Scheduled,
+    /// Its flag is set, and the carrier is called, or will be again within the grace.
+    Sending,
+    Sent,
+    /// Its flag is set, or its time is over, and it was not sent, as far as anybody knows.
+    Missed,
+    Cancelled,
+}
+
+impl State {
+    pub const ALL: [State; 5] = [State::Scheduled, State::Sending, State::Sent, State::Missed, State::Cancelled];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            State::Scheduled => "scheduled",
+            State::Sending => "sending",
+            State::Sent => "sent",
+            State::Missed => "missed",
+            State::Cancelled => "cancelled",
+        }
+    }
+
+    pub fn parse(name: &str) -> Option<State> {
+        Self::ALL.into_iter().find(|state| state.as_str() == name)
+    }
+}
+
+/// Where a reminder goes, and what it says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Text {
+    pub channel: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phone: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub email: Option<String>,
+    pub message: String,
+}
+
+/// A row of the delivery log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Row {
+    pub at_us: i64,
+    /// None: it was sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Whether it may have reached somebody all the same.
+    #[serde(default)]
+    pub maybe: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider_message_id: Option<String>,
+}
+
+impl Row {
+    pub(super) fn sent(provider_message_id: Option<String>, now: Time) -> Row {
+        Row { at_us: now.micros(), error: None, maybe: false, provider_message_id }
+    }
+
+    pub(super) fn failed(error: String, reached: Reached, now: Time) -> Row {
+        Row { at_us: now.micros(), error: Some(error), maybe: reached == Reached::Maybe, provider_message_id: None }
+    }
+}
+
+/// The document.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reminder {
+    pub booking: String,
+    pub kind: String,
+    pub send_at_us: i64,
+    #[serde(flatten)]
+    pub text: Text,
+    pub state: State,
+    /// When the flag was set: before the carrier was called. Nothing takes it back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flagged_us: Option<i64>,
+    /// Until when a try that surely reached nobody may be repeated.
+    pub grace_until_us: i64,
+    pub deliveries: Vec<Row>,
+    /// Who had it sent though it was missed, the last time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sent_by: Option<String>,
+    pub created_us: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_us: Option<i64>,
+}
+
+impl Reminder {
+    pub fn reminder_sent(&self) -> bool {
+        self.flagged_us.is_some()
+    }
+
+    /// The flag is set: from here on the carrier may be called.
+    pub(super) fn flagged(&self, now: Time) -> Reminder {
+        let flagged_us = self.flagged_us.or(Some(now.micros()));
+        Reminder { state: State::Sending, flagged_us, ..self.clone() }
+    }
+
+    /// With a row of the delivery log.
+    pub(super) fn logged(&self, row: Row) -> Reminder {
+        let mut reminder = self.clone();
+        if reminder.deliveries.len() == DELIVERIES_KEPT {
+            reminder.deliveries.remove(0);
+        }
+        reminder.deliveries.push(row);
+        reminder
+    }
+
+    pub(super) fn ended(&self, state: State, now: Time) -> Reminder {
+        Reminder { state, ended_us: Some(now.micros()), ..self.clone() }
+    }
+
+    /// Nobody could begin in time.
+    pub(super) fn is_overdue(&self, now: Time) -> bool {
+        now.micros() > self.grace_until_us
+    }
+}
+
+pub(super) fn key_of(workspace: &WorkspaceName, booking: &str, kind: &str) -> ClaimKey {
+    ClaimKey::of(workspace, &GUARD, &[Some(booking), Some(kind)])
+}
+
+pub(super) fn list_of(booking: &str) -> String {
+    format!("booking:{booking}")
+}
+
+/// A reminder, and where it is.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    pub workspace: WorkspaceName,
+    pub id: Uuid,
+    pub version: i64,
+    pub reminder: Reminder,
+}
+
+impl Kept {
+    pub(super) fn read(record: Record) -> Result<Kept, StoreError> {
+        let reminder = crate::document::read(&record)?;
+        let Record { workspace, id, version, .. } = record;
+        Ok(Kept { workspace, id, version, reminder })
+    }
+
+    pub(super) fn place(workspace: &WorkspaceName, id: Uuid) -> Place {
+        Place { workspace: workspace.clone(), kind: KIND, at: At::Id(id) }
+    }
+
+    pub(super) fn with(&self, reminder: Reminder) -> Kept {
+        Kept { version: self.version + 1, reminder, ..self.clone() }
+    }
+
+    fn record(&self) -> Record {
+        Record {
+            workspace: self.workspace.clone(),
+            kind: KIND,
+            id: self.id,
+            version: self.version,
+            state: Some(self.reminder.state.as_str().to_owned()),
+            body: crate::document::bytes(&self.reminder),
+        }
+    }
+
+    pub(super) fn created(&self) -> Change {
+        Change::Create { record: self.record(), names: vec![], lists: vec![list_of(&self.reminder.booking)] }
+    }
+
+    pub(super) fn replaced(&self) -> Change {
+        Change::replace(self.record())
+    }
+
+    /// The job that sends it: at most once, so it is written that it begins before it does.
+    pub(super) fn job(&self, due_at: Time, now: Time) -> Job {
+        let new = Job::new(&self.workspace, self.id, JOB, Default::default(), TRIES, now);
+        Job { due_at, delivery: Delivery::AtMostOnce, ..new }
+    }
+}

@@ -1,0 +1,145 @@
+//! What people do with a reminder: move it, reword it, cancel it; and send one that was missed.
+
+use oncegate_core::job::{self, Decision, Job};
+use oncegate_core::{Time, WorkspaceName};
+use oncegate_store::{Change, Commit, Reading, StoreError};
+use uuid::Uuid;
+
+use super::{Kept, Reminder, Reminders, State, Text};
+
+/// How often to look again where somebody else was faster.
+const ROUNDS: usize = 20;
+
+/// What is to be another.
+#[derive(Clone, Debug, Default)]
+pub struct Edit {
+    pub send_at: Option<Time>,
+    pub channel: Option<String>,
+    pub phone: Option<String>,
+    pub email: Option<String>,
+    pub message: Option<String>,
+}
+
+/// Why a reminder was not changed.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum NotChanged {
+    #[error("there is no such reminder")]
+    Missing,
+    /// It is too late for that, or too early.
+    #[error("{0}")]
+    Wrong(String),
+    #[error("sendAt: {0} is over, by more than the grace")]
+    TooLate(Time),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+fn wrong(what: &str, reminder: &Reminder) -> NotChanged {
+    NotChanged::Wrong(format!("{what}; it is {}", reminder.state.as_str()))
+}
+
+impl Edit {
+    /// What it says then, and to whom.
+    pub fn text(&self, before: &Text) -> Text {
+        let either = |new: &Option<String>, old: &Option<String>| new.clone().or_else(|| old.clone());
+        Text {
+            channel: self.channel.clone().unwrap_or_else(|| before.channel.clone()),
+            phone: either(&self.phone, &before.phone),
+            email: either(&self.email, &before.email),
+            message: self.message.clone().unwrap_or_else(|| before.message.clone()),
+        }
+    }
+}
+
+impl Reminders {
+    /// Moves or rewords it, until its flag is set. One that was cancelled is scheduled anew.
+    pub async fn edit(&self, workspace: &WorkspaceName, id: Uuid, edit: &Edit) -> Result<Kept, NotChanged> {
+        self.change(workspace, id, |kept, job, now| {
+            let before = &kept.reminder;
+            let send_at = edit.send_at.unwrap_or(Time::from_micros(before.send_at_us));
+            if now > send_at + self.options.grace {
+                return Err(NotChanged::TooLate(send_at));
+            }
+            let next = kept.with(Reminder {
+                send_at_us: send_at.micros(),
+                grace_until_us: (send_at + self.options.grace).micros(),
+                text: edit.text(&before.text),
+                state: State::Scheduled,
+                ended_us: None,
+                ..before.clone()
+            });
+            let change = match (before.state, job) {
+                (State::Scheduled, Some(job)) => {
+                    let revise = job::Command::Revise { payload: job.payload.clone(), due_at: send_at };
+                    match job::decide(job, &revise, now) {
+                        Decision::Keep(moved) => Change::Requeue { job: moved, stands_until: job.stands_until() },
+                        _ => return Err(NotChanged::Wrong("a worker is about to send it: it is too late".into())),
+                    }
+                }
+                (State::Cancelled, None) => Change::Enqueue(next.job(send_at, now)),
+                _ => return Err(wrong("only one that has not been sent can be changed", before)),
+            };
+            Ok((next, change))
+        })
+        .await
+    }
+
+    /// Cancels it, until its flag is set.
+    pub async fn cancel(&self, workspace: &WorkspaceName, id: Uuid) -> Result<Kept, NotChanged> {
+        if let Some(kept) = self.find(workspace, id).await?.filter(|kept| kept.reminder.state == State::Cancelled) {
+            return Ok(kept);
+        }
+        self.change(workspace, id, |kept, job, now| match (kept.reminder.state, job) {
+            (State::Scheduled, Some(job)) => match job::decide(job, &job::Command::Cancel, now) {
+                Decision::End(_) => Ok((kept.with(kept.reminder.ended(State::Cancelled, now)), removed(job))),
+                _ => Err(NotChanged::Wrong("a worker is about to send it: it is too late".into())),
+            },
+            _ => Err(wrong("only one that has not been sent can be cancelled", &kept.reminder)),
+        })
+        .await
+    }
+
+    /// Sends one that was missed, as a person has decided; under the same key as before.
+    pub async fn send_missed(&self, workspace: &WorkspaceName, id: Uuid, by: &str) -> Result<Kept, NotChanged> {
+        self.change(workspace, id, |kept, _, now| match kept.reminder.state {
+            State::Missed => {
+                let next = kept.with(Reminder {
+                    state: State::Sending,
+                    flagged_us: kept.reminder.flagged_us.or(Some(now.micros())),
+                    grace_until_us: (now + self.options.grace).micros(),
+                    sent_by: Some(by.to_owned()),
+                    ended_us: None,
+                    ..kept.reminder.clone()
+                });
+                let job = next.job(now, now);
+                Ok((next, Change::Enqueue(job)))
+            }
+            _ => Err(wrong("only one that was missed can be sent by hand", &kept.reminder)),
+        })
+        .await
+    }
+
+    /// One commit for the reminder and its job, decided anew where somebody else was faster.
+    async fn change(
+        &self,
+        workspace: &WorkspaceName,
+        id: Uuid,
+        decide: impl Fn(&Kept, Option<&Job>, Time) -> Result<(Kept, Change), NotChanged>,
+    ) -> Result<Kept, NotChanged> {
+        for _ in 0..ROUNDS {
+            let Reading { value, now } = self.load(workspace, id).await?;
+            let (kept, job) = value.ok_or(NotChanged::Missing)?;
+            let (next, change) = decide(&kept, job.as_ref(), now)?;
+            let changes = vec![next.replaced(), change];
+            if self.store.commit(Commit { ops: vec![], changes }).await?.is_written() {
+                return Ok(next);
+            }
+        }
+        Err(StoreError::Unavailable(format!("others were faster {ROUNDS} times")).into())
+    }
+}
+
+/// Out of the queue, whatever its last worker left.
+fn removed(job: &Job) -> Change {
+    Change::Dequeue(Job { state: job::State::Pending, ..job.clone() })
+}

@@ -1,0 +1,120 @@
+//! How a reminder is sent, by whoever has leased its job: the flag first, then the carrier, then a row of the delivery log.
+
+use oncegate_core::Time;
+use oncegate_core::job::{self, Decision, End, Failure, Job, Reached, WORKER_LOST};
+use oncegate_store::{Change, Commit, StoreError};
+
+use super::record::Row;
+use super::{Kept, Reminder, Reminders, State};
+
+/// What there is to do with a job that is due.
+#[derive(Clone, Debug)]
+pub enum Worked {
+    /// The flag is set: send it.
+    Send(Box<Kept>, Box<Job>),
+    /// It is over: it was missed.
+    Missed(Box<Kept>),
+    /// Nothing: it is not to be sent, or somebody else has it.
+    Nothing,
+}
+
+impl Reminders {
+    /// Sets the flag, in one conditional write. Who changes no row does not send.
+    pub async fn flag(&self, job: &Job, now: Time) -> Result<Worked, StoreError> {
+        let Some(kept) = self.find(&job.workspace, job.id).await? else {
+            self.write(vec![Change::Dequeue(job.clone())]).await?;
+            return Ok(Worked::Nothing);
+        };
+        let before = &kept.reminder;
+        if !matches!(before.state, State::Scheduled | State::Sending) {
+            self.write(vec![Change::Dequeue(job.clone())]).await?;
+            return Ok(Worked::Nothing);
+        }
+        if job.fate().is_some() {
+            let row = Row::failed(format!("{WORKER_LOST} after the flag was set"), Reached::Maybe, now);
+            return self.miss(&kept, job, row, now).await;
+        }
+        if before.is_overdue(now) {
+            let row = Row::failed("nobody could send it in time".into(), Reached::No, now);
+            return self.miss(&kept, job, row, now).await;
+        }
+        let begin = job::Command::Begin { token: job.token };
+        let Decision::Keep(begun) = job::decide(job, &begin, now) else { return Ok(Worked::Nothing) };
+        let next = kept.with(before.flagged(now));
+        let requeue = Change::Requeue { job: begun.clone(), stands_until: job.stands_until() };
+        match self.write(vec![requeue, next.replaced()]).await {
+            Ok(true) => Ok(Worked::Send(Box::new(next), Box::new(begun))),
+            Ok(false) => Ok(Worked::Nothing),
+            // What is there is there: if the flag is ours, it is ours to send.
+            Err(StoreError::Unknown(why)) => {
+                let found = self.find(&job.workspace, job.id).await?;
+                let is_ours =
+                    found.is_some_and(|found| found.version == next.version && found.reminder == next.reminder);
+                match is_ours {
+                    true => Ok(Worked::Send(Box::new(next), Box::new(begun))),
+                    false => Err(StoreError::Unknown(why)),
+                }
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The carrier has taken it.
+    pub async fn delivered(
+        &self,
+        kept: &Kept,
+        job: &Job,
+        provider_message_id: Option<String>,
+        now: Time,
+    ) -> Result<Option<Kept>, StoreError> {
+        let next = kept.with(kept.reminder.logged(Row::sent(provider_message_id, now)).ended(State::Sent, now));
+        self.write_down(next, Change::Dequeue(job.clone())).await
+    }
+
+    /// It has not, or nobody can say. What surely reached nobody is tried again within the grace; anything else never.
+    pub async fn not_delivered(
+        &self,
+        kept: &Kept,
+        job: &Job,
+        failure: Failure,
+        now: Time,
+    ) -> Result<Option<Kept>, StoreError> {
+        let logged = kept.reminder.logged(Row::failed(failure.error.clone(), failure.reached, now));
+        let fail = job::Command::Fail { token: job.token, failure };
+        let (next, change) = match job::decide(job, &fail, now) {
+            Decision::Keep(again) if again.due_at.micros() <= logged.grace_until_us => {
+                let requeue = Change::Requeue { job: again, stands_until: job.stands_until() };
+                (kept.with(Reminder { state: State::Sending, ..logged }), requeue)
+            }
+            Decision::Keep(_) | Decision::End(End::Unknown | End::Dead | End::Cancelled | End::Completed) => {
+                (kept.with(logged.ended(State::Missed, now)), Change::Dequeue(job.clone()))
+            }
+            // Whoever has it now says what became of it.
+            Decision::Refuse(_) => return Ok(None),
+        };
+        self.write_down(next, change).await
+    }
+
+    async fn miss(&self, kept: &Kept, job: &Job, row: Row, now: Time) -> Result<Worked, StoreError> {
+        let next = kept.with(kept.reminder.logged(row).ended(State::Missed, now));
+        let written = self.write_down(next, Change::Dequeue(job.clone())).await?;
+        Ok(written.map_or(Worked::Nothing, |kept| Worked::Missed(Box::new(kept))))
+    }
+
+    /// The reminder as it was written; none if it was not as it was read: its worker was too late.
+    async fn write_down(&self, next: Kept, change: Change) -> Result<Option<Kept>, StoreError> {
+        match self.write(vec![next.replaced(), change]).await {
+            Ok(written) => Ok(written.then_some(next)),
+            // What is there is there.
+            Err(StoreError::Unknown(why)) => match self.find(&next.workspace, next.id).await? {
+                Some(found) if found.version == next.version && found.reminder == next.reminder => Ok(Some(found)),
+                _ => Err(StoreError::Unknown(why)),
+            },
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn write(&self, changes: Vec<Change>) -> Result<bool, StoreError> {
+        Ok(self.store.commit(Commit { ops: vec![], changes }).await?.is_written())
+    }
+}

@@ -1,0 +1,46 @@
+//! Sends, for people to look at.
+
+use oncegate_core::{Time, WorkspaceName};
+use oncegate_store::{At, Listed, Listing, StoreError};
+use uuid::Uuid;
+
+use super::record::{KIND, Kept, list_of};
+use super::{Sends, State};
+
+/// Which of them, newest first.
+#[derive(Clone, Debug)]
+pub struct Filter {
+    pub campaign: Option<String>,
+    /// As it was last written: the end of a lease is written within moments.
+    pub state: Option<State>,
+    pub limit: usize,
+    pub before: Option<Uuid>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Page {
+    pub items: Vec<Kept>,
+    pub next: Option<Uuid>,
+    pub now: Time,
+}
+
+impl Sends {
+    /// The send, and the store's time.
+    pub async fn find(&self, workspace: &WorkspaceName, id: Uuid) -> Result<Option<(Kept, Time)>, StoreError> {
+        Ok(self.load(workspace, At::Id(id)).await?.map(|(kept, _, now)| (kept, now)))
+    }
+
+    pub async fn list(&self, workspace: &WorkspaceName, filter: &Filter) -> Result<Page, StoreError> {
+        let listing = Listing {
+            workspace: workspace.clone(),
+            kind: KIND,
+            list: filter.campaign.as_deref().map(list_of),
+            state: filter.state.map(|state| state.as_str().to_owned()),
+            limit: filter.limit,
+            before: filter.before,
+        };
+        let Listed { records, next } = self.store.list(listing).await?;
+        let items = records.into_iter().map(Kept::read).collect::<Result<_, _>>()?;
+        Ok(Page { items, next, now: self.now().await? })
+    }
+}

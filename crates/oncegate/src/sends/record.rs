@@ -1,0 +1,362 @@
+//! A send as it is kept, and what each word about it makes of it. Pure: no clock, no store.
+
+use std::time::Duration;
+
+use oncegate_core::job::{Job, Reached, Tries};
+use oncegate_core::{ClaimKey, Time, Token, WorkspaceName};
+use oncegate_store::{At, Change, Place, Record, StoreError};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::{Begin, GUARD, JOB, Options};
+
+/// What the records of sends are.
+pub const KIND: &str = "send";
+/// Attempts that are kept with a send: the last ones.
+const ATTEMPTS_KEPT: usize = 20;
+/// Tending to a send is nothing that fails; if it does, it is tried again for as long as it takes.
+const TRIES: Tries = Tries { max: i32::MAX, pause: Duration::from_secs(1), pause_max: Duration::from_secs(60) };
+
+/// What becomes of a send whose worker died in the middle of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Lost {
+    /// The next worker sends it again, under the same provider key.
+    #[default]
+    Resend,
+    /// Nobody does, and nobody has to look.
+    Skip,
+    /// Nobody does, until a person or the reconcile hook has said what became of it.
+    Hold,
+}
+
+impl Lost {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Lost::Resend => "resend",
+            Lost::Skip => "skip",
+            Lost::Hold => "hold",
+        }
+    }
+
+    /// The same, of its claim.
+    pub(super) const fn of_claim(self) -> oncegate_core::Lost {
+        match self {
+            Lost::Resend => oncegate_core::Lost::TakeOver,
+            Lost::Skip | Lost::Hold => oncegate_core::Lost::Hold,
+        }
+    }
+
+    /// How a send stands that may have reached somebody, and whose worker has said no more.
+    const fn state(self) -> State {
+        match self {
+            Lost::Resend => State::Lost,
+            Lost::Skip | Lost::Hold => State::Unknown,
+        }
+    }
+}
+
+/// How a send stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// A worker is at it.
+    Sending,
+    Sent,
+    /// Surely unsent: the next worker may try.
+    Failed,
+    /// It may have been sent; the next worker sends it again, under the same key.
+    Lost,
+    /// It may have been sent, and nobody sends it again before that is settled.
+    Unknown,
+}
+
+impl State {
+    pub const ALL: [State; 5] = [State::Sending, State::Sent, State::Failed, State::Lost, State::Unknown];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            State::Sending => "sending",
+            State::Sent => "sent",
+            State::Failed => "failed",
+            State::Lost => "lost",
+            State::Unknown => "unknown",
+        }
+    }
+
+    pub fn parse(name: &str) -> Option<State> {
+        Self::ALL.into_iter().find(|state| state.as_str() == name)
+    }
+
+    /// Of these a person, or the hook, may say what became of them.
+    pub const fn is_open(self) -> bool {
+        matches!(self, State::Lost | State::Unknown)
+    }
+}
+
+/// One worker's attempt.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attempt {
+    pub number: i32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
+    pub begun_us: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_us: Option<i64>,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// How somebody settled what no worker could say.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resolved {
+    pub sent: bool,
+    pub by: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+    pub at_us: i64,
+}
+
+/// The document.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Send {
+    pub campaign: String,
+    pub recipient: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<String>,
+    /// The same over every attempt: what a provider that honours it sends once.
+    pub provider_key: Uuid,
+    /// As written: what people see is [`Send::state_at`].
+    pub state: State,
+    /// By which it was last begun.
+    pub lost: Lost,
+    /// How many workers have begun it.
+    pub attempt: i32,
+    /// The last of them.
+    pub attempts: Vec<Attempt>,
+    /// Of the last one: how long its worker may be silent, and until when.
+    pub lease_us: i64,
+    pub lease_until_us: i64,
+    /// The last word that was taken, so that the same word again is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub said: Option<Said>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub esp_message_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sent_us: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resolved: Option<Resolved>,
+    /// How often the reconcile hook could not say.
+    #[serde(default)]
+    pub asked: u32,
+    pub created_us: i64,
+    /// Until when it is kept: after that it may be sent anew.
+    pub expires_us: i64,
+}
+
+/// A worker's word about its attempt.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Said {
+    pub token: i64,
+    pub word: Word,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Word {
+    Sent { esp_message_id: Option<String> },
+    Failed { error: String, maybe: bool },
+}
+
+impl Word {
+    pub fn failed(error: String, reached: Reached) -> Word {
+        Word::Failed { error, maybe: reached == Reached::Maybe }
+    }
+}
+
+impl Send {
+    /// Begun, for the first time or once more.
+    pub(super) fn begun(before: Option<&Send>, begin: &Begin, id: Uuid, options: &Options, now: Time) -> Send {
+        let lease = begin.lease.unwrap_or(options.lease);
+        let before = before.filter(|send| now.micros() < send.expires_us);
+        let attempt = before.map_or(0, |send| send.attempt) + 1;
+        let mut attempts = before.map(|send| send.attempts.clone()).unwrap_or_default();
+        if attempts.len() == ATTEMPTS_KEPT {
+            attempts.remove(0);
+        }
+        let begun_us = now.micros();
+        attempts.push(Attempt { number: attempt, job: begin.job.clone(), begun_us, ended_us: None, error: None });
+        Send {
+            campaign: begin.campaign.clone(),
+            recipient: begin.recipient.clone(),
+            template: begin.template.clone().or_else(|| before.and_then(|send| send.template.clone())),
+            provider_key: before.map_or(id, |send| send.provider_key),
+            state: State::Sending,
+            lost: options.lost,
+            attempt,
+            attempts,
+            lease_us: 0,
+            lease_until_us: 0,
+            said: None,
+            esp_message_id: None,
+            sent_us: None,
+            resolved: before.and_then(|send| send.resolved.clone()),
+            asked: 0,
+            created_us: before.map_or(now.micros(), |send| send.created_us),
+            expires_us: (now + options.keep).micros(),
+        }
+        .leased(lease, now)
+    }
+
+    pub(super) fn leased(&self, lease: Duration, now: Time) -> Send {
+        let lease_us = i64::try_from(lease.as_micros()).unwrap_or(i64::MAX);
+        Send { lease_us, lease_until_us: (now + lease).micros(), ..self.clone() }
+    }
+
+    pub(super) fn lease(&self) -> Duration {
+        Duration::from_micros(self.lease_us.unsigned_abs())
+    }
+
+    /// What a worker says makes this of it.
+    pub(super) fn told(&self, token: Token, word: &Word, now: Time) -> Send {
+        let mut send = self.ended(now);
+        send.said = Some(Said { token: token.0, word: word.clone() });
+        match word {
+            Word::Sent { esp_message_id } => send.sent(esp_message_id.clone(), now),
+            Word::Failed { error, maybe } => {
+                if let Some(last) = send.attempts.last_mut() {
+                    last.error = Some(error.clone());
+                }
+                let state = if *maybe { self.lost.state() } else { State::Failed };
+                Send { state, ..send }
+            }
+        }
+    }
+
+    /// A person, or the hook, has said what became of it.
+    pub(super) fn resolved(&self, resolved: Resolved, esp_message_id: Option<String>, now: Time) -> Send {
+        let send = Send { resolved: Some(resolved.clone()), ..self.ended(now) };
+        match resolved.sent {
+            true => send.sent(esp_message_id, now),
+            false => Send { state: State::Failed, ..send },
+        }
+    }
+
+    /// Its worker's lease is over, and that is written down.
+    pub(super) fn overdue(&self, now: Time) -> Send {
+        Send { state: self.lost.state(), ..self.ended(now) }
+    }
+
+    fn sent(self, esp_message_id: Option<String>, now: Time) -> Send {
+        Send { state: State::Sent, esp_message_id, sent_us: Some(now.micros()), ..self }
+    }
+
+    fn ended(&self, now: Time) -> Send {
+        let mut send = self.clone();
+        if let Some(last) = send.attempts.last_mut() {
+            last.ended_us.get_or_insert(now.micros());
+        }
+        send
+    }
+
+    /// How it stands: a lost worker's send is lost or unknown from the moment its lease ends.
+    pub fn state_at(&self, now: Time) -> State {
+        match self.state {
+            State::Sending if now.micros() >= self.lease_until_us => self.lost.state(),
+            state => state,
+        }
+    }
+
+    /// Whether this very word was taken before: its answer got lost.
+    pub(super) fn has_heard(&self, token: Token, word: &Word) -> bool {
+        self.said.as_ref().is_some_and(|said| said.token == token.0 && said.word == *word)
+    }
+
+    /// When somebody has to look at it next.
+    pub(super) fn wakes_at(&self) -> Time {
+        Time::from_micros(if self.state == State::Sending { self.lease_until_us } else { self.expires_us })
+    }
+
+    pub(super) fn key(&self, workspace: &WorkspaceName) -> ClaimKey {
+        key_of(workspace, &self.campaign, &self.recipient)
+    }
+}
+
+pub(super) fn key_of(workspace: &WorkspaceName, campaign: &str, recipient: &str) -> ClaimKey {
+    ClaimKey::of(workspace, &GUARD, &[Some(campaign), Some(recipient)])
+}
+
+pub(super) fn list_of(campaign: &str) -> String {
+    format!("campaign:{campaign}")
+}
+
+/// A send, and where it is.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    pub workspace: WorkspaceName,
+    pub id: Uuid,
+    pub version: i64,
+    pub send: Send,
+}
+
+impl Kept {
+    pub(super) fn read(record: Record) -> Result<Kept, StoreError> {
+        let send = crate::document::read(&record)?;
+        let Record { workspace, id, version, .. } = record;
+        Ok(Kept { workspace, id, version, send })
+    }
+
+    pub(super) fn place(workspace: &WorkspaceName, at: At) -> Place {
+        Place { workspace: workspace.clone(), kind: KIND, at }
+    }
+
+    fn record(&self) -> Record {
+        Record {
+            workspace: self.workspace.clone(),
+            kind: KIND,
+            id: self.id,
+            version: self.version,
+            state: Some(self.send.state.as_str().to_owned()),
+            body: crate::document::bytes(&self.send),
+        }
+    }
+
+    fn names(&self) -> Vec<String> {
+        vec![self.send.key(&self.workspace).id.to_string()]
+    }
+
+    fn lists(&self) -> Vec<String> {
+        vec![list_of(&self.send.campaign)]
+    }
+
+    /// With the job that tends to it.
+    pub(super) fn created(&self, now: Time) -> Vec<Change> {
+        let create = Change::Create { record: self.record(), names: self.names(), lists: self.lists() };
+        vec![create, Change::Enqueue(self.job(now))]
+    }
+
+    /// The same send, as `send`, and the job that tends to it woken when that wants looking at.
+    pub(super) fn replaced(&self, send: Send, job: Option<&Job>, now: Time) -> (Kept, Vec<Change>) {
+        let next = Kept { version: self.version + 1, send, ..self.clone() };
+        let changes = vec![Change::replace(next.record()), next.tended_at(next.send.wakes_at(), job, now)];
+        (next, changes)
+    }
+
+    /// Its job, due then. Whoever has it leased finds it changed.
+    pub(super) fn tended_at(&self, due_at: Time, job: Option<&Job>, now: Time) -> Change {
+        match job {
+            Some(job) => Change::Requeue { job: job.again(job.payload.clone(), due_at), stands_until: Time::NEVER },
+            None => Change::Enqueue(Job { due_at, ..self.job(now) }),
+        }
+    }
+
+    fn job(&self, now: Time) -> Job {
+        let due_at = self.send.wakes_at();
+        Job { due_at, ..Job::new(&self.workspace, self.id, JOB, Default::default(), TRIES, now) }
+    }
+
+    pub(super) fn removed(&self) -> Change {
+        Change::Remove { record: self.record(), names: self.names(), lists: self.lists() }
+    }
+}

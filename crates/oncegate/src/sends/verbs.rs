@@ -1,0 +1,211 @@
+//! What workers say of a send after they have begun it, and how a person settles what none could say.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use oncegate_core::job::Reached;
+use oncegate_core::{Answer, Claim, Command, Refusal, State as ClaimState, Terms, Token, Verdict, WorkspaceName};
+use oncegate_store::{At, Commit, Op, StoreError};
+use uuid::Uuid;
+
+use super::record::Word;
+use super::{Kept, Loaded, NotTaken, Options, ROUNDS, Resolved, Send, Sends, Sent, State, is_stale, too_busy};
+
+impl Sends {
+    /// It was sent. The same word again is a success; so is one that comes after the lease, as long as no other worker has begun:
+    /// it says what nobody else can.
+    pub async fn sent(
+        &self,
+        workspace: &WorkspaceName,
+        id: Uuid,
+        token: Token,
+        esp_message_id: Option<String>,
+    ) -> Result<Kept, NotTaken> {
+        self.tell(workspace, id, token, Word::Sent { esp_message_id }).await
+    }
+
+    /// It was not sent, or nobody can say.
+    pub async fn failed(
+        &self,
+        workspace: &WorkspaceName,
+        id: Uuid,
+        token: Token,
+        error: String,
+        reached: Reached,
+    ) -> Result<Kept, NotTaken> {
+        self.tell(workspace, id, token, Word::failed(error, reached)).await
+    }
+
+    async fn tell(&self, workspace: &WorkspaceName, id: Uuid, token: Token, word: Word) -> Result<Kept, NotTaken> {
+        let mut is_late = false;
+        for _ in 0..ROUNDS {
+            let (kept, job, now) = self.found(workspace, id).await?;
+            if kept.send.has_heard(token, &word) {
+                return Ok(kept);
+            }
+            let (next, changes) = kept.replaced(kept.send.told(token, &word, now), job.as_ref(), now);
+            let command = match is_late {
+                false => Some(command(token, &next)),
+                true => self.late_command(&kept, token, &next).await?,
+            };
+            let ops = command.map(|command| Op { key: kept.send.key(workspace), command });
+            let committed = self.ledger.commit(Commit { ops: ops.into_iter().collect(), changes }).await?;
+            match committed.answers.first() {
+                _ if committed.is_written() => return Ok(next),
+                _ if is_stale(&committed) => {}
+                Some(Answer::Refused(refusal)) if !is_late && may_be_late(refusal) => is_late = true,
+                Some(Answer::Refused(refusal)) => return Err(NotTaken::Fenced(refusal.clone())),
+                // A late word met another owner.
+                Some(other) => return Err(NotTaken::Fenced(outdated(other))),
+                None => {}
+            }
+        }
+        Err(too_busy().into())
+    }
+
+    /// What a word does that comes after its worker's lease: nobody has begun since, so what it says is still true.
+    async fn late_command(&self, kept: &Kept, token: Token, next: &Kept) -> Result<Option<Command>, NotTaken> {
+        let claim = self.ledger.read(&kept.send.key(&kept.workspace)).await?.value;
+        let claim = claim.ok_or(NotTaken::Fenced(Refusal::Missing))?;
+        if claim.token != token {
+            return Err(NotTaken::Fenced(Refusal::TokenOutdated { current: claim.token }));
+        }
+        if claim.state.is_settled() {
+            return Err(NotTaken::Fenced(Refusal::SettledOtherwise { state: claim.state }));
+        }
+        Ok(settled_by_hand(Some(&claim), next, &self.options))
+    }
+
+    /// The worker is still at it.
+    pub async fn renew(
+        &self,
+        workspace: &WorkspaceName,
+        id: Uuid,
+        token: Token,
+        lease: Option<Duration>,
+    ) -> Result<Kept, NotTaken> {
+        for _ in 0..ROUNDS {
+            let (kept, job, now) = self.found(workspace, id).await?;
+            let key = kept.send.key(workspace);
+            let send = kept.send.leased(lease.unwrap_or(kept.send.lease()), now);
+            let (next, changes) = kept.replaced(send, job.as_ref(), now);
+            let command = Command::Renew { token, lease };
+            let committed = self.ledger.commit(Commit { ops: vec![Op { key, command }], changes }).await?;
+            match committed.answers.first() {
+                _ if committed.is_written() => return Ok(next),
+                Some(Answer::Refused(refusal)) => return Err(NotTaken::Fenced(refusal.clone())),
+                _ => {}
+            }
+        }
+        Err(too_busy().into())
+    }
+
+    /// A person, or the reconcile hook, says whether it was sent. If it was not, the next worker may send it.
+    pub async fn resolve(
+        &self,
+        workspace: &WorkspaceName,
+        id: Uuid,
+        sent: bool,
+        esp_message_id: Option<String>,
+        by: &str,
+        note: Option<String>,
+    ) -> Result<Kept, NotTaken> {
+        for _ in 0..ROUNDS {
+            let (kept, job, now) = self.found(workspace, id).await?;
+            let state = kept.send.state_at(now);
+            if !state.is_open() {
+                let state = state.as_str();
+                return Err(NotTaken::Wrong(format!("only an unknown or lost send can be resolved; it is {state}")));
+            }
+            let resolved = Resolved { sent, by: by.to_owned(), note: note.clone(), at_us: now.micros() };
+            let send = kept.send.resolved(resolved, esp_message_id.clone(), now);
+            let (next, changes) = kept.replaced(send, job.as_ref(), now);
+            if self.write_by_hand(&kept, &next, changes).await? {
+                return Ok(next);
+            }
+        }
+        Err(too_busy().into())
+    }
+
+    /// Writes what somebody other than its worker makes of a send. False: something has changed meanwhile.
+    async fn write_by_hand(
+        &self,
+        kept: &Kept,
+        next: &Kept,
+        changes: Vec<oncegate_store::Change>,
+    ) -> Result<bool, NotTaken> {
+        let key = kept.send.key(&kept.workspace);
+        let reading = self.ledger.read(&key).await?;
+        if let Some(claim) = reading.value.as_ref().filter(|claim| claim.owner_is_alive(reading.now)) {
+            let until = claim.lease_until;
+            return Err(NotTaken::Wrong(format!("a worker is at it, until {until}")));
+        }
+        let command = settled_by_hand(reading.value.as_ref(), next, &self.options);
+        let ops = command.map(|command| Op { key, command }).into_iter().collect();
+        Ok(self.ledger.commit(Commit { ops, changes }).await?.is_written())
+    }
+
+    async fn found(&self, workspace: &WorkspaceName, id: Uuid) -> Result<Loaded, NotTaken> {
+        self.load(workspace, At::Id(id)).await?.ok_or(NotTaken::Missing)
+    }
+}
+
+/// What its owner's word does to the claim.
+fn command(token: Token, next: &Kept) -> Command {
+    let settle = |verdict, outcome| Command::Settle { token, verdict, outcome };
+    match next.send.state {
+        State::Sent => settle(Verdict::Done, Some(outcome(next))),
+        State::Unknown => settle(Verdict::Unknown, None),
+        // The next worker may begin at once: either it surely was not sent, or it is sent again under its key.
+        State::Failed | State::Lost | State::Sending => Command::Release { token },
+    }
+}
+
+/// What settles a claim whose owner is gone, or has given it back: one that is settled is put into its place, or it is taken back; or it stays as it is.
+fn settled_by_hand(claim: Option<&Claim>, next: &Kept, options: &Options) -> Option<Command> {
+    match next.send.state {
+        State::Sent => Some(Command::Claim(Terms {
+            window: options.keep,
+            lease: options.lease,
+            lost: next.send.lost.of_claim(),
+            fingerprint: None,
+            attributes: None,
+            parts: claim.and_then(|claim| claim.parts.clone()),
+            outcome: Some(outcome(next)),
+            replaces: claim.map(|claim| claim.token),
+        })),
+        State::Failed => claim.map(|claim| Command::Retract { token: claim.token }),
+        State::Unknown | State::Lost | State::Sending => None,
+    }
+}
+
+/// What everybody reads who comes later.
+fn outcome(kept: &Kept) -> Bytes {
+    let Send { esp_message_id, sent_us, .. } = &kept.send;
+    crate::document::bytes(&Sent {
+        id: kept.id,
+        esp_message_id: esp_message_id.clone(),
+        sent_us: sent_us.unwrap_or_default(),
+    })
+}
+
+/// The claim is still the worker's, but for its lease.
+fn may_be_late(refusal: &Refusal) -> bool {
+    let unknown = ClaimState::Unknown;
+    matches!(refusal, Refusal::LeaseEnded { .. })
+        || *refusal == Refusal::Settled { state: unknown }
+        || *refusal == Refusal::SettledOtherwise { state: unknown }
+}
+
+fn outdated(met: &Answer) -> Refusal {
+    met.met().map_or(Refusal::Missing, |claim| Refusal::TokenOutdated { current: claim.token })
+}
+
+impl From<NotTaken> for StoreError {
+    fn from(not_taken: NotTaken) -> Self {
+        match not_taken {
+            NotTaken::Store(error) => error,
+            other => StoreError::Refused(other.to_string()),
+        }
+    }
+}
