@@ -1,21 +1,41 @@
-//! Named points at which a test ends or delays the process: before and after every durable step and every call to the outside.
+//! Named points at which the process is ended, or delayed: before and after every durable step and every call to the outside.
 //!
-//! Compiled only with the feature `crash-points`. A test names a point in `ONCEGATE_TEST_CRASH_AT`, and the process ends
-//! there as if somebody had pulled the plug (SIGKILL); or in `ONCEGATE_TEST_PAUSE_AT`, as `point:milliseconds`, and whoever
-//! comes there first sleeps. Beside them, a clock that tests set forward.
+//! `oncegate drill`, and the tests, name a point in `ONCEGATE_TEST_CRASH_AT`, as `point` or `point:n`, and the process ends there, when it is passed for the n-th
+//! time, as if somebody had pulled the plug (SIGKILL). Nobody else sets that variable, and without it a point costs a look at a static.
+//!
+//! With the feature `crash-points`, which only the tests have, whoever comes first to the point in `ONCEGATE_TEST_PAUSE_AT`, as `point:milliseconds`, sleeps;
+//! and there is a clock that tests set forward.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use oncegate::store::Clock;
 
-/// Ends or delays the process here, if a test has asked for it.
-#[cfg(feature = "crash-points")]
+/// Ends or delays the process here, if somebody has asked for it.
 pub async fn point(name: &str) {
-    use std::sync::LazyLock;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    static CRASH_AT: LazyLock<Option<(String, u32)>> = LazyLock::new(|| {
+        let asked = std::env::var("ONCEGATE_TEST_CRASH_AT").ok()?;
+        let (point, passing) = asked.split_once(':').unwrap_or((&asked, "1"));
+        Some((point.to_owned(), passing.parse().expect("a number")))
+    });
+    static PASSED: AtomicU32 = AtomicU32::new(0);
+
+    if let Some((point, passing)) = &*CRASH_AT
+        && point == name
+        && PASSED.fetch_add(1, Ordering::SeqCst) + 1 >= *passing
+    {
+        let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+        std::future::pending::<()>().await;
+    }
+    #[cfg(feature = "crash-points")]
+    pause(name).await;
+}
+
+#[cfg(feature = "crash-points")]
+async fn pause(name: &str) {
+    use std::sync::atomic::AtomicBool;
     use std::time::Duration;
 
-    static CRASH_AT: LazyLock<Option<String>> = LazyLock::new(|| std::env::var("ONCEGATE_TEST_CRASH_AT").ok());
     static PAUSE_AT: LazyLock<Option<(String, Duration)>> = LazyLock::new(|| {
         let asked = std::env::var("ONCEGATE_TEST_PAUSE_AT").ok()?;
         let (point, millis) = asked.split_once(':').expect("point:milliseconds");
@@ -23,10 +43,6 @@ pub async fn point(name: &str) {
     });
     static HAS_PAUSED: AtomicBool = AtomicBool::new(false);
 
-    if CRASH_AT.as_deref() == Some(name) {
-        let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
-        std::future::pending::<()>().await;
-    }
     if let Some((point, pause)) = &*PAUSE_AT
         && point == name
         && !HAS_PAUSED.swap(true, Ordering::SeqCst)
@@ -34,9 +50,6 @@ pub async fn point(name: &str) {
         tokio::time::sleep(*pause).await;
     }
 }
-
-#[cfg(not(feature = "crash-points"))]
-pub async fn point(_name: &str) {}
 
 /// The clock that a test has brought: the system's, and so many microseconds more as the file in
 /// `ONCEGATE_TEST_CLOCK` says.

@@ -23,8 +23,8 @@ use crate::config::HandlerKind;
 use crate::crash;
 use crate::sends::SendLog;
 
-/// Of the send's lease, beyond the time that the send may take: for writing down how it went.
-const LEASE_MARGIN: Duration = Duration::from_secs(5);
+/// Of the send's lease, beyond the time that the send may take: for writing down how it went. Where the configured lease is longer, that is it.
+const LEASE_MARGIN: Duration = Duration::from_millis(200);
 
 pub struct Email {
     by: By,
@@ -88,7 +88,8 @@ impl Email {
         match (&payload.campaign_id, &payload.recipient_id) {
             (None, None) => self.send(&payload, effect.effect_key, within).await.map(|_| None),
             (Some(campaign), Some(recipient)) => {
-                let begin = begin(campaign, recipient, &payload, effect.id, within).map_err(refused)?;
+                let lease = self.sends.sends.options().lease.max(within + LEASE_MARGIN);
+                let begin = begin(campaign, recipient, &payload, effect.id, lease).map_err(refused)?;
                 self.guarded(workspace, &begin, &payload, within).await
             }
             _ => Err(refused("the payload of an email has both `campaignId` and `recipientId`, or neither")),
@@ -161,10 +162,10 @@ impl Email {
     }
 }
 
-fn begin(campaign: &str, recipient: &str, payload: &Payload, action: Uuid, within: Duration) -> Result<Begin, String> {
+fn begin(campaign: &str, recipient: &str, payload: &Payload, action: Uuid, lease: Duration) -> Result<Begin, String> {
     let mut begin = Begin::new(campaign, recipient).and_then(|begin| begin.job(action.to_string()));
     if let Some(template) = &payload.template_id {
         begin = begin.and_then(|begin| begin.template(template));
     }
-    begin.and_then(|begin| begin.lease(within + LEASE_MARGIN)).map_err(|error| error.to_string())
+    begin.and_then(|begin| begin.lease(lease)).map_err(|error| error.to_string())
 }

@@ -1,15 +1,14 @@
 //! HTTP: our server beside a hello world, each a process of its own, under one load generator.
 
 use std::net::SocketAddr;
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::process::{Child, Command};
 
 use super::stats::{Latency, Rate};
 use super::{Measured, Setting};
+use crate::child::Served;
 use crate::cli::Failure;
 
 const HELLO: [(usize, &str); 3] =
@@ -36,7 +35,7 @@ pub async fn measure(setting: &Setting) -> Result<Vec<Measured>, Failure> {
         measured.push(messages(name, connections, setting).await?);
     }
     measured.push(claims("HTTP, nothing durable, 256 connections", SERVE_FROM_MEMORY, 256, setting).await?);
-    let ours = Server::start(SERVE, setting).await?;
+    let ours = start(SERVE, setting).await?;
     let address = ours.address;
     let batches =
         load("HTTP, batches of 1,000", address, BATCH_CONNECTIONS, BATCH, setting.span, move |caller, turn| {
@@ -44,17 +43,17 @@ pub async fn measure(setting: &Setting) -> Result<Vec<Measured>, Failure> {
             post(address, "/api/claims/batch", &format!("[{}]", claims.join(",")))
         });
     measured.push(batches.await?);
-    ours.stop().await;
+    ours.kill().await;
     Ok(measured)
 }
 
 /// Guarded messages, on the channel that writes to a file.
 async fn messages(name: &'static str, connections: usize, setting: &Setting) -> Result<Measured, Failure> {
-    let server = Server::start(SERVE, setting).await?;
+    let server = start(SERVE, setting).await?;
     let address = server.address;
     let request = move |caller, turn| post(address, "/api/messages", &message(caller, turn));
     let measured = load(name, address, connections, 1, setting.span, request).await?;
-    server.stop().await;
+    server.kill().await;
     Ok(measured)
 }
 
@@ -71,11 +70,11 @@ async fn claims(
     connections: usize,
     setting: &Setting,
 ) -> Result<Measured, Failure> {
-    let server = Server::start(arguments, setting).await?;
+    let server = start(arguments, setting).await?;
     let address = server.address;
     let request = move |caller, turn| post(address, "/api/claims", &claim(caller, turn));
     let measured = load(name, address, connections, 1, setting.span, request).await?;
-    server.stop().await;
+    server.kill().await;
     Ok(measured)
 }
 
@@ -172,44 +171,14 @@ fn content_length(head: &[u8]) -> std::io::Result<usize> {
         .ok_or_else(|| std::io::Error::other("a response without a length"))
 }
 
-/// This same program, as a child, in a folder of its own.
-struct Server {
-    child: Child,
-    address: SocketAddr,
-}
-
-impl Server {
-    async fn start(arguments: &[&str], setting: &Setting) -> Result<Self, Failure> {
-        let broken = |error: std::io::Error| Failure::new(format!("cannot start {}: {error}", arguments[0]));
-        let folder = setting.folder.join("server");
-        // An empty store each time.
-        let _ = std::fs::remove_dir_all(&folder);
-        std::fs::create_dir_all(&folder).map_err(broken)?;
-        let mut child = Command::new(std::env::current_exe().map_err(broken)?)
-            .args(arguments)
-            .current_dir(&folder)
-            .env_clear()
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .map_err(broken)?;
-        let mut said = BufReader::new(child.stderr.take().expect("piped")).lines();
-        while let Some(line) = said.next_line().await.map_err(broken)? {
-            if let Some(address) = line.rsplit_once("http://").and_then(|(_, address)| address.parse().ok()) {
-                // The rest of what it says must not block it.
-                tokio::spawn(async move { while let Ok(Some(_)) = said.next_line().await {} });
-                return Ok(Server { child, address });
-            }
-        }
-        Err(Failure::new(format!("{} did not say where it listens", arguments[0])))
-    }
-
-    async fn stop(mut self) {
-        // Gone already is as good.
-        let _ = self.child.kill().await;
-    }
+/// This same program, on an empty store.
+async fn start(arguments: &[&str], setting: &Setting) -> Result<Served, Failure> {
+    let broken = |error: std::io::Error| Failure::new(format!("cannot start {}: {error}", arguments[0]));
+    let folder = setting.folder.join("server");
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).map_err(broken)?;
+    let served = Served::start(arguments, &folder, &[]).await?;
+    served.ok_or_else(|| Failure::new(format!("{} has ended", arguments[0])))
 }
 
 /// The peer: what axum does with nothing to do.

@@ -19,6 +19,7 @@ use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
+use crate::child::Folder;
 use crate::cli::Failure;
 use crate::cli::output::{Format, table};
 pub use http::hello;
@@ -102,7 +103,7 @@ pub async fn run(command: Command) -> Result<(), Failure> {
     if command.only == Some(Part::Postgres) && command.postgres.is_none() {
         return Err(Failure::usage("--only postgres needs --postgres URL"));
     }
-    let folder = Folder::new(command.folder)?;
+    let folder = Folder::new(command.folder, "bench")?;
     let setting = Setting {
         folder: folder.path.clone(),
         span: Duration::from_secs_f64(command.seconds),
@@ -180,25 +181,4 @@ fn text(figures: &Figures) -> String {
         ])
     });
     format!("{figures_table}\n\n{}", table(["RATIO WITHIN A ROUND", "MEDIAN", "SPREAD", "GOAL"], ratios))
-}
-
-/// Removed when done, but for what was there before.
-struct Folder {
-    path: PathBuf,
-}
-
-impl Folder {
-    fn new(parent: Option<PathBuf>) -> Result<Self, Failure> {
-        let path = parent.unwrap_or_else(std::env::temp_dir).join(format!("oncegate-bench-{}", std::process::id()));
-        std::fs::create_dir_all(&path)
-            .map_err(|error| Failure::new(format!("cannot make {}: {error}", path.display())))?;
-        Ok(Folder { path })
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // What cannot be removed is in a temporary folder.
-        let _ = std::fs::remove_dir_all(&self.path);
-    }
 }

@@ -95,6 +95,8 @@ enum Command {
     Migrate(migrate::Command),
     /// Look for what is wrong with the configuration, the store and this machine
     Doctor(doctor::Command),
+    /// Kill workers at every point of their work, and count what really arrived
+    Drill(crate::drill::Command),
     /// Measure decisions per second, beside their limits
     Bench(crate::bench::Command),
     #[command(hide = true)]
@@ -211,6 +213,7 @@ fn dispatch(settings: Settings, command: Command) -> Result<(), Failure> {
             Command::Config(command) => config::run(command, &loaded),
             Command::Migrate(command) => migrate::run(command, &loaded.config).await,
             Command::Doctor(command) => doctor::run(command, &loaded).await,
+            Command::Drill(command) => crate::drill::run(command).await,
             Command::Bench(command) => crate::bench::run(command).await,
             Command::BenchHello => crate::bench::hello().await,
             Command::Completions { .. } => unreachable!("needs no configuration"),

@@ -1,0 +1,86 @@
+//! This same program as a child, in a folder of its own: for what has to be measured, or killed, from outside.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+
+use crate::cli::Failure;
+
+/// A server that listens.
+pub struct Served {
+    child: Child,
+    pub address: SocketAddr,
+}
+
+impl Served {
+    /// None: it ended before it said where it listens.
+    pub async fn start(
+        arguments: &[&str],
+        folder: &Path,
+        variables: &[(&str, &str)],
+    ) -> Result<Option<Served>, Failure> {
+        let broken = |error: std::io::Error| Failure::new(format!("cannot start {}: {error}", arguments[0]));
+        let mut child = Command::new(std::env::current_exe().map_err(broken)?)
+            .args(arguments)
+            .current_dir(folder)
+            .env_clear()
+            .envs(variables.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(broken)?;
+        let mut said = BufReader::new(child.stderr.take().expect("piped")).lines();
+        let mut before = vec![];
+        while let Some(line) = said.next_line().await.map_err(broken)? {
+            if let Some(address) = line.rsplit_once("http://").and_then(|(_, address)| address.parse().ok()) {
+                // The rest of what it says must not block it.
+                tokio::spawn(async move { while let Ok(Some(_)) = said.next_line().await {} });
+                return Ok(Some(Served { child, address }));
+            }
+            before.push(line);
+        }
+        match child.wait().await.map_err(broken)?.code() {
+            // It was killed, or killed itself.
+            None => Ok(None),
+            Some(_) => Err(Failure::new(format!("{} did not start: {}", arguments[0], before.join("; ")))),
+        }
+    }
+
+    /// Whether it ended by itself within this time.
+    pub async fn has_died(&mut self, within: Duration) -> bool {
+        matches!(tokio::time::timeout(within, self.child.wait()).await, Ok(Ok(ExitStatus { .. })))
+    }
+
+    /// SIGKILL, and gone when this returns.
+    pub async fn kill(mut self) {
+        // Gone already is as good.
+        let _ = self.child.kill().await;
+    }
+}
+
+/// A folder that is removed when done, but for what was there before.
+pub struct Folder {
+    pub path: PathBuf,
+}
+
+impl Folder {
+    pub fn new(parent: Option<PathBuf>, what: &str) -> Result<Self, Failure> {
+        let path = parent.unwrap_or_else(std::env::temp_dir).join(format!("oncegate-{what}-{}", std::process::id()));
+        std::fs::create_dir_all(&path)
+            .map_err(|error| Failure::new(format!("cannot make {}: {error}", path.display())))?;
+        Ok(Folder { path })
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What cannot be removed is in a temporary folder.
+        let _ = std::fs::remove_dir_all(&self.path);
+    }
+}

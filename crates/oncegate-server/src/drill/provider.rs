@@ -1,0 +1,151 @@
+//! The provider: what arrives here has happened. It counts, and it can be a trap: who calls it while it is set is killed in the call, or just after its answer.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use crate::cli::Failure;
+
+const BODY_BYTES_MAX: usize = 1024 * 1024;
+/// How long a caller is held that is to be killed in its call.
+const HELD_MAX: Duration = Duration::from_secs(30);
+/// Between an answer and the kill: time for the answer to be read, and not for much more.
+const ANSWER_READ: Duration = Duration::from_millis(2);
+
+/// When a trap springs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Moment {
+    /// The call has arrived, and is not answered.
+    InCall,
+    /// The answer has been given.
+    AfterAnswer,
+}
+
+pub struct Provider {
+    pub address: SocketAddr,
+    books: Arc<Mutex<Books>>,
+    server: JoinHandle<()>,
+}
+
+/// What has arrived of one job.
+#[derive(Clone, Debug, Default)]
+pub struct Arrived {
+    pub calls: usize,
+    /// Calls under a key that had not been seen, or under none: what somebody who honours keys has done.
+    pub effects: usize,
+    keys: Vec<String>,
+}
+
+#[derive(Default)]
+struct Books {
+    arrived: BTreeMap<String, Arrived>,
+    /// Calls of which nobody can say what they are about.
+    strange: usize,
+    trap: Option<(Moment, oneshot::Sender<()>)>,
+}
+
+impl Provider {
+    pub async fn start() -> Result<Provider, Failure> {
+        let failed = |error: std::io::Error| Failure::new(format!("cannot listen on a loopback address: {error}"));
+        let listener = TcpListener::bind("127.0.0.1:0").await.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let books: Arc<Mutex<Books>> = Arc::default();
+        let kept = books.clone();
+        let server = tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let books = books.clone();
+                let service = service_fn(move |request| answer(books.clone(), request));
+                tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+            }
+        });
+        Ok(Provider { address, books: kept, server })
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}/send", self.address)
+    }
+
+    /// Sets the trap. What is returned tells when it springs.
+    pub fn set_trap(&self, moment: Moment) -> oneshot::Receiver<()> {
+        let (springs, sprung) = oneshot::channel();
+        self.books.lock().expect("no holder panics").trap = Some((moment, springs));
+        sprung
+    }
+
+    pub fn take_trap(&self) {
+        self.books.lock().expect("no holder panics").trap = None;
+    }
+
+    pub fn arrived(&self, job: &str) -> Arrived {
+        self.books.lock().expect("no holder panics").arrived.get(job).cloned().unwrap_or_default()
+    }
+
+    pub fn strange(&self) -> usize {
+        self.books.lock().expect("no holder panics").strange
+    }
+}
+
+impl Drop for Provider {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+/// A call has its job in `recipientId`, or, from our own workers, in its text.
+fn job_of(body: &Value) -> Option<&str> {
+    ["recipientId", "message", "text"].iter().find_map(|field| body[field].as_str())
+}
+
+async fn answer(books: Arc<Mutex<Books>>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+    let key = request.headers().get("idempotency-key").and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let read = Limited::new(request.into_body(), BODY_BYTES_MAX).collect().await;
+    let bytes = read.map(|body| body.to_bytes()).unwrap_or_default();
+    let body: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+    let (number, trap) = {
+        let mut books = books.lock().expect("no holder panics");
+        let Some(job) = job_of(&body) else {
+            books.strange += 1;
+            return Ok(told(StatusCode::BAD_REQUEST, &json!({"error": "there is no recipientId in the body"})));
+        };
+        let arrived = books.arrived.entry(job.to_owned()).or_default();
+        arrived.calls += 1;
+        let is_known = key.as_ref().is_some_and(|key| arrived.keys.contains(key));
+        arrived.effects += usize::from(!is_known);
+        arrived.keys.extend(key.filter(|_| !is_known));
+        (arrived.calls, books.trap.take())
+    };
+    match trap {
+        Some((Moment::InCall, springs)) => {
+            let _ = springs.send(());
+            tokio::time::sleep(HELD_MAX).await;
+        }
+        Some((Moment::AfterAnswer, springs)) => {
+            tokio::spawn(async move {
+                tokio::time::sleep(ANSWER_READ).await;
+                let _ = springs.send(());
+            });
+        }
+        None => {}
+    }
+    Ok(told(StatusCode::OK, &json!({"id": format!("esp-{}-{number}", job_of(&body).unwrap_or_default())})))
+}
+
+fn told(status: StatusCode, body: &Value) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(body.to_string())));
+    *response.status_mut() = status;
+    response
+}

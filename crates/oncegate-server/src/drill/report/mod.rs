@@ -1,0 +1,63 @@
+//! What a drill found, and how it is told: to programs as JSON, to people as text, as a page, and as a picture.
+
+pub mod chart;
+pub mod html;
+pub mod text;
+mod words;
+
+use serde::{Deserialize, Serialize};
+
+#[derive(Serialize, Deserialize, Clone, Debug)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    pub version: String,
+    /// RFC 3339.
+    pub started_at: String,
+    pub seconds: f64,
+    /// The user's worker; none: our own paths.
+    pub command: Option<Vec<String>>,
+    pub paths: Vec<PathReport>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug)]
+#[serde(rename_all = "camelCase")]
+pub struct PathReport {
+    pub name: String,
+    pub promise: String,
+    pub policy: String,
+    /// When it is written down that the effect may happen.
+    pub flag: String,
+    pub guards: Vec<GuardFound>,
+    pub points: Vec<PointReport>,
+    /// What broke the promise, in sentences. Empty is good.
+    pub broken: Vec<String>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug)]
+#[serde(rename_all = "camelCase")]
+pub struct GuardFound {
+    pub name: String,
+    /// Where.
+    pub kept: String,
+    pub decisions: Option<u64>,
+    pub stopped: Option<u64>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug)]
+#[serde(rename_all = "camelCase")]
+pub struct PointReport {
+    pub point: String,
+    pub when: String,
+    pub kills: u32,
+    pub jobs: u32,
+    /// Jobs whose effect arrived, at least once.
+    pub sent: u32,
+    /// Further calls under the same key.
+    pub repeats: u32,
+    /// Effects beyond the first of a job.
+    pub duplicates: u32,
+    /// Jobs whose effect never arrived.
+    pub missed: u32,
+    /// Jobs of which the record says that nobody can say.
+    pub unknown: u32,
+}
