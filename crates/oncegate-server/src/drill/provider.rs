@@ -113,8 +113,9 @@ fn job_of(body: &Value) -> Option<&str> {
 async fn answer(books: Arc<Mutex<Books>>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
     let key = request.headers().get("idempotency-key").and_then(|value| value.to_str().ok()).map(str::to_owned);
     let read = Limited::new(request.into_body(), BODY_BYTES_MAX).collect().await;
-    let bytes = read.map(|body| body.to_bytes()).unwrap_or_default();
-    let body: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+    // Its caller died on the way: it has not arrived.
+    let Ok(read) = read else { return Ok(told(StatusCode::BAD_REQUEST, &Value::Null)) };
+    let body: Value = serde_json::from_slice(&read.to_bytes()).unwrap_or_default();
     let (number, trap) = {
         let mut books = books.lock().expect("no holder panics");
         let Some(job) = job_of(&body) else {

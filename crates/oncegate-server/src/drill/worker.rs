@@ -31,8 +31,9 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 const STUCK_AFTER: Duration = Duration::from_secs(60);
 /// How long it may take to end, once there are no more jobs.
 const ENDS_WITHIN: Duration = Duration::from_secs(10);
-/// After a job was handed over, before the kill that is to come before its send.
-const BEFORE: Duration = Duration::from_millis(3);
+/// A kill at any moment comes between these, in steps, after the last one.
+const ANY_MOMENT_MILLIS: std::ops::Range<u64> = 1..150;
+const ANY_MOMENT_STEP: u64 = 37;
 
 /// What is to be drilled.
 pub struct Plan {
@@ -46,17 +47,19 @@ pub struct Plan {
 /// When a worker is killed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kill {
-    BeforeSend,
+    AnyMoment,
     InSend,
     AfterSend,
 }
 
 impl Kill {
-    const ALL: [Kill; 3] = [Kill::BeforeSend, Kill::InSend, Kill::AfterSend];
+    const ALL: [Kill; 3] = [Kill::AnyMoment, Kill::InSend, Kill::AfterSend];
 
     const fn names(self) -> (&'static str, &'static str) {
         match self {
-            Kill::BeforeSend => ("before the send", "the worker has the job, and has hardly begun"),
+            Kill::AnyMoment => {
+                ("at any moment", "1 to 150 ms after the last: before a send, in it, after it, or while it starts")
+            }
             Kill::InSend => ("in the send", "the provider has the call, and has not answered"),
             Kill::AfterSend => ("after the send", "the provider has answered, and the job is not acknowledged"),
         }
@@ -103,6 +106,8 @@ struct Queue {
     /// When they come again.
     put_back: Vec<(Instant, String)>,
     outstanding: BTreeSet<String>,
+    /// All that have been delivered, once at least.
+    given: BTreeSet<String>,
     acked: BTreeSet<String>,
     /// By which kill a job was hit first.
     hit: BTreeMap<String, Kill>,
@@ -117,6 +122,7 @@ impl Queue {
             ready: (1..=plan.jobs).map(job_name).collect(),
             put_back: vec![],
             outstanding: BTreeSet::new(),
+            given: BTreeSet::new(),
             acked: BTreeSet::new(),
             hit: BTreeMap::new(),
             kills: BTreeMap::new(),
@@ -128,11 +134,28 @@ impl Queue {
         self.kills.values().sum()
     }
 
-    /// The next kill, if there is to be one by now: they are spread over the jobs.
     fn next_kill(&self, plan: &Plan) -> Option<Kill> {
         let killed = self.killed();
-        let is_due = u64::from(killed) * u64::from(plan.jobs) <= self.acked.len() as u64 * u64::from(plan.kills);
-        (killed < plan.kills && is_due).then(|| Kill::ALL[killed as usize % Kill::ALL.len()])
+        (killed < plan.kills).then(|| Kill::ALL[killed as usize % Kill::ALL.len()])
+    }
+
+    /// The next job to deliver. Each kill has its share of them, so that even the fastest worker meets all kills: more are delivered before it only
+    /// where nothing is left that could meet it.
+    fn next_job(&mut self, plan: &Plan, kill: Option<Kill>) -> Option<String> {
+        let job = self.ready.front()?;
+        let share = u64::from(self.killed() + 1) * u64::from(plan.jobs) / u64::from(plan.kills);
+        let is_held = match kill {
+            None => false,
+            Some(_) if self.given.contains(job) => false,
+            Some(kill) => {
+                self.given.len() as u64 >= share.max(1) && (kill == Kill::AnyMoment || !self.outstanding.is_empty())
+            }
+        };
+        if self.outstanding.len() == OUTSTANDING || is_held {
+            return None;
+        }
+        self.given.insert(job.clone());
+        self.ready.pop_front()
     }
 
     async fn run(
@@ -165,22 +188,16 @@ impl Queue {
         let mut trap: Option<(Kill, oneshot::Receiver<()>)> = None;
         loop {
             if trap.is_none() {
-                trap = self.next_kill(plan).map(|kill| (kill, set(kill, provider)));
+                trap = self.next_kill(plan).map(|kill| (kill, self.set_trap(kill, provider)));
             }
             let now = Instant::now();
             self.put_back.sort();
             while self.put_back.first().is_some_and(|(at, _)| *at <= now) {
                 self.ready.push_back(self.put_back.remove(0).1);
             }
-            while self.outstanding.len() < OUTSTANDING
-                && let Some(job) = self.ready.pop_front()
-            {
+            while let Some(job) = self.next_job(plan, trap.as_ref().map(|(kill, _)| *kill)) {
                 worker.hand(&job).await?;
                 self.outstanding.insert(job);
-                if let Some((Kill::BeforeSend, _)) = trap {
-                    tokio::time::sleep(BEFORE).await;
-                    return self.kill(Kill::BeforeSend, worker, bar).await;
-                }
             }
             if self.acked.len() == plan.jobs as usize {
                 return worker.end().await;
@@ -209,6 +226,24 @@ impl Queue {
                         .hint("a line {\"ack\": id} on its standard output acknowledges a job, {\"retry\": id} puts it back; flush it"));
                 }
             }
+        }
+    }
+
+    fn set_trap(&self, kill: Kill, provider: &Provider) -> oneshot::Receiver<()> {
+        match kill {
+            Kill::AnyMoment => {
+                let (springs, sprung) = oneshot::channel();
+                let span = ANY_MOMENT_MILLIS.end - ANY_MOMENT_MILLIS.start;
+                let millis = ANY_MOMENT_MILLIS.start + u64::from(self.killed()) * ANY_MOMENT_STEP % span;
+                tokio::spawn(async move {
+                    tokio::time::sleep(Duration::from_millis(millis)).await;
+                    // Nobody waits for it where the worker has come to its end.
+                    let _ = springs.send(());
+                });
+                sprung
+            }
+            Kill::InSend => provider.set_trap(Moment::InCall),
+            Kill::AfterSend => provider.set_trap(Moment::AfterAnswer),
         }
     }
 
@@ -261,19 +296,19 @@ impl Queue {
         let mut broken = vec![];
         let mut breaks = |count: u32, what: &str| {
             if count > 0 {
-                broken.push(format!("{count} {what}"));
+                broken.push(format!("{what}: {count}"));
             }
         };
         breaks(sum(|point| point.duplicates), "effects beyond the first of a job");
-        breaks(sum(|point| point.missed), "jobs were acknowledged, never arrived, and nobody says so");
-        breaks(u32::try_from(provider.strange()).unwrap_or(u32::MAX), "calls of the provider had no recipientId");
+        breaks(sum(|point| point.missed), "jobs that were acknowledged and never arrived, and nobody says so");
+        breaks(u32::try_from(provider.strange()).unwrap_or(u32::MAX), "calls of the provider without a recipientId");
         breaks(
             u32::try_from(self.strange.len()).unwrap_or(u32::MAX),
-            "lines on standard output were no word about a job it has",
+            "lines on standard output that are no word about a job it has",
         );
         broken.extend(self.strange.first().map(|line| format!("the first of them: {line:?}")));
-        if self.killed() < plan.kills {
-            broken.push(format!("it was killed {} times, not {}: more jobs are needed", self.killed(), plan.kills));
+        if self.hit.is_empty() {
+            broken.push("no kill met a job: nothing is shown".to_owned());
         }
         let is_guarded = guards.iter().any(|guard| guard.name == "send");
         let (policy, flag) = match is_guarded {
@@ -293,15 +328,6 @@ impl Queue {
             points,
             broken,
         })
-    }
-}
-
-fn set(kill: Kill, provider: &Provider) -> oneshot::Receiver<()> {
-    match kill {
-        // Never called: it is killed when it has been handed a job.
-        Kill::BeforeSend => oneshot::channel().1,
-        Kill::InSend => provider.set_trap(Moment::InCall),
-        Kill::AfterSend => provider.set_trap(Moment::AfterAnswer),
     }
 }
 
