@@ -18,6 +18,8 @@ const CLAIMS: [(usize, &str); 3] =
 const MESSAGES: [(usize, &str); 2] = [(32, "messages, 32 connections"), (256, "messages, 256 connections")];
 /// Whom each caller writes to, in turn.
 const LEADS_EACH: u64 = 16;
+const SENDS: [(usize, &str); 2] =
+    [(32, "sends, begin + sent, 32 connections"), (256, "sends, begin + sent, 256 connections")];
 const BATCH: usize = 1_000;
 const BATCH_CONNECTIONS: usize = 8;
 
@@ -38,7 +40,7 @@ pub async fn measure(setting: &Setting) -> Result<Vec<Measured>, Failure> {
     let ours = start(SERVE, setting).await?;
     let address = ours.address;
     let batches =
-        load("HTTP, batches of 1,000", address, BATCH_CONNECTIONS, BATCH, setting.span, move |caller, turn| {
+        load("HTTP, batches of 1,000", address, BATCH_CONNECTIONS, BATCH, setting.span, move |caller, turn, _| {
             let claims: Vec<String> = (0..BATCH as u64).map(|i| claim(caller, turn * BATCH as u64 + i)).collect();
             post(address, "/api/claims/batch", &format!("[{}]", claims.join(",")))
         });
@@ -51,7 +53,7 @@ pub async fn measure(setting: &Setting) -> Result<Vec<Measured>, Failure> {
 async fn messages(name: &'static str, connections: usize, setting: &Setting) -> Result<Measured, Failure> {
     let server = start(SERVE, setting).await?;
     let address = server.address;
-    let request = move |caller, turn| post(address, "/api/messages", &message(caller, turn));
+    let request = move |caller, turn, _: &[u8]| post(address, "/api/messages", &message(caller, turn));
     let measured = load(name, address, connections, 1, setting.span, request).await?;
     server.kill().await;
     Ok(measured)
@@ -72,7 +74,7 @@ async fn claims(
 ) -> Result<Measured, Failure> {
     let server = start(arguments, setting).await?;
     let address = server.address;
-    let request = move |caller, turn| post(address, "/api/claims", &claim(caller, turn));
+    let request = move |caller, turn, _: &[u8]| post(address, "/api/claims", &claim(caller, turn));
     let measured = load(name, address, connections, 1, setting.span, request).await?;
     server.kill().await;
     Ok(measured)
@@ -89,14 +91,36 @@ fn post(address: SocketAddr, path: &str, body: &str) -> Vec<u8> {
         .into_bytes()
 }
 
-/// `connections` clients that ask as fast as they are answered, for `span`. `worth` is what one request counts for.
+/// Pairs, of what a worker asks before it sends and says after it sent; each about another recipient.
+pub async fn sends(setting: &Setting) -> Result<Vec<Measured>, Failure> {
+    let mut measured = vec![];
+    for (connections, name) in SENDS {
+        let server = start(SERVE, setting).await?;
+        let address = server.address;
+        let request = move |caller: usize, turn: u64, answer: &[u8]| match turn % 2 {
+            0 => post(address, "/api/sends", &format!(r#"{{"campaignId":"bench","recipientId":"{caller}-{turn}"}}"#)),
+            _ => {
+                let begun: serde_json::Value = serde_json::from_slice(answer).expect("an answer is JSON");
+                let id = begun["id"].as_str().expect("nobody else sends it");
+                let sent = format!(r#"{{"token":{},"espMessageId":"bench"}}"#, begun["token"]);
+                post(address, &format!("/api/sends/{id}/sent"), &sent)
+            }
+        };
+        let requests = load(name, address, connections, 1, setting.span, request).await?;
+        measured.push(Measured { rate: Rate(requests.rate.0 / 2.0), ..requests });
+        server.kill().await;
+    }
+    Ok(measured)
+}
+
+/// `connections` clients that ask as fast as they are answered, for `span`. `worth` is what one request counts for. What to ask may follow from the last answer.
 async fn load(
     name: &'static str,
     address: SocketAddr,
     connections: usize,
     worth: usize,
     span: Duration,
-    request: impl Fn(usize, u64) -> Vec<u8> + Copy + Send + 'static,
+    request: impl Fn(usize, u64, &[u8]) -> Vec<u8> + Copy + Send + 'static,
 ) -> Result<Measured, Failure> {
     let broken = |error: std::io::Error| Failure::new(format!("{name}: {error}"));
     let mut clients = vec![];
@@ -108,7 +132,7 @@ async fn load(
         tokio::spawn(async move {
             let mut micros = vec![];
             while start.elapsed() < span {
-                let request = request(caller, micros.len() as u64);
+                let request = request(caller, micros.len() as u64, client.answer());
                 let asked = Instant::now();
                 client.ask(&request).await?;
                 micros.push(asked.elapsed().as_micros() as u32);
@@ -128,13 +152,15 @@ async fn load(
 struct Client {
     stream: TcpStream,
     buffer: Vec<u8>,
+    /// Of the last response.
+    head: usize,
 }
 
 impl Client {
     async fn connect(address: SocketAddr) -> std::io::Result<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
-        Ok(Client { stream, buffer: Vec::with_capacity(64 * 1024) })
+        Ok(Client { stream, buffer: Vec::with_capacity(64 * 1024), head: 0 })
     }
 
     /// Sends a request and reads its whole response, which must not be a server's error.
@@ -150,7 +176,13 @@ impl Client {
         while self.buffer.len() < head + length {
             self.read_more().await?;
         }
+        self.head = head;
         Ok(())
+    }
+
+    /// The body of the last response.
+    fn answer(&self) -> &[u8] {
+        &self.buffer[self.head..]
     }
 
     async fn read_more(&mut self) -> std::io::Result<()> {

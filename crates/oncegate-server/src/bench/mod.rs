@@ -56,6 +56,7 @@ enum Part {
     Http,
     Actions,
     Sagas,
+    Sends,
 }
 
 /// What every measurement is told.
@@ -149,6 +150,10 @@ async fn round(setting: &Setting, only: Option<Part>, bar: &ProgressBar) -> Resu
     if measures(Part::Sagas) {
         bar.set_message("sagas");
         measured.extend(sagas::measure(setting).await?);
+    }
+    if measures(Part::Sends) {
+        bar.set_message("sends");
+        measured.extend(http::sends(setting).await?);
     }
     Ok(measured)
 }

@@ -99,11 +99,21 @@ impl Home {
     }
 
     pub fn run_with<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>, variables: &[(&str, &str)]) -> Ran {
+        self.run_within(PATIENCE, arguments, variables)
+    }
+
+    /// The same, where it may take longer.
+    pub fn run_within<A: AsRef<OsStr>>(
+        &self,
+        limit: Duration,
+        arguments: impl IntoIterator<Item = A>,
+        variables: &[(&str, &str)],
+    ) -> Ran {
         let mut command = self.command(arguments);
         let mut child = command.envs(variables.iter().copied()).spawn().expect("the binary was built");
         let stdout = server::collect(child.stdout.take().expect("piped"));
         let stderr = server::collect(child.stderr.take().expect("piped"));
-        let status = server::wait(&mut child, PATIENCE);
+        let status = server::wait(&mut child, limit);
         let text = |reader: std::thread::JoinHandle<String>| reader.join().expect("output is read to its end");
         Ran { code: status.code().unwrap_or(-1), stdout: text(stdout), stderr: text(stderr) }
     }
