@@ -218,9 +218,10 @@ async fn a_refused_connection_is_tried_again_within_the_grace_and_missed_after_i
     assert!(outcomes(&missed).iter().all(|row| *row == ("failed".into(), Some("no".into()))), "{missed}");
     assert!(missed["deliveries"][0]["error"].as_str().is_some_and(|error| !error.is_empty()), "{missed}");
     assert_eq!((&missed["reminderSent"], missed["endedAt"].is_string()), (&json!(true), true));
-    let (send_at, ended_at) = (missed["sendAt"].as_str(), missed["endedAt"].as_str());
-    let time = |text: Option<&str>| text.and_then(oncegate::Time::parse).expect("a time");
-    assert!(time(ended_at).since(time(send_at)) <= Duration::from_secs(4), "no try is begun after the grace: {missed}");
+    let time = |text: &Value| text.as_str().and_then(oncegate::Time::parse).expect("a time");
+    let took = time(&missed["endedAt"]).since(time(&missed["sendAt"]));
+    // A try that began within the grace may end after it, by what a call may take.
+    assert!(took <= Duration::from_secs(4 + 2), "{missed}");
     assert_eq!(listed(&office, "state=missed").await, [json!(id)]);
 }
 
