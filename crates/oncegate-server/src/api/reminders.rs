@@ -223,7 +223,7 @@ pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): P
         ReminderState::parse(&name).ok_or_else(|| bad(format!("state: one of {names}, not {name:?}")))
     };
     let filter = Filter {
-        booking: params.booking_id,
+        booking: params.booking_id.map(|booking| id("bookingId", booking)).transpose()?,
         state: params.state.map(state).transpose()?,
         limit: page::limit(params.limit)?,
         before: page::cursor(params.cursor)?,

@@ -9,7 +9,7 @@ use oncegate::reminders::{Kept, Worked};
 use oncegate_core::job::{Failure, Reached};
 
 use super::{Desk, Event};
-use crate::channels::{Outgoing, Sent};
+use crate::channels::{Outgoing, Sent, failure};
 use crate::crash;
 use crate::worker::{Handler, Held};
 
@@ -45,6 +45,11 @@ impl Handler for Desk {
 impl Desk {
     /// The carrier's call, within the lease: part of it is for writing down how it went.
     async fn call(&self, held: &Held, kept: &Kept) -> Sent {
+        let within = held.lease_left().mul_f64(0.9);
+        // It was paused past its lease: whoever has it now has called it missed, and a person may have had it sent.
+        if within.is_zero() {
+            return Err(failure("its lease ended before the carrier was called", Reached::No));
+        }
         let text = &kept.reminder.text;
         let outgoing = Outgoing {
             id: kept.id,
@@ -55,7 +60,7 @@ impl Desk {
             attachments: &[],
             metadata: None,
         };
-        let sent = self.channels.get(&text.channel).send(&outgoing, held.lease_left().mul_f64(0.9)).await;
+        let sent = self.channels.get(&text.channel).send(&outgoing, within).await;
         // Whatever surely reached nobody may be tried again: the grace says for how long.
         sent.map_err(|failure| match failure.reached {
             Reached::No => Failure { is_final: false, ..failure },
@@ -65,13 +70,15 @@ impl Desk {
 
     /// Writes, if need be again and again, for as long as the lease lasts. After that whoever leases it next finds the flag set.
     async fn write_down(&self, held: &Held, kept: &Kept, sent: Sent) {
+        // The same time again and again: what was written though nobody said so is known again.
+        let now = held.now();
         loop {
             let written = match &sent {
                 Ok(receipt) => {
                     let id = receipt.provider_message_id.clone();
-                    self.reminders.delivered(kept, &held.job, id, held.now()).await
+                    self.reminders.delivered(kept, &held.job, id, now).await
                 }
-                Err(failure) => self.reminders.not_delivered(kept, &held.job, failure.clone(), held.now()).await,
+                Err(failure) => self.reminders.not_delivered(kept, &held.job, failure.clone(), now).await,
             };
             match written {
                 Ok(Some(kept)) => return Event::of(&kept).tell(&kept.workspace, kept.id),

@@ -54,6 +54,10 @@ impl Client {
         self.send(Method::POST, path, Some(body.to_string().into())).await
     }
 
+    pub async fn put(&mut self, path: &str, body: &Value) -> Reply {
+        self.send(Method::PUT, path, Some(body.to_string().into())).await
+    }
+
     /// Claims, and returns the whole answer.
     pub async fn claim(&mut self, body: &Value) -> Reply {
         self.post("/api/claims", body).await

@@ -6,6 +6,7 @@
 // Each test file uses a part of this.
 #![allow(dead_code, unused_imports, unused_macros)]
 
+mod bookings;
 pub mod broker;
 mod client;
 mod home;
@@ -18,6 +19,7 @@ mod server;
 mod smtp;
 mod workshop;
 
+pub use bookings::{from_now, outcomes, reminder};
 pub use broker::Broker;
 pub use client::{Client, Reply};
 pub use home::{Home, Ran};

@@ -111,6 +111,11 @@ impl Reminder {
         self.flagged_us.is_some()
     }
 
+    /// There is a job for it in the queue.
+    pub(super) fn is_live(&self) -> bool {
+        matches!(self.state, State::Scheduled | State::Sending)
+    }
+
     /// The flag is set: from here on the carrier may be called.
     pub(super) fn flagged(&self, now: Time) -> Reminder {
         let flagged_us = self.flagged_us.or(Some(now.micros()));

@@ -2,7 +2,7 @@
 
 use oncegate_core::job::{self, Decision, Job};
 use oncegate_core::{Time, WorkspaceName};
-use oncegate_store::{Change, Commit, Reading, StoreError};
+use oncegate_store::{Change, Reading, StoreError};
 use uuid::Uuid;
 
 use super::{Kept, Reminder, Reminders, State, Text};
@@ -57,9 +57,6 @@ impl Reminders {
         self.change(workspace, id, |kept, job, now| {
             let before = &kept.reminder;
             let send_at = edit.send_at.unwrap_or(Time::from_micros(before.send_at_us));
-            if now > send_at + self.options.grace {
-                return Err(NotChanged::TooLate(send_at));
-            }
             let next = kept.with(Reminder {
                 send_at_us: send_at.micros(),
                 grace_until_us: (send_at + self.options.grace).micros(),
@@ -79,21 +76,22 @@ impl Reminders {
                 (State::Cancelled, None) => Change::Enqueue(next.job(send_at, now)),
                 _ => return Err(wrong("only one that has not been sent can be changed", before)),
             };
-            Ok((next, change))
+            match now > send_at + self.options.grace {
+                true => Err(NotChanged::TooLate(send_at)),
+                false => Ok(Some((next, change))),
+            }
         })
         .await
     }
 
     /// Cancels it, until its flag is set.
     pub async fn cancel(&self, workspace: &WorkspaceName, id: Uuid) -> Result<Kept, NotChanged> {
-        if let Some(kept) = self.find(workspace, id).await?.filter(|kept| kept.reminder.state == State::Cancelled) {
-            return Ok(kept);
-        }
         self.change(workspace, id, |kept, job, now| match (kept.reminder.state, job) {
             (State::Scheduled, Some(job)) => match job::decide(job, &job::Command::Cancel, now) {
-                Decision::End(_) => Ok((kept.with(kept.reminder.ended(State::Cancelled, now)), removed(job))),
+                Decision::End(_) => Ok(Some((kept.with(kept.reminder.ended(State::Cancelled, now)), removed(job)))),
                 _ => Err(NotChanged::Wrong("a worker is about to send it: it is too late".into())),
             },
+            (State::Cancelled, _) => Ok(None),
             _ => Err(wrong("only one that has not been sent can be cancelled", &kept.reminder)),
         })
         .await
@@ -112,27 +110,30 @@ impl Reminders {
                     ..kept.reminder.clone()
                 });
                 let job = next.job(now, now);
-                Ok((next, Change::Enqueue(job)))
+                Ok(Some((next, Change::Enqueue(job))))
             }
             _ => Err(wrong("only one that was missed can be sent by hand", &kept.reminder)),
         })
         .await
     }
 
-    /// One commit for the reminder and its job, decided anew where somebody else was faster.
+    /// One commit for the reminder and its job, decided anew where somebody else was faster; none if it is as it should be.
     async fn change(
         &self,
         workspace: &WorkspaceName,
         id: Uuid,
-        decide: impl Fn(&Kept, Option<&Job>, Time) -> Result<(Kept, Change), NotChanged>,
+        decide: impl Fn(&Kept, Option<&Job>, Time) -> Result<Option<(Kept, Change)>, NotChanged>,
     ) -> Result<Kept, NotChanged> {
         for _ in 0..ROUNDS {
             let Reading { value, now } = self.load(workspace, id).await?;
             let (kept, job) = value.ok_or(NotChanged::Missing)?;
-            let (next, change) = decide(&kept, job.as_ref(), now)?;
-            let changes = vec![next.replaced(), change];
-            if self.store.commit(Commit { ops: vec![], changes }).await?.is_written() {
-                return Ok(next);
+            // They were not read at once: somebody changed both in between.
+            if kept.reminder.is_live() != job.is_some() {
+                continue;
+            }
+            let Some((next, change)) = decide(&kept, job.as_ref(), now)? else { return Ok(kept) };
+            if let Some(written) = self.write_down(next, change).await? {
+                return Ok(written);
             }
         }
         Err(StoreError::Unavailable(format!("others were faster {ROUNDS} times")).into())

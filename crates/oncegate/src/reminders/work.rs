@@ -26,7 +26,7 @@ impl Reminders {
             return Ok(Worked::Nothing);
         };
         let before = &kept.reminder;
-        if !matches!(before.state, State::Scheduled | State::Sending) {
+        if !before.is_live() {
             self.write(vec![Change::Dequeue(job.clone())]).await?;
             return Ok(Worked::Nothing);
         }
@@ -45,12 +45,12 @@ impl Reminders {
         match self.write(vec![requeue, next.replaced()]).await {
             Ok(true) => Ok(Worked::Send(Box::new(next), Box::new(begun))),
             Ok(false) => Ok(Worked::Nothing),
-            // What is there is there: if the flag is ours, it is ours to send.
+            // What is there is there: if the flag is ours, it is ours to send. A reminder that was flagged before looks the same whoever
+            // flagged it now; its job does not.
             Err(StoreError::Unknown(why)) => {
-                let found = self.find(&job.workspace, job.id).await?;
-                let is_ours =
-                    found.is_some_and(|found| found.version == next.version && found.reminder == next.reminder);
-                match is_ours {
+                let found = self.load(&job.workspace, job.id).await?.value;
+                let is_flagged = |kept: &Kept| kept.version == next.version && kept.reminder == next.reminder;
+                match found.is_some_and(|(kept, job)| is_flagged(&kept) && job.as_ref() == Some(&begun)) {
                     true => Ok(Worked::Send(Box::new(next), Box::new(begun))),
                     false => Err(StoreError::Unknown(why)),
                 }
@@ -101,16 +101,17 @@ impl Reminders {
         Ok(written.map_or(Worked::Nothing, |kept| Worked::Missed(Box::new(kept))))
     }
 
-    /// The reminder as it was written; none if it was not as it was read: its worker was too late.
-    async fn write_down(&self, next: Kept, change: Change) -> Result<Option<Kept>, StoreError> {
-        match self.write(vec![next.replaced(), change]).await {
-            Ok(written) => Ok(written.then_some(next)),
-            // What is there is there.
-            Err(StoreError::Unknown(why)) => match self.find(&next.workspace, next.id).await? {
-                Some(found) if found.version == next.version && found.reminder == next.reminder => Ok(Some(found)),
-                _ => Err(StoreError::Unknown(why)),
-            },
-            Err(error) => Err(error),
+    /// The reminder as it was written; none if it was not as it was read: somebody else was faster.
+    pub(super) async fn write_down(&self, next: Kept, change: Change) -> Result<Option<Kept>, StoreError> {
+        let written = self.write(vec![next.replaced(), change]).await;
+        if !matches!(written, Ok(false) | Err(StoreError::Unknown(_))) {
+            return written.map(|_| Some(next));
+        }
+        // What is there is there: this write, or one before it, whose answer got lost.
+        let found = self.find(&next.workspace, next.id).await?;
+        match found.filter(|found| found.version == next.version && found.reminder == next.reminder) {
+            Some(found) => Ok(Some(found)),
+            None => written.map(|_| None),
         }
     }
 

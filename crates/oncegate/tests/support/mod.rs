@@ -3,6 +3,8 @@
 // Each test file uses a part of this.
 #![allow(dead_code)]
 
+pub mod desk;
+
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -106,17 +108,23 @@ pub(crate) use on_each;
 pub struct Hooked {
     pub store: Arc<dyn MainStore>,
     next: Mutex<Option<BoxFuture<'static, ()>>>,
+    look: Mutex<Option<BoxFuture<'static, ()>>>,
     loses: Mutex<Option<bool>>,
 }
 
 impl Hooked {
     pub fn over(store: Arc<dyn MainStore>) -> Arc<Hooked> {
-        Arc::new(Hooked { store, next: Mutex::default(), loses: Mutex::default() })
+        Arc::new(Hooked { store, next: Mutex::default(), look: Mutex::default(), loses: Mutex::default() })
     }
 
     /// Before the next commit.
     pub fn before_commit(&self, work: impl Future<Output = ()> + Send + 'static) {
         *self.next.lock().expect("not poisoned") = Some(Box::pin(work));
+    }
+
+    /// Before the next look for jobs.
+    pub fn before_look(&self, work: impl Future<Output = ()> + Send + 'static) {
+        *self.look.lock().expect("not poisoned") = Some(Box::pin(work));
     }
 
     /// The next commit that stands is written, and nobody hears of it; or it is not even that.
@@ -190,6 +198,10 @@ impl MainStore for Hooked {
     }
 
     async fn find_jobs(&self, ids: &[(WorkspaceName, Uuid)]) -> Result<Reading<Vec<Option<Job>>>, StoreError> {
+        let hook = self.look.lock().expect("not poisoned").take();
+        if let Some(hook) = hook {
+            hook.await;
+        }
         self.store.find_jobs(ids).await
     }
 

@@ -1,0 +1,50 @@
+//! Reminders of a post office's servers.
+
+use std::time::Duration;
+
+use oncegate::store::{Clock, SystemClock};
+use serde_json::{Value, json};
+
+use super::{PostOffice, Reply, eventually};
+
+/// So long from now, as a request says it.
+pub fn from_now(span: Duration) -> String {
+    (SystemClock.now() + span).to_string()
+}
+
+/// By this channel, due now.
+pub fn reminder(booking: &str, channel: &str, text: &str) -> Value {
+    let send_at = from_now(Duration::ZERO);
+    json!({"bookingId": booking, "sendAt": send_at, "channel": channel, "recipientPhone": "+15550100", "message": text})
+}
+
+impl PostOffice {
+    /// A new one.
+    pub async fn remind(&self, body: &Value) -> String {
+        self.client(0).post("/api/reminders", body).await.expect(201).text("id")
+    }
+
+    pub async fn reminder(&self, id: &str) -> Value {
+        self.client(1).get(&format!("/api/reminders/{id}")).await.expect(200).body
+    }
+
+    /// The reminder, once it stands like this.
+    pub async fn reminder_becomes(&self, id: &str, state: &str) -> Value {
+        eventually(&format!("{id} is {state}"), || async {
+            Some(self.reminder(id).await).filter(|reminder| reminder["state"] == state)
+        })
+        .await
+    }
+
+    /// A person has it sent.
+    pub async fn send_reminder(&self, id: &str, note: &str) -> Reply {
+        self.client(0).post(&format!("/api/reminders/{id}/send"), &json!({"note": note})).await
+    }
+}
+
+/// Of each row of the delivery log, what came of it and whether it may have arrived.
+pub fn outcomes(reminder: &Value) -> Vec<(String, Option<String>)> {
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let rows = reminder["deliveries"].as_array().expect("a log").iter();
+    rows.map(|row| (text(&row["outcome"]).expect("an outcome"), text(&row["reached"]))).collect()
+}
