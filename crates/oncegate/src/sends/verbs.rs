@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use oncegate_core::job::Reached;
-use oncegate_core::{Answer, Claim, Command, Refusal, State as ClaimState, Terms, Token, Verdict, WorkspaceName};
-use oncegate_store::{At, Commit, Op, StoreError};
+use oncegate_core::{Answer, Claim, Command, Refusal, State as ClaimState, Terms, Time, Token, Verdict, WorkspaceName};
+use oncegate_store::{At, Commit, Op, Reading, StoreError};
 use uuid::Uuid;
 
 use super::record::Word;
-use super::{Kept, Loaded, NotTaken, Options, ROUNDS, Resolved, Send, Sends, Sent, State, is_stale, too_busy};
+use super::{Kept, Loaded, NotTaken, ROUNDS, Resolved, Send, Sends, Sent, State, is_stale, too_busy};
 
 impl Sends {
     /// It was sent. The same word again is a success; so is one that comes after the lease, as long as no other worker has begun:
@@ -65,7 +65,7 @@ impl Sends {
 
     /// What a word does that comes after its worker's lease: nobody has begun since, so what it says is still true.
     async fn late_command(&self, kept: &Kept, token: Token, next: &Kept) -> Result<Option<Command>, NotTaken> {
-        let claim = self.ledger.read(&kept.send.key(&kept.workspace)).await?.value;
+        let Reading { value: claim, now } = self.ledger.read(&kept.send.key(&kept.workspace)).await?;
         let claim = claim.ok_or(NotTaken::Fenced(Refusal::Missing))?;
         if claim.token != token {
             return Err(NotTaken::Fenced(Refusal::TokenOutdated { current: claim.token }));
@@ -73,7 +73,7 @@ impl Sends {
         if claim.state.is_settled() {
             return Err(NotTaken::Fenced(Refusal::SettledOtherwise { state: claim.state }));
         }
-        Ok(settled_by_hand(Some(&claim), next, &self.options))
+        Ok(settled_by_hand(Some(&claim), next, now))
     }
 
     /// The worker is still at it.
@@ -140,7 +140,7 @@ impl Sends {
             let until = claim.lease_until;
             return Err(NotTaken::Wrong(format!("a worker is at it, until {until}")));
         }
-        let command = settled_by_hand(reading.value.as_ref(), next, &self.options);
+        let command = settled_by_hand(reading.value.as_ref(), next, reading.now);
         let ops = command.map(|command| Op { key, command }).into_iter().collect();
         Ok(self.ledger.commit(Commit { ops, changes }).await?.is_written())
     }
@@ -162,11 +162,12 @@ fn command(token: Token, next: &Kept) -> Command {
 }
 
 /// What settles a claim whose owner is gone, or has given it back: one that is settled is put into its place, or it is taken back; or it stays as it is.
-fn settled_by_hand(claim: Option<&Claim>, next: &Kept, options: &Options) -> Option<Command> {
+fn settled_by_hand(claim: Option<&Claim>, next: &Kept, now: Time) -> Option<Command> {
     match next.send.state {
         State::Sent => Some(Command::Claim(Terms {
-            window: options.keep,
-            lease: options.lease,
+            // As long as the record: whoever is told of a send can look at it.
+            window: Time::from_micros(next.send.expires_us).since(now),
+            lease: next.send.lease(),
             lost: next.send.lost.of_claim(),
             fingerprint: None,
             attributes: None,
