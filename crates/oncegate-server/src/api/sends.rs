@@ -220,7 +220,7 @@ pub async fn renew(
     Json(body): Json<RenewBody>,
 ) -> Answered {
     let lease = lease(body.lease_seconds)?;
-    told(&app.sends.sends.renew(&caller.workspace, page::id(&id, "send")?, Token(body.token), lease).await?)
+    told(&app.sends.renew(&caller.workspace, page::id(&id, "send")?, Token(body.token), lease).await?)
 }
 
 #[derive(Debug, Deserialize, ToSchema)]

@@ -100,7 +100,7 @@ impl Sends {
         Err(too_busy().into())
     }
 
-    /// A person, or the reconcile hook, says whether it was sent. If it was not, the next worker may send it.
+    /// A person says whether it was sent. If it was not, the next worker may send it.
     pub async fn resolve(
         &self,
         workspace: &WorkspaceName,
@@ -110,6 +110,31 @@ impl Sends {
         by: &str,
         note: Option<String>,
     ) -> Result<Kept, NotTaken> {
+        let resolved = Resolved { sent, by: by.to_owned(), note, at_us: 0 };
+        self.settle(workspace, id, None, esp_message_id, resolved).await
+    }
+
+    /// The same, by whoever was asked about `kept`. What was said of one attempt says nothing of the next: if another worker has begun meanwhile,
+    /// it is not taken.
+    pub async fn reconcile(
+        &self,
+        kept: &Kept,
+        sent: bool,
+        esp_message_id: Option<String>,
+        by: &str,
+    ) -> Result<Kept, NotTaken> {
+        let resolved = Resolved { sent, by: by.to_owned(), note: None, at_us: 0 };
+        self.settle(&kept.workspace, kept.id, Some(kept.send.attempt), esp_message_id, resolved).await
+    }
+
+    async fn settle(
+        &self,
+        workspace: &WorkspaceName,
+        id: Uuid,
+        attempt: Option<i32>,
+        esp_message_id: Option<String>,
+        resolved: Resolved,
+    ) -> Result<Kept, NotTaken> {
         for _ in 0..ROUNDS {
             let (kept, job, now) = self.found(workspace, id).await?;
             let state = kept.send.state_at(now);
@@ -117,7 +142,10 @@ impl Sends {
                 let state = state.as_str();
                 return Err(NotTaken::Wrong(format!("only an unknown or lost send can be resolved; it is {state}")));
             }
-            let resolved = Resolved { sent, by: by.to_owned(), note: note.clone(), at_us: now.micros() };
+            if attempt.is_some_and(|attempt| attempt != kept.send.attempt) {
+                return Err(NotTaken::Wrong("another worker has begun it since".into()));
+            }
+            let resolved = Resolved { at_us: now.micros(), ..resolved.clone() };
             let send = kept.send.resolved(resolved, esp_message_id.clone(), now);
             let (next, changes) = kept.replaced(send, job.as_ref(), now);
             if self.write_by_hand(&kept, &next, changes).await? {
