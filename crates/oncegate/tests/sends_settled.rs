@@ -18,7 +18,9 @@ on_each![
     a_person_settles_what_is_lost_or_unknown,
     what_stands_otherwise_cannot_be_resolved,
     of_two_people_at_once_one_settles_it,
+    what_was_said_of_one_attempt_says_nothing_of_the_next,
     a_lease_that_ended_is_written_down_once,
+    what_is_unknown_is_the_hooks_turn_again_and_again,
     a_worker_that_lives_is_left_alone,
     what_has_been_kept_for_long_enough_is_gone_to_the_millisecond,
     what_a_person_settled_is_kept_as_long_as_its_record,
@@ -112,22 +114,84 @@ async fn of_two_people_at_once_one_settles_it(on: On) {
     world.close().await;
 }
 
+async fn what_was_said_of_one_attempt_says_nothing_of_the_next(on: On) {
+    let world = World::open(on).await;
+    for lost in POLICIES {
+        let (sends, recipient) = (over(&world.store, lost), lost.as_str());
+        let first = open_send(&world, lost, recipient, false).await;
+        let asked = found(&sends, &first).await;
+        // Two ask the hook, which says that it was not sent; one of them falls asleep. The other one's worker sends, and dies.
+        stands(sends.reconcile(&asked, false, None, "hook").await, State::Failed);
+        assert_eq!(proceeds(begin(&sends, recipient).await).attempt, 2);
+        let busy = sends.reconcile(&asked, false, None, "hook").await;
+        assert!(matches!(busy, Err(NotTaken::Wrong(_))), "{busy:?}");
+        world.clock.advance(LEASE);
+        for was_sent in [false, true] {
+            let outdated = sends.reconcile(&asked, was_sent, None, "hook").await;
+            assert!(matches!(&outdated, Err(NotTaken::Wrong(why)) if why.contains("since")), "{outdated:?}");
+        }
+        if lost != Lost::Resend {
+            is_unknown(&begin(&sends, recipient).await);
+        }
+        stands(sends.reconcile(&found(&sends, &first).await, true, None, "hook").await, State::Sent);
+    }
+    world.close().await;
+}
+
+async fn what_is_unknown_is_the_hooks_turn_again_and_again(on: On) {
+    let world = World::open(on).await;
+    for lost in POLICIES {
+        for said in [false, true] {
+            let (sends, recipient) = (over(&world.store, lost), format!("{} {said}", lost.as_str()));
+            let ours = open_send(&world, lost, &recipient, said).await;
+            let mine = async || due(&world.store).await.into_iter().find(|job| job.id == ours.id);
+            if !said {
+                let tended = sends.tend(&mine().await.expect("its lease has ended")).await;
+                assert!(matches!(tended, Ok(Tended::Overdue(_))), "{tended:?}");
+            }
+            // Of what is sent again nobody has to be asked.
+            if lost == Lost::Resend {
+                assert_eq!(mine().await, None);
+                continue;
+            }
+            let ask = async |was_asked| {
+                let tended = sends.tend(&mine().await.expect("it is due")).await.expect("the store is there");
+                let Tended::Open(kept) = tended else { panic!("{tended:?}") };
+                sends.leave(&kept, was_asked).await.expect("the store is there");
+                assert_eq!(mine().await, None, "not at once");
+            };
+            for pause in [60, 120, 240, 480] {
+                ask(true).await;
+                world.clock.advance(pause * SECOND - MILLI);
+                assert_eq!(mine().await, None);
+                world.clock.advance(MILLI);
+            }
+            // Whoever has no hook does not look again.
+            ask(false).await;
+            world.clock.advance(3600 * SECOND);
+            assert_eq!(mine().await, None);
+            is_unknown(&begin(&sends, &recipient).await);
+        }
+    }
+    world.close().await;
+}
+
 async fn a_lease_that_ended_is_written_down_once(on: On) {
     let world = World::open(on).await;
     for lost in POLICIES {
         let sends = over(&world.store, lost);
         let ours = proceeds(begin(&sends, lost.as_str()).await);
         world.clock.advance(LEASE - MILLI);
-        assert_eq!(due(&world.store).await, []);
+        let mine = async || due(&world.store).await.into_iter().find(|job| job.id == ours.id);
+        assert_eq!(mine().await, None);
         world.clock.advance(MILLI);
-        let jobs = due(&world.store).await;
-        assert_eq!(jobs.len(), 1);
+        let job = mine().await.expect("it is due");
         let state = if lost == Lost::Resend { State::Lost } else { State::Unknown };
-        let tended = sends.tend(&jobs[0]).await.expect("the store is there");
+        let tended = sends.tend(&job).await.expect("the store is there");
         assert!(matches!(&tended, Tended::Overdue(kept) if kept.send.state == state), "{tended:?}");
         // Whoever has the same job, and wakes up later, writes nothing.
         let version = found(&sends, &ours).await.version;
-        let again = sends.tend(&jobs[0]).await.expect("the store is there");
+        let again = sends.tend(&job).await.expect("the store is there");
         assert!(!matches!(again, Tended::Overdue(_) | Tended::Removed), "{again:?}");
         assert_eq!(found(&sends, &ours).await.version, version);
         // What it says changes nothing for workers, and nothing for a late word.
@@ -145,15 +209,16 @@ async fn a_worker_that_lives_is_left_alone(on: On) {
         world.clock.advance(LEASE - MILLI);
         let renewed = sends.renew(&workspace(), ours.id, ours.token, None).await.expect("it lives");
         world.clock.advance(LEASE - MILLI);
-        assert_eq!(due(&world.store).await, [], "it is looked at when its lease ends");
+        let mine = async || due(&world.store).await.into_iter().find(|job| job.id == ours.id);
+        assert_eq!(mine().await, None, "it is looked at when its lease ends");
         world.clock.advance(MILLI);
-        let jobs = due(&world.store).await;
+        let job = mine().await.expect("it is due");
         // The next worker comes between the look and the write.
         let next = match lost {
             Lost::Resend => Some(proceeds(begin(&sends, lost.as_str()).await)),
             Lost::Skip | Lost::Hold => None,
         };
-        let tended = sends.tend(&jobs[0]).await.expect("the store is there");
+        let tended = sends.tend(&job).await.expect("the store is there");
         match next {
             Some(next) => {
                 assert!(matches!(tended, Tended::Nothing), "{tended:?}");
