@@ -8,6 +8,8 @@ use oncegate::store::{MainStore, Wanted, Whose};
 use oncegate::{Ledger, WorkspaceName};
 use oncegate_core::job::{Job, Reached};
 
+use super::World;
+
 pub const SECOND: Duration = Duration::from_secs(1);
 pub const MILLI: Duration = Duration::from_millis(1);
 pub const LEASE: Duration = Duration::from_secs(60);
@@ -95,4 +97,16 @@ pub async fn found(sends: &Sends, of: &Proceed) -> Kept {
 pub async fn due(store: &Arc<dyn MainStore>) -> Vec<Job> {
     let wanted = Wanted::new([JOB], 30 * SECOND, Whose::One { workspace: workspace(), max: 100 });
     store.lease_jobs(&wanted).await.expect("the store is there").value.jobs
+}
+
+/// A send that nobody can say anything of: by a worker that fell silent, or said so.
+pub async fn open_send(world: &World, lost: Lost, recipient: &str, said: bool) -> Proceed {
+    let sends = over(&world.store, lost);
+    let ours = proceeds(begin(&sends, recipient).await);
+    if said {
+        failed(&sends, &ours, Reached::Maybe).await.expect("is taken");
+    } else {
+        world.clock.advance(LEASE);
+    }
+    ours
 }
