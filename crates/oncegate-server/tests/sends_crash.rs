@@ -18,6 +18,7 @@ on_both![
     killed_after_the_call_a_mail_goes_by_its_policy_too,
     killed_around_the_commit_a_begun_send_is_a_worker_that_died,
     two_actions_for_one_recipient_send_one_email,
+    what_was_sent_is_not_called_dead_when_the_word_about_it_is_not_taken,
 ];
 
 /// In the provider's call: not a point of ours.
@@ -47,7 +48,11 @@ async fn killed_at(shop: &mut Workshop, provider: &Provider, point: &str, ahead:
     let servers = shop.servers.len();
     shop.servers.clear();
     let mut server = shop.serve(&[("ONCEGATE_TEST_CRASH_AT", point)]);
-    let id = server.client().post("/api/actions", body).await.expect(201).text("id");
+    // Due when everybody has heard that it is there: nothing is leased yet.
+    let later = with(body.clone(), json!({"delaySeconds": LONG.as_secs()}));
+    let id = server.client().post("/api/actions", &later).await.expect(201).text("id");
+    *ahead += LONG;
+    shop.set_clock_ahead(*ahead);
     if point == IN_THE_CALL {
         let text = body["payload"]["text"].as_str().expect("a text");
         eventually("the provider has it", || async { provider.arrivals(text).first().map(drop) }).await;
@@ -194,6 +199,25 @@ async fn two_actions_for_one_recipient_send_one_email(on: On) {
     assert!(provider.arrivals("half").is_empty());
 }
 
+async fn what_was_sent_is_not_called_dead_when_the_word_about_it_is_not_taken(on: On) {
+    let provider = Provider::start().await;
+    let url = format!("http://{}/mail", provider.address);
+    let types = types("hold", &url).replace("900ms", "5s").replace("[sends]", "max_attempts = 1\n[sends]");
+    let shop = Workshop::open_with(on, "", &types).await;
+    let id = shop.now("mail", mail("ada", "taken#slow")["payload"].clone()).await;
+    eventually("the provider has it", || async { provider.arrivals("taken#slow").first().map(drop) }).await;
+    // While the provider takes its time, a person deletes the lock.
+    let claims = shop.client(0).get("/api/claims?guard=send").await.expect(200).body;
+    let claim = claims["items"][0]["id"].as_str().expect("an id");
+    shop.home.run(["claims", "forget", claim, "--guard", "send"]).expect_code(0);
+    let ended = eventually("it has ended", || async {
+        let action = shop.show(&id).await;
+        action["endedAt"].is_string().then_some(action)
+    })
+    .await;
+    assert_eq!((&ended["status"], provider.arrivals("taken#slow").len()), (&json!("unknown"), 1), "{ended}");
+}
+
 /// Stopped in the provider's call, and woken when another has long done its work.
 async fn asleep(lost: &str) {
     let provider = Provider::start().await;
@@ -210,9 +234,8 @@ async fn asleep(lost: &str) {
     let (status, state, arrivals) = if lost == "resend" { ("completed", "sent", 2) } else { ("unknown", "unknown", 1) };
     shop.becomes(&id, status).await;
     sleeper.signal(Signal::CONT);
-    // What it says now changes neither.
-    let event = if lost == "resend" { "send.fenced" } else { "send.unknown" };
-    sleeper.logged(event, 1).await;
+    // It finds out that the action is no longer its own, and says nothing.
+    sleeper.logged("action.lease_lost", 1).await;
     assert_eq!(shop.show(&id).await["status"], status);
     assert_eq!(send_to(&shop, "ada").await["state"], state);
     assert_eq!((provider.arrivals(text).len(), provider.effects(text)), (arrivals, 1));

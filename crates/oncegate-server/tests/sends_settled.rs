@@ -150,7 +150,7 @@ async fn a_person_settles_a_send_by_the_api(on: On) {
         log.filter(|line| line["event"] == "audit.send_resolved").find(|line| line["why"] == "it bounced")
     })
     .await;
-    assert_eq!((&line["by"], &line["sent"], &line["level"]), (&json!("local"), &json!(false), &json!("WARN")));
+    assert_eq!((&line["by"], &line["sent"], &line["level"]), (&json!("local"), &json!(false), &json!("warn")));
     let next = begin(&shop, "again").await.expect(201);
     assert_eq!(next.body["attempt"], 2);
     resolve(&path, json!({"as": "sent"})).await.expect_problem(409, "wrong-status");
