@@ -162,28 +162,31 @@ fn drill_of(flags: &[&str], is_unguarded: bool) -> Vec<String> {
 }
 
 /// What a worker is that runs this in a shell.
-fn shell(script: &str, more: &[&str]) -> Ran {
-    let home = Home::new();
-    let words = ["drill", "--jobs", "3", "--kills", "1"].iter().chain(more).chain(&["--", "sh", "-c", script]);
-    home.run_within(WITHIN, words, &[])
+fn shell(script: &str) -> Ran {
+    Home::new().run_within(WITHIN, ["drill", "--jobs", "3", "--kills", "1", "--", "sh", "-c", script], &[])
 }
 
 #[test]
 fn a_worker_that_does_not_do_as_the_drill_asks_is_told_so() {
-    let gone = shell("exit 7", &[]).expect_code(1);
+    let gone = shell("exit 7").expect_code(1);
     assert!(gone.stderr.contains("exit status: 7") && gone.stderr.contains("0 of 3 jobs"), "{gone:?}");
     let silent = Home::new().run_within(WITHIN, ["drill", "--", "/no/such/worker"], &[]);
     silent.expect_failure(1, "cannot start /no/such/worker", "oncegate drill -- python3 worker.py");
     // It says that it has done what it has not: nothing arrives, and nobody knows.
-    let liar = shell(r#"while read l; do echo '{"ack": "job-1"}{"ack": "job-2"}'; echo "{\"ack\": $(echo "$l" | cut -d'"' -f12 | sed 's/.*/"&"/')}"; sleep 0.2; done"#, &[]);
-    liar.expect_code(1);
+    let liar =
+        shell(r#"while read -r l; do sleep 0.2; echo "{\"ack\": \"$(echo "$l" | grep -o 'job-[0-9]*')\"}"; done"#);
+    let liar = liar.expect_code(1);
+    assert!(liar.stdout.contains("never arrived, and nobody says so"), "{liar:?}");
+    let chatty = shell("while read -r l; do echo working; sleep 0.2; done").expect_code(1);
+    assert!(chatty.stdout.is_empty() && chatty.stderr.contains("0 of 3 jobs"), "{chatty:?}");
     for (flags, message) in [
         (&["--jobs", "0"][..], "--jobs is 1 to"),
         (&["--kills", "0"], "--kills is 1 to"),
         (&["--lease", "soon"], "--lease is a duration"),
         (&["--lost", "never"], "possible values: resend, skip, hold"),
     ] {
-        let ran = Home::new().run_within(WITHIN, ["drill"].iter().chain(flags).chain(&["--", "true"]), &[]);
+        let words: Vec<&str> = ["drill"].into_iter().chain(flags.iter().copied()).chain(["--", "true"]).collect();
+        let ran = Home::new().run_within(WITHIN, words, &[]);
         assert!(ran.code == 2 && ran.stderr.contains(message), "{message}: {ran:?}");
     }
 }

@@ -137,7 +137,9 @@ impl Email {
             Err(failure) => self.sends.failed(workspace, *id, *token, failure.error.clone(), failure.reached).await,
         };
         crash::point("send.settled").await;
-        let kept = written.map_err(|error| busy(error.to_string(), None))?;
+        // What may have been sent is not called unsent, whatever became of the word about it.
+        let reached = sent.as_ref().map_or_else(|failure| failure.reached, |_| Reached::Maybe);
+        let kept = written.map_err(|error| Failure { reached, ..busy(error.to_string(), None) })?;
         sent.map_err(|failure| Failure { is_final: failure.is_final && failure.reached == Reached::No, ..failure })?;
         let said = json!({"send": "sent", "sendId": id, "attempt": kept.send.attempt});
         Ok(Some(to_raw_value(&said).expect("an object is JSON")))

@@ -34,6 +34,7 @@ pub use claims::{ClaimView, PageView, parse_cursor};
 pub use extract::{Bodies, JSON_DEPTH_MAX, is_too_deep, parse as read_json};
 pub use page::Page;
 pub use sagas::HISTORY_MAX;
+pub use sends::esp_id;
 
 use crate::actions::Runner;
 use crate::auth::{Caller, Keys};

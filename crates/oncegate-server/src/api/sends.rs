@@ -108,13 +108,16 @@ fn lease(given: Option<f64>) -> Result<Option<std::time::Duration>, Problem> {
     seconds("leaseSeconds", given, SPAN_MIN..=LEASE_MAX).map_err(bad)
 }
 
-fn esp_id(given: Option<String>) -> Result<Option<String>, Problem> {
+/// What a provider calls a send, if it is one that people can be shown.
+pub fn esp_id(given: Option<String>) -> Result<Option<String>, String> {
     match given.as_ref().is_some_and(|id| id.chars().count() > ESP_ID_CHARS_MAX || id.contains(char::is_control)) {
-        true => {
-            Err(bad(format!("espMessageId: at most {ESP_ID_CHARS_MAX} characters, none of them a control character")))
-        }
+        true => Err(format!("at most {ESP_ID_CHARS_MAX} characters, none of them a control character")),
         false => Ok(given),
     }
+}
+
+fn checked_esp_id(given: Option<String>) -> Result<Option<String>, Problem> {
+    esp_id(given).map_err(|wrong| bad(format!("espMessageId: {wrong}")))
 }
 
 /// Ask whether to send
@@ -171,7 +174,7 @@ pub async fn sent(
     Named(id): Named,
     Json(body): Json<SentBody>,
 ) -> Answered {
-    let esp_message_id = esp_id(body.esp_message_id)?;
+    let esp_message_id = checked_esp_id(body.esp_message_id)?;
     let id = page::id(&id, "send")?;
     told(&app.sends.sent(&caller.workspace, id, Token(body.token), esp_message_id).await?)
 }
@@ -220,7 +223,7 @@ pub async fn renew(
     Json(body): Json<RenewBody>,
 ) -> Answered {
     let lease = lease(body.lease_seconds)?;
-    told(&app.sends.sends.renew(&caller.workspace, page::id(&id, "send")?, Token(body.token), lease).await?)
+    told(&app.sends.renew(&caller.workspace, page::id(&id, "send")?, Token(body.token), lease).await?)
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -257,7 +260,7 @@ pub async fn resolve(
     if !sent && body.esp_message_id.is_some() {
         return Err(bad("espMessageId: what was not sent has none".into()));
     }
-    let esp_message_id = esp_id(body.esp_message_id)?;
+    let esp_message_id = checked_esp_id(body.esp_message_id)?;
     let resolution = Resolution { sent, esp_message_id, by: caller.name, note: body.note };
     let (id, workspace) = (page::id(&id, "send")?, caller.workspace);
     // On a task of its own: a client that hangs up does not take the audit line with it.

@@ -10,7 +10,7 @@ use super::args::{One, Paging, audit, more, who};
 use super::claims::Note;
 use super::output::{Format, table};
 use super::{Failure, fields, open_existing};
-use crate::api::Page;
+use crate::api::{Page, esp_id};
 use crate::config::Config;
 use crate::sends::{SendView, options};
 
@@ -77,6 +77,8 @@ pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
             if !sent && esp_message_id.is_some() {
                 return Err(Failure::usage("--esp-message-id: what was not sent has none"));
             }
+            let esp_message_id =
+                esp_id(esp_message_id).map_err(|wrong| Failure::usage(format!("--esp-message-id: {wrong}")))?;
             with_sends(config, async |sends| {
                 let resolved = sends
                     .resolve(&wanted.workspace, wanted.id, sent, esp_message_id, &who(), note.clone())

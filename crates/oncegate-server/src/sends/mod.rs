@@ -8,6 +8,7 @@ mod run;
 mod view;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use oncegate::sends::{Begin, Begun, JOB, Kept, NotTaken, Options, Sends};
 use oncegate::store::MainStore;
@@ -98,6 +99,16 @@ impl SendLog {
         self.told(workspace, id, self.sends.failed(workspace, id, token, error, reached).await)
     }
 
+    pub async fn renew(
+        &self,
+        workspace: &WorkspaceName,
+        id: Uuid,
+        token: Token,
+        lease: Option<Duration>,
+    ) -> Result<Kept, NotTaken> {
+        self.told(workspace, id, self.sends.renew(workspace, id, token, lease).await)
+    }
+
     fn told(&self, workspace: &WorkspaceName, id: Uuid, told: Result<Kept, NotTaken>) -> Result<Kept, NotTaken> {
         match &told {
             Ok(kept) => Event::Stands(kept.send.state).tell(workspace, Some(id)),
@@ -110,9 +121,7 @@ impl SendLog {
     pub async fn resolve(&self, workspace: &WorkspaceName, id: Uuid, resolution: Resolution) -> Result<Kept, NotTaken> {
         let Resolution { sent, esp_message_id, by, note } = resolution;
         let kept = self.sends.resolve(workspace, id, sent, esp_message_id, &by, note.clone()).await?;
-        Event::Resolved.tell(workspace, Some(id));
-        // A warning, so that no usual level leaves it out.
-        tracing::warn!(event = "audit.send_resolved", %workspace, sendId = %id, sent, by, why = note);
+        audit(workspace, id, sent, &by, note.as_deref());
         Ok(kept)
     }
 
@@ -127,9 +136,11 @@ impl SendLog {
                 return false;
             }
         };
-        let resolution = Resolution { sent, esp_message_id, by: HOOK.into(), note: None };
-        match self.resolve(&kept.workspace, kept.id, resolution).await {
-            Ok(_) => true,
+        match self.sends.reconcile(kept, sent, esp_message_id, HOOK).await {
+            Ok(_) => {
+                audit(&kept.workspace, kept.id, sent, HOOK, None);
+                true
+            }
             // Somebody else was faster, which is as good.
             Err(NotTaken::Wrong(_)) => true,
             Err(error) => {
@@ -138,4 +149,10 @@ impl SendLog {
             }
         }
     }
+}
+
+fn audit(workspace: &WorkspaceName, id: Uuid, sent: bool, by: &str, note: Option<&str>) {
+    Event::Resolved.tell(workspace, Some(id));
+    // A warning, so that no usual level leaves it out.
+    tracing::warn!(event = "audit.send_resolved", %workspace, sendId = %id, sent, by, why = note);
 }

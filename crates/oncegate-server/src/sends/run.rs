@@ -18,10 +18,7 @@ impl Handler for SendLog {
         let tended = match self.sends.tend(job).await {
             Ok(Tended::Overdue(kept)) => {
                 Event::Stands(kept.send.state).tell(&job.workspace, Some(kept.id));
-                match self.hook {
-                    Some(_) => self.ask(kept).await,
-                    None => Ok(()),
-                }
+                Ok(())
             }
             Ok(Tended::Open(kept)) => self.ask(kept).await,
             Ok(Tended::Removed | Tended::Nothing) => Ok(()),

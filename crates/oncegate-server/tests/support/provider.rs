@@ -142,6 +142,7 @@ async fn answer(
         "cut" => panic!("cuts the connection"),
         "cut-once" if tries == 1 => panic!("cuts the connection"),
         "hang" => std::future::pending().await,
+        "hang-once" if tries == 1 => std::future::pending().await,
         "moved" => {
             let mut response = status(302);
             let location = body_location.clone();

@@ -275,7 +275,14 @@ impl Send {
 
     /// When somebody has to look at it next.
     pub(super) fn wakes_at(&self) -> Time {
-        Time::from_micros(if self.state == State::Sending { self.lease_until_us } else { self.expires_us })
+        Time::from_micros(match self.state {
+            State::Sending => self.lease_until_us,
+            // At once: there may be a hook to ask.
+            State::Unknown if self.asked == 0 => {
+                self.attempts.last().and_then(|last| last.ended_us).unwrap_or(self.lease_until_us)
+            }
+            State::Sent | State::Failed | State::Lost | State::Unknown => self.expires_us,
+        })
     }
 
     pub(super) fn key(&self, workspace: &WorkspaceName) -> ClaimKey {

@@ -18,7 +18,7 @@ const ASK_PAUSE_MAX: Duration = Duration::from_secs(3600);
 pub enum Tended {
     /// Its worker's lease has ended: it is lost or unknown now.
     Overdue(Kept),
-    /// It still is, and the hook has not been able to say.
+    /// It is unknown: if there is a hook, it is the hook's turn.
     Open(Kept),
     /// It is gone.
     Removed,
@@ -64,11 +64,14 @@ impl Sends {
         if !kept.send.state.is_open() {
             return Ok(());
         }
-        let asked = kept.send.asked + u32::from(was_asked);
+        let expires_at = Time::from_micros(kept.send.expires_us);
+        if !was_asked {
+            return self.write(vec![kept.tended_at(expires_at, job.as_ref(), now)]).await.map(drop);
+        }
+        let asked = kept.send.asked + 1;
         let (next, mut changes) = kept.replaced(Send { asked, ..kept.send.clone() }, job.as_ref(), now);
-        if was_asked && asked < ASKED_MAX {
+        if asked < ASKED_MAX {
             let pause = ASK_PAUSE.saturating_mul(1 << (asked - 1).min(10)).min(ASK_PAUSE_MAX);
-            let expires_at = Time::from_micros(next.send.expires_us);
             changes[1] = next.tended_at((now + pause).min(expires_at), job.as_ref(), now);
         }
         self.write(changes).await.map(drop)

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use oncegate_core::job::Reached;
-use oncegate_core::{Answer, Claim, Command, Refusal, State as ClaimState, Terms, Token, Verdict, WorkspaceName};
-use oncegate_store::{At, Commit, Op, StoreError};
+use oncegate_core::{Answer, Claim, Command, Refusal, State as ClaimState, Terms, Time, Token, Verdict, WorkspaceName};
+use oncegate_store::{At, Commit, Op, Reading, StoreError};
 use uuid::Uuid;
 
 use super::record::Word;
-use super::{Kept, Loaded, NotTaken, Options, ROUNDS, Resolved, Send, Sends, Sent, State, is_stale, too_busy};
+use super::{Kept, Loaded, NotTaken, ROUNDS, Resolved, Send, Sends, Sent, State, is_stale, too_busy};
 
 impl Sends {
     /// It was sent. The same word again is a success; so is one that comes after the lease, as long as no other worker has begun:
@@ -65,7 +65,7 @@ impl Sends {
 
     /// What a word does that comes after its worker's lease: nobody has begun since, so what it says is still true.
     async fn late_command(&self, kept: &Kept, token: Token, next: &Kept) -> Result<Option<Command>, NotTaken> {
-        let claim = self.ledger.read(&kept.send.key(&kept.workspace)).await?.value;
+        let Reading { value: claim, now } = self.ledger.read(&kept.send.key(&kept.workspace)).await?;
         let claim = claim.ok_or(NotTaken::Fenced(Refusal::Missing))?;
         if claim.token != token {
             return Err(NotTaken::Fenced(Refusal::TokenOutdated { current: claim.token }));
@@ -73,7 +73,7 @@ impl Sends {
         if claim.state.is_settled() {
             return Err(NotTaken::Fenced(Refusal::SettledOtherwise { state: claim.state }));
         }
-        Ok(settled_by_hand(Some(&claim), next, &self.options))
+        Ok(settled_by_hand(Some(&claim), next, now))
     }
 
     /// The worker is still at it.
@@ -100,7 +100,7 @@ impl Sends {
         Err(too_busy().into())
     }
 
-    /// A person, or the reconcile hook, says whether it was sent. If it was not, the next worker may send it.
+    /// A person says whether it was sent. If it was not, the next worker may send it.
     pub async fn resolve(
         &self,
         workspace: &WorkspaceName,
@@ -110,6 +110,31 @@ impl Sends {
         by: &str,
         note: Option<String>,
     ) -> Result<Kept, NotTaken> {
+        let resolved = Resolved { sent, by: by.to_owned(), note, at_us: 0 };
+        self.settle(workspace, id, None, esp_message_id, resolved).await
+    }
+
+    /// The same, by whoever was asked about `kept`. What was said of one attempt says nothing of the next: if another worker has begun meanwhile,
+    /// it is not taken.
+    pub async fn reconcile(
+        &self,
+        kept: &Kept,
+        sent: bool,
+        esp_message_id: Option<String>,
+        by: &str,
+    ) -> Result<Kept, NotTaken> {
+        let resolved = Resolved { sent, by: by.to_owned(), note: None, at_us: 0 };
+        self.settle(&kept.workspace, kept.id, Some(kept.send.attempt), esp_message_id, resolved).await
+    }
+
+    async fn settle(
+        &self,
+        workspace: &WorkspaceName,
+        id: Uuid,
+        attempt: Option<i32>,
+        esp_message_id: Option<String>,
+        resolved: Resolved,
+    ) -> Result<Kept, NotTaken> {
         for _ in 0..ROUNDS {
             let (kept, job, now) = self.found(workspace, id).await?;
             let state = kept.send.state_at(now);
@@ -117,7 +142,10 @@ impl Sends {
                 let state = state.as_str();
                 return Err(NotTaken::Wrong(format!("only an unknown or lost send can be resolved; it is {state}")));
             }
-            let resolved = Resolved { sent, by: by.to_owned(), note: note.clone(), at_us: now.micros() };
+            if attempt.is_some_and(|attempt| attempt != kept.send.attempt) {
+                return Err(NotTaken::Wrong("another worker has begun it since".into()));
+            }
+            let resolved = Resolved { at_us: now.micros(), ..resolved.clone() };
             let send = kept.send.resolved(resolved, esp_message_id.clone(), now);
             let (next, changes) = kept.replaced(send, job.as_ref(), now);
             if self.write_by_hand(&kept, &next, changes).await? {
@@ -140,7 +168,7 @@ impl Sends {
             let until = claim.lease_until;
             return Err(NotTaken::Wrong(format!("a worker is at it, until {until}")));
         }
-        let command = settled_by_hand(reading.value.as_ref(), next, &self.options);
+        let command = settled_by_hand(reading.value.as_ref(), next, reading.now);
         let ops = command.map(|command| Op { key, command }).into_iter().collect();
         Ok(self.ledger.commit(Commit { ops, changes }).await?.is_written())
     }
@@ -162,11 +190,12 @@ fn command(token: Token, next: &Kept) -> Command {
 }
 
 /// What settles a claim whose owner is gone, or has given it back: one that is settled is put into its place, or it is taken back; or it stays as it is.
-fn settled_by_hand(claim: Option<&Claim>, next: &Kept, options: &Options) -> Option<Command> {
+fn settled_by_hand(claim: Option<&Claim>, next: &Kept, now: Time) -> Option<Command> {
     match next.send.state {
         State::Sent => Some(Command::Claim(Terms {
-            window: options.keep,
-            lease: options.lease,
+            // As long as the record: whoever is told of a send can look at it.
+            window: Time::from_micros(next.send.expires_us).since(now),
+            lease: next.send.lease(),
             lost: next.send.lost.of_claim(),
             fingerprint: None,
             attributes: None,

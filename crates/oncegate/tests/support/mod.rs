@@ -4,6 +4,7 @@
 #![allow(dead_code)]
 
 pub mod desk;
+pub mod sends;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
