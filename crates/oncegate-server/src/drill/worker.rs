@@ -112,8 +112,6 @@ struct Queue {
     /// By which kill a job was hit first.
     hit: BTreeMap<String, Kill>,
     kills: BTreeMap<Kill, u32>,
-    /// What the worker said that means nothing.
-    strange: Vec<String>,
 }
 
 impl Queue {
@@ -126,7 +124,6 @@ impl Queue {
             acked: BTreeSet::new(),
             hit: BTreeMap::new(),
             kills: BTreeMap::new(),
-            strange: vec![],
         }
     }
 
@@ -216,7 +213,7 @@ impl Queue {
                     return self.kill(kill, worker, bar).await;
                 }
                 line = worker.lines.next_line() => match line {
-                    Ok(Some(line)) => self.hear(&line, bar),
+                    Ok(Some(line)) => self.hear(&line, bar)?,
                     _ => return Err(worker.ended(self.acked.len(), plan).await),
                 },
                 () = sleep_until(next_back.unwrap_or(now)), if next_back.is_some() => {}
@@ -247,7 +244,7 @@ impl Queue {
         }
     }
 
-    fn hear(&mut self, line: &str, bar: &ProgressBar) {
+    fn hear(&mut self, line: &str, bar: &ProgressBar) -> Result<(), Failure> {
         match serde_json::from_str(line) {
             Ok(Said::Ack { ack }) if self.outstanding.remove(&ack) => {
                 self.acked.insert(ack);
@@ -257,17 +254,25 @@ impl Queue {
                 let after = after.and_then(|after| Duration::try_from_secs_f64(after).ok()).unwrap_or(RETRY_AFTER);
                 self.put_back.push((Instant::now() + after.min(RETRY_AFTER_MAX), retry));
             }
-            // An ack for what it does not have: of an earlier life, or twice.
-            Ok(Said::Ack { ack: job } | Said::Retry { retry: job, .. }) if self.acked.contains(&job) => {}
-            _ => self.strange.push(line.chars().take(200).collect()),
+            // It says so twice, or of what an earlier life of it was given.
+            Ok(Said::Ack { ack: job } | Said::Retry { retry: job, .. }) if self.given.contains(&job) => {}
+            _ => {
+                let line: String = line.chars().take(200).collect();
+                return Err(Failure::new(format!(
+                    "the worker said {line:?} on its standard output, which is no word about a job"
+                ))
+                .hint("{\"ack\": id} or {\"retry\": id}, a line each; everything else goes to standard error"));
+            }
         }
+        Ok(())
     }
 
     /// SIGKILL; what was under way is hit. What it had said before it died counts.
     async fn kill(&mut self, kill: Kill, worker: &mut Worker, bar: &ProgressBar) -> Result<(), Failure> {
         worker.kill().await;
         while let Ok(Ok(Some(line))) = timeout(Duration::from_millis(100), worker.lines.next_line()).await {
-            self.hear(&line, bar);
+            // The last line may have been cut off.
+            let _ = self.hear(&line, bar);
         }
         for job in &self.outstanding {
             self.hit.entry(job.clone()).or_insert(kill);
@@ -302,11 +307,6 @@ impl Queue {
         breaks(sum(|point| point.duplicates), "effects beyond the first of a job");
         breaks(sum(|point| point.missed), "jobs that were acknowledged and never arrived, and nobody says so");
         breaks(u32::try_from(provider.strange()).unwrap_or(u32::MAX), "calls of the provider without a recipientId");
-        breaks(
-            u32::try_from(self.strange.len()).unwrap_or(u32::MAX),
-            "lines on standard output that are no word about a job it has",
-        );
-        broken.extend(self.strange.first().map(|line| format!("the first of them: {line:?}")));
         if self.hit.is_empty() {
             broken.push("no kill met a job: nothing is shown".to_owned());
         }
