@@ -34,7 +34,7 @@ pub fn install_metrics() -> PrometheusHandle {
     );
     metrics::describe_counter!(crate::messages::EVENTS, "What became of messages, by event.");
     metrics::describe_counter!(crate::actions::Event::COUNTER, "What became of actions, by event.");
-    metrics::describe_counter!(crate::sends::Event::COUNTER, "What became of sends, by event.");
+    metrics::describe_counter!(crate::sends::COUNTER, "What became of sends, by event.");
     metrics::describe_counter!(crate::reminders::Event::COUNTER, "What became of reminders, by event.");
     metrics::describe_counter!(crate::sagas::COUNTER, "Events, by saga and what became of them.");
     metrics::describe_counter!("oncegate_log_lines_dropped_total", "Log lines that nobody read in time.");

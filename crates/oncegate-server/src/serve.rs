@@ -50,6 +50,10 @@ const CONNECTION_BUFFER_BYTES: usize = 64 * 1024;
 const STOP_GRACE: Duration = Duration::from_secs(8);
 /// How long the store may take to be let go after that: all was answered, and counts are not worth more.
 const CLOSE_GRACE: Duration = Duration::from_millis(1500);
+/// Sends that are seen to at once, apart from what is sent: a reconcile hook that hangs is in nobody's way.
+const TENDERS: usize = 32;
+/// Beyond the hook's time: what it takes to write down what it said.
+const TENDED_WITHIN: Duration = Duration::from_secs(20);
 /// How soon a key made or revoked elsewhere is noticed.
 const REFRESH_EVERY: Duration = Duration::from_secs(1);
 /// After an error of `accept` (too many open files, say).
@@ -119,7 +123,8 @@ async fn start(
     let worker = Worker::new(store.clone(), main.waiters().clone(), config.messages.lease, config.messages.workers);
     let engine = sagas::engine(&config, store.clone(), main.clone()).map_err(crate::cli::not_loaded)?;
     let channels = Arc::new(Channels::open(&config).map_err(Failure::new)?);
-    let sends = SendLog::new(&config, store.clone(), main.clone(), worker.clone());
+    let tenders = Worker::new(store.clone(), main.waiters().clone(), config.outgoing.timeout + TENDED_WITHIN, TENDERS);
+    let sends = SendLog::new(&config, store.clone(), main.clone(), tenders);
     let reminders = Desk::new(&config, store.clone(), main.clone(), channels.clone(), worker.clone());
     let actions = Runner::open(&config, store.clone(), main.clone(), &engine, &sends).map_err(Failure::new)?;
     let sagas = Director::new(engine, store.clone(), actions.worker.clone());
@@ -230,6 +235,7 @@ async fn accept_until_stopped(listener: TcpListener, app: Arc<App>, mut signals:
     let deadline = tokio::time::Instant::now() + STOP_GRACE;
     app.messages.worker.stop_by(deadline);
     app.actions.worker.stop_by(deadline);
+    app.sends.worker.stop_by(deadline);
     let stopped = tokio::spawn(tokio::time::timeout_at(deadline, consumers.stop()));
     if tokio::time::timeout_at(deadline, connections.graceful.shutdown()).await.is_err() {
         tracing::warn!(event = "server.connections_cut", after = ?STOP_GRACE);
@@ -238,6 +244,7 @@ async fn accept_until_stopped(listener: TcpListener, app: Arc<App>, mut signals:
     let _ = stopped.await;
     app.messages.worker.finish_by(deadline).await;
     app.actions.worker.finish_by(deadline).await;
+    app.sends.worker.finish_by(deadline).await;
 }
 
 struct Connections {

@@ -157,6 +157,11 @@ impl Gate {
         Some(crate::sends::Sends::over(self.main.clone()?, self.ledger.clone(), options))
     }
 
+    /// Reminders; the servers on the same store send them. None over a store that keeps claims alone.
+    pub fn reminders(&self, options: crate::reminders::Options) -> Option<crate::reminders::Reminders> {
+        Some(crate::reminders::Reminders::over(self.main.clone()?, self.ledger.clone(), options))
+    }
+
     /// A guard: claims under `name`, by `policy`.
     pub fn guard(&self, name: &str, policy: Policy) -> Result<Guard, GuardError> {
         Guard::new(self.ledger.clone(), self.workspace.clone(), GuardName::new(name)?, policy)

@@ -24,6 +24,7 @@ on_each![
     one_that_was_missed_is_sent_by_hand_and_no_other,
     of_two_persons_at_once_one_sends_it,
     an_answer_that_gets_lost_is_looked_up_or_asked_for_again,
+    a_person_who_forgets_the_claim_makes_no_second_reminder,
 ];
 
 fn at(send_at: Time) -> Edit {
@@ -35,7 +36,7 @@ fn saying(message: &str) -> Edit {
 }
 
 async fn edit(desk: &Desk, id: Uuid, edit: &Edit) -> Result<State, NotChanged> {
-    desk.reminders.edit(&workspace(), id, edit).await.map(|kept| kept.reminder.state)
+    desk.reminders.edit(&workspace(), id, edit, |_| Ok(())).await.map(|kept| kept.reminder.state)
 }
 
 #[track_caller]
@@ -170,8 +171,10 @@ async fn it_is_cancelled_in_time_and_scheduled_anew(on: On) {
     }
     let Set::Found(found) = desk.set(&new("b", START + SECOND)).await else { panic!("there is one") };
     assert_eq!((found.id, found.reminder.state), (id, State::Cancelled), "posting it again does not undo it");
+    // A late rewording of one that was cancelled does not bring it back.
+    is_wrong(edit(&desk, id, &saying("Hm.")).await, "only with a new sendAt");
     world.clock.set(START + GRACE + MILLI);
-    assert!(matches!(edit(&desk, id, &saying("Hm.")).await, Err(NotChanged::TooLate(_))), "its time is over");
+    assert!(matches!(edit(&desk, id, &at(START)).await, Err(NotChanged::TooLate(_))), "its time is over");
     assert_eq!(edit(&desk, id, &at(desk.now())).await.expect("is revived"), State::Scheduled);
     assert_eq!(desk.find(id).await.ended_us, None);
     desk.cancel(id).await.expect("is in time");
@@ -308,10 +311,10 @@ async fn two_who_change_it_at_once_change_it_one_after_the_other(on: On) {
     edit(&one, id, &at(START + SECOND)).await.expect("is in time");
     let after = one.find(id).await;
     assert_eq!((after.send_at_us, after.text.message.as_str()), ((START + SECOND).micros(), "At ten."));
-    // One cancels it, and the other changes it: it is scheduled or cancelled, as whoever came last says, and has a job if it is.
+    // One cancels it, and the other moves it: it is scheduled or cancelled, as whoever came last says, and has a job if it is.
     for round in 0..20 {
         let id = other.due(&format!("b{round}")).await;
-        let (changed, later) = (saying("At noon."), one.clone());
+        let (changed, later) = (at(START), one.clone());
         let (moved, cancelled) = tokio::join!(edit(&later, id, &changed), other.cancel(id));
         moved.expect("is in time, or scheduled anew");
         cancelled.expect("is in time");
@@ -403,5 +406,21 @@ async fn an_answer_that_gets_lost_is_looked_up_or_asked_for_again(on: On) {
         assert_eq!((sent.is_ok(), desk.find(missed).await.state == State::Sending), (is_written, is_written));
         assert_eq!(desk.lease().await.is_some(), is_written);
     }
+    world.close().await;
+}
+
+async fn a_person_who_forgets_the_claim_makes_no_second_reminder(on: On) {
+    let world = World::open(on).await;
+    let desk = Desk::over(&world, world.store.clone());
+    let wanted = new("b", START + SECOND);
+    let Set::Made(made) = desk.set(&wanted).await else { panic!("nobody else made it") };
+    let key = oncegate::ClaimKey::of(&workspace(), &oncegate::reminders::GUARD, &[Some("b"), Some("reminder")]);
+    let forget = oncegate::store::Op { key, command: oncegate::Command::Forget };
+    assert!(world.store.commit(forget.into()).await.expect("the store is there").is_written());
+    for _ in 0..3 {
+        let Set::Found(found) = desk.set(&wanted).await else { panic!("there is one already") };
+        assert_eq!(found.id, made.id);
+    }
+    assert_eq!(all(&desk).await, [made.id]);
     world.close().await;
 }

@@ -21,6 +21,7 @@ on_each![
     a_worker_of_before_a_person_had_it_sent_changes_nothing,
     an_answer_that_gets_lost_is_looked_up,
     a_flag_that_looks_like_ours_and_is_anothers_is_not_ours_to_send,
+    what_the_carrier_has_taken_was_not_missed_whoever_said_so,
 ];
 
 #[track_caller]
@@ -221,7 +222,7 @@ async fn a_worker_of_before_a_person_had_it_sent_changes_nothing(on: On) {
     world.clock.advance(LEASE);
     desk.cancel(id).await.expect("nobody has it");
     let edit = Edit { send_at: Some(desk.now()), ..Default::default() };
-    desk.reminders.edit(&workspace(), id, &edit).await.expect("is scheduled anew");
+    desk.reminders.edit(&workspace(), id, &edit, |_| Ok(())).await.expect("is scheduled anew");
     is_nothing(flag_at(&desk, &slept, stood).await);
     let job = desk.leased().await;
     is_nothing(flag_at(&desk, &slept, stood).await);
@@ -285,5 +286,30 @@ async fn a_flag_that_looks_like_ours_and_is_anothers_is_not_ours_to_send(on: On)
     assert!(!matches!(flagged, Ok(Worked::Send(..))), "another sends it: {flagged:?}");
     let sending = taken.await.expect("the hook ran");
     assert_eq!(other.delivered(&sending).await.expect("the store is there").expect("is ours").id, id);
+    world.close().await;
+}
+
+async fn what_the_carrier_has_taken_was_not_missed_whoever_said_so(on: On) {
+    let world = World::open(on).await;
+    let desk = Desk::over(&world, world.store.clone());
+    for (is_missed, is_sent_by_hand) in [(false, false), (true, false), (true, true)] {
+        let id = desk.due(&format!("{is_missed} {is_sent_by_hand}")).await;
+        let ours = desk.flagged(&desk.leased().await).await;
+        world.clock.advance(LEASE);
+        is_late(desk.delivered(&ours).await);
+        if is_missed {
+            assert!(matches!(desk.flag(&desk.leased().await).await, Ok(Worked::Missed(_))));
+        }
+        if is_sent_by_hand {
+            desk.reminders.send_missed(&workspace(), id, "ada").await.expect("was missed");
+        }
+        let late = desk.reminders.delivered_late(&ours.0, &ours.1, Some("p-1".into()), desk.now()).await;
+        let late = late.expect("the store is there");
+        // Once a person has had it sent, the word about the first says nothing of the second.
+        assert_eq!(late.is_some(), !is_sent_by_hand);
+        let state = desk.find(id).await.state;
+        assert_eq!(state, if is_sent_by_hand { State::Sending } else { State::Sent });
+        assert_eq!(desk.lease().await.is_some(), is_sent_by_hand, "what is over is out of the queue");
+    }
     world.close().await;
 }

@@ -23,6 +23,7 @@ on_each![
     whoever_loses_a_race_starts_again,
     what_a_person_forgets_is_the_next_workers,
     lists_are_by_campaign_and_state,
+    what_was_called_unsent_and_was_sent_is_taken_until_another_begins,
 ];
 
 async fn a_person_settles_what_is_lost_or_unknown(on: On) {
@@ -257,5 +258,31 @@ async fn lists_are_by_campaign_and_state(on: On) {
     let (first, next) = list(Some("spring"), None, 3, None).await;
     assert_eq!(first, newest_first[..3]);
     assert_eq!(list(Some("spring"), None, 3, next).await, (newest_first[3..].to_vec(), None));
+    world.close().await;
+}
+
+async fn what_was_called_unsent_and_was_sent_is_taken_until_another_begins(on: On) {
+    let world = World::open(on).await;
+    for lost in POLICIES {
+        let sends = over(&world.store, lost);
+        // A person looked, did not find it, and it was there after all.
+        let ours = open_send(&world, lost, &format!("{}, a person", lost.as_str()), false).await;
+        stands(resolve(&sends, &ours, false).await, State::Failed);
+        stands(sent(&sends, &ours, "esp-1").await, State::Sent);
+        assert_eq!(was_sent(begin(&sends, &format!("{}, a person", lost.as_str())).await).id, ours.id);
+        // The worker itself had given it up.
+        let recipient = format!("{}, itself", lost.as_str());
+        let ours = proceeds(begin(&sends, &recipient).await);
+        failed(&sends, &ours, Reached::Maybe).await.expect("is ours");
+        stands(sent(&sends, &ours, "esp-2").await, State::Sent);
+        assert_eq!(was_sent(begin(&sends, &recipient).await).esp_message_id.as_deref(), Some("esp-2"));
+        // Another has begun.
+        let recipient = format!("{}, another", lost.as_str());
+        let ours = proceeds(begin(&sends, &recipient).await);
+        failed(&sends, &ours, Reached::No).await.expect("is ours");
+        let next = proceeds(begin(&sends, &recipient).await);
+        is_fenced(&sent(&sends, &ours, "esp-3").await);
+        stands(sent(&sends, &next, "esp-4").await, State::Sent);
+    }
     world.close().await;
 }

@@ -4,11 +4,11 @@
 //! before it sends, and says after it sent. So two actions for one recipient, and an action that is run again, send one.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
-use oncegate::sends::{Begin, Begun, Proceed};
-use oncegate::{Time, WorkspaceName};
+use oncegate::sends::{Begin, Begun, NotTaken, Proceed};
+use oncegate::{StoreError, Time, WorkspaceName};
 use oncegate_core::job::{Failure, Reached};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -25,6 +25,29 @@ use crate::sends::SendLog;
 
 /// Of the send's lease, beyond the time that the send may take: for writing down how it went. Where the configured lease is longer, that is it.
 const LEASE_MARGIN: Duration = Duration::from_millis(200);
+
+/// Between two attempts to write down how it went.
+const WRITE_PAUSE: Duration = Duration::from_millis(100);
+
+/// Of the send, as this worker knows it: by its own clock, from before it asked.
+#[derive(Clone, Copy)]
+struct Lease {
+    until: Instant,
+    /// How long the call may take.
+    within: Duration,
+}
+
+impl Lease {
+    /// What is left for the call: part of the lease is for writing down how it went.
+    fn for_call(self) -> Duration {
+        let left = self.until.saturating_duration_since(Instant::now());
+        self.within.min(left.saturating_sub(LEASE_MARGIN / 2))
+    }
+
+    fn is_over(self) -> bool {
+        Instant::now() + WRITE_PAUSE >= self.until
+    }
+}
 
 pub struct Email {
     by: By,
@@ -90,7 +113,8 @@ impl Email {
             (Some(campaign), Some(recipient)) => {
                 let lease = self.sends.sends.options().lease.max(within + LEASE_MARGIN);
                 let begin = begin(campaign, recipient, &payload, effect.id, lease).map_err(refused)?;
-                self.guarded(workspace, &begin, &payload, within).await
+                let ours = Lease { until: Instant::now() + lease, within };
+                self.guarded(workspace, &begin, &payload, ours).await
             }
             _ => Err(refused("the payload of an email has both `campaignId` and `recipientId`, or neither")),
         }
@@ -101,13 +125,13 @@ impl Email {
         workspace: &WorkspaceName,
         begin: &Begin,
         payload: &Payload,
-        within: Duration,
+        ours: Lease,
     ) -> Result<Option<Box<RawValue>>, Failure> {
         crash::point("send.asking").await;
         let begun = self.sends.begin(workspace, begin).await;
         crash::point("send.begun").await;
         let said = match begun.map_err(|error| busy(error.to_string(), None))? {
-            Begun::Proceed(proceed) => return self.proceed(workspace, &proceed, payload, within).await,
+            Begun::Proceed(proceed) => return self.proceed(workspace, &proceed, payload, ours).await,
             Begun::Busy { lease_left } => return Err(busy("another worker is at this send", Some(lease_left))),
             Begun::Sent(sent) => {
                 let at = Time::from_micros(sent.sent_us).to_string();
@@ -126,15 +150,27 @@ impl Email {
         workspace: &WorkspaceName,
         proceed: &Proceed,
         payload: &Payload,
-        within: Duration,
+        ours: Lease,
     ) -> Result<Option<Box<RawValue>>, Failure> {
         let Proceed { id, token, provider_key, .. } = proceed;
-        let sent = self.send(payload, *provider_key, within).await;
+        let sent = match ours.for_call() {
+            // It was paused past its lease: another may have begun.
+            Duration::ZERO => Err(busy("the lease ended before the provider was called", None)),
+            within => self.send(payload, *provider_key, within).await,
+        };
         crash::point("send.sent").await;
         // If this is not heard, it stands as if this worker had died: the next run of the action finds out.
-        let written = match &sent {
-            Ok(receipt) => self.sends.sent(workspace, *id, *token, receipt.provider_message_id.clone()).await,
-            Err(failure) => self.sends.failed(workspace, *id, *token, failure.error.clone(), failure.reached).await,
+        let written = loop {
+            let written = match &sent {
+                Ok(receipt) => self.sends.sent(workspace, *id, *token, receipt.provider_message_id.clone()).await,
+                Err(failure) => self.sends.failed(workspace, *id, *token, failure.error.clone(), failure.reached).await,
+            };
+            match &written {
+                Err(NotTaken::Store(StoreError::Unavailable(_) | StoreError::Unknown(_))) if !ours.is_over() => {
+                    tokio::time::sleep(WRITE_PAUSE).await;
+                }
+                _ => break written,
+            }
         };
         crash::point("send.settled").await;
         // What may have been sent is not called unsent, whatever became of the word about it.

@@ -22,8 +22,6 @@ use crate::messages::post::{check_text, email, phone};
 use crate::problem::{Kind, Problem};
 use crate::reminders::{Event, ReminderView};
 
-const ID_CHARS_MAX: usize = 256;
-
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(
     rename_all = "camelCase",
@@ -52,7 +50,7 @@ impl SetBody {
             email: email("recipientEmail", self.recipient_email)?,
             message: self.message,
         };
-        check_reach(&text, channels)?;
+        check_reach(&text, channels).map_err(bad)?;
         Ok(New {
             booking: id("bookingId", self.booking_id)?,
             kind: id("kind", self.kind.unwrap_or_else(|| DEFAULT_KIND.into()))?,
@@ -67,23 +65,20 @@ fn bad(detail: String) -> Problem {
 }
 
 fn id(field: &str, text: String) -> Result<String, Problem> {
-    match (1..=ID_CHARS_MAX).contains(&text.chars().count()) && !text.contains(char::is_control) {
-        true => Ok(text),
-        false => Err(bad(format!("{field}: 1 to {ID_CHARS_MAX} characters, none of them a control character"))),
-    }
+    Ok(oncegate::sends::checked(field, text)?)
 }
 
 fn time(text: &str) -> Result<Time, Problem> {
     Time::parse(text).ok_or_else(|| bad(format!("sendAt: {text:?} is not a time; one is \"2026-11-15T09:30:00Z\"")))
 }
 
-fn check_reach(text: &Text, channels: &Channels) -> Result<(), Problem> {
-    GuardName::new(&text.channel).map_err(|error| bad(format!("channel: {error}")))?;
+fn check_reach(text: &Text, channels: &Channels) -> Result<(), String> {
+    GuardName::new(&text.channel).map_err(|error| format!("channel: {error}"))?;
     if text.phone.is_none() && text.email.is_none() {
-        return Err(bad("who is it for? recipientPhone or recipientEmail: at least one of them".into()));
+        return Err("who is it for? recipientPhone or recipientEmail: at least one of them".into());
     }
     match channels.get(&text.channel).needs_email() && text.email.is_none() {
-        true => Err(bad(format!("recipientEmail: the channel {:?} sends mail, and there is no address", text.channel))),
+        true => Err(format!("recipientEmail: the channel {:?} sends mail, and there is no address", text.channel)),
         false => Ok(()),
     }
 }
@@ -93,7 +88,7 @@ impl From<NotChanged> for Problem {
         match not_changed {
             NotChanged::Missing => missing("reminder"),
             NotChanged::Wrong(why) => Kind::WrongStatus.because(why),
-            NotChanged::TooLate(_) => bad(not_changed.to_string()),
+            NotChanged::TooLate(_) | NotChanged::Invalid(_) => bad(not_changed.to_string()),
             NotChanged::Store(error) => error.into(),
         }
     }
@@ -150,9 +145,8 @@ pub async fn edit(
         message: body.message,
     };
     let id = page::id(&id, "reminder")?;
-    let before = app.reminders.reminders.find(&caller.workspace, id).await?.ok_or_else(|| missing("reminder"))?;
-    check_reach(&edit.text(&before.reminder.text), &app.reminders.channels)?;
-    let kept = app.reminders.reminders.edit(&caller.workspace, id, &edit).await?;
+    let check = |text: &Text| check_reach(text, &app.reminders.channels);
+    let kept = app.reminders.reminders.edit(&caller.workspace, id, &edit, check).await?;
     Event::Moved.tell(&caller.workspace, id);
     answered(&kept)
 }

@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use oncegate::limits::{LEASE_MAX, SPAN_MIN};
-use oncegate::sends::{Begin, Begun, Filter, InvalidBegin, Kept, NotTaken, Proceed, Sent, State as SendState};
+use oncegate::sends::{Begin, Begun, Filter, InvalidBegin, Kept, NotTaken, Proceed, Sent, State as SendState, checked};
 use oncegate::store::Role;
 use oncegate::{Time, Token};
 use oncegate_core::job::Reached;
@@ -20,11 +20,10 @@ use super::extract::{Json, Named, Params, seconds};
 use super::page::{self, Page, missing};
 use super::{Answered, App};
 use crate::auth::Caller;
+use crate::channels::http::MESSAGE_ID_CHARS_MAX;
 use crate::crash;
 use crate::problem::{Kind, Problem};
 use crate::sends::{Resolution, SendView};
-
-const ESP_ID_CHARS_MAX: usize = 512;
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "an object with `campaignId` and `recipientId`")]
@@ -110,8 +109,8 @@ fn lease(given: Option<f64>) -> Result<Option<std::time::Duration>, Problem> {
 
 /// What a provider calls a send, if it is one that people can be shown.
 pub fn esp_id(given: Option<String>) -> Result<Option<String>, String> {
-    match given.as_ref().is_some_and(|id| id.chars().count() > ESP_ID_CHARS_MAX || id.contains(char::is_control)) {
-        true => Err(format!("at most {ESP_ID_CHARS_MAX} characters, none of them a control character")),
+    match given.as_ref().is_some_and(|id| id.chars().count() > MESSAGE_ID_CHARS_MAX || id.contains(char::is_control)) {
+        true => Err(format!("at most {MESSAGE_ID_CHARS_MAX} characters, none of them a control character")),
         false => Ok(given),
     }
 }
@@ -296,7 +295,7 @@ pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): P
         SendState::parse(&name).ok_or_else(|| bad(format!("state: one of {names}, not {name:?}")))
     };
     let filter = Filter {
-        campaign: params.campaign_id,
+        campaign: params.campaign_id.map(|id| checked("campaignId", id)).transpose()?,
         state: params.state.map(state).transpose()?,
         limit: page::limit(params.limit)?,
         before: page::cursor(params.cursor)?,

@@ -14,6 +14,9 @@ use uuid::Uuid;
 use super::{Outgoing, Receipt, Sent, busy, refused, unknown};
 use crate::outgoing::{NotPosted, Posted, post};
 
+/// Characters of what a provider calls a message.
+pub const MESSAGE_ID_CHARS_MAX: usize = 512;
+
 pub struct Provider {
     url: Url,
     authorization: Option<HeaderValue>,
@@ -89,11 +92,17 @@ fn read(posted: &Posted) -> Sent {
 }
 
 fn provider_id(body: &[u8]) -> Option<String> {
-    match serde_json::from_slice::<Value>(body).ok()?.get("id")? {
-        Value::String(id) => Some(id.clone()),
-        Value::Number(id) => Some(id.to_string()),
-        _ => None,
-    }
+    message_id(serde_json::from_slice::<Value>(body).ok()?.get("id")?)
+}
+
+/// What somebody else calls a message, as far as it is worth keeping.
+pub fn message_id(id: &Value) -> Option<String> {
+    let id = match id {
+        Value::String(id) => id.clone(),
+        Value::Number(id) => id.to_string(),
+        _ => return None,
+    };
+    Some(id.chars().filter(|c| !c.is_control()).take(MESSAGE_ID_CHARS_MAX).collect())
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
 //! A reminder that is due: the flag, the carrier, the delivery log. In this order.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use oncegate::StoreError;
 use oncegate::reminders::{Kept, Worked};
+use oncegate::{StoreError, Time};
 use oncegate_core::job::{Failure, Reached};
 
 use super::{Desk, Event};
@@ -15,6 +15,9 @@ use crate::worker::{Handler, Held};
 
 /// Between two attempts to write down how it went.
 const WRITE_PAUSE: Duration = Duration::from_millis(100);
+/// The same, once the lease is over; and for how long.
+const LATE_PAUSE: Duration = Duration::from_secs(1);
+const LATE_WORD: Duration = Duration::from_secs(600);
 
 #[async_trait]
 impl Handler for Desk {
@@ -27,7 +30,7 @@ impl Handler for Desk {
             }
             Ok(Worked::Missed(kept)) => return Event::of(&kept).tell(&kept.workspace, kept.id),
             Ok(Worked::Nothing) => return,
-            // The flag is not set: the next worker may.
+            // If the flag is not set the next worker may; if it is, though nobody said so, this changes nothing, since the job is not as it was.
             Err(error) => {
                 tracing::warn!(event = "reminder.put_off", workspace = %held.job.workspace, reminderId = %held.job.id, %error);
                 return held.put_off(&self.store, error.to_string()).await;
@@ -68,10 +71,23 @@ impl Desk {
         })
     }
 
+    /// Its lease is over, and whoever leased it since has called it missed. If the carrier has taken it, it was not.
+    async fn tell_late(&self, held: &Held, kept: &Kept, sent: Sent, now: Time) {
+        Event::LeaseLost.tell(&kept.workspace, kept.id);
+        let Ok(receipt) = sent else { return };
+        match self.reminders.delivered_late(kept, &held.job, receipt.provider_message_id, now).await {
+            Ok(Some(kept)) => Event::of(&kept).tell(&kept.workspace, kept.id),
+            Ok(None) => {}
+            Err(error) => {
+                tracing::error!(event = "reminder.not_written", workspace = %kept.workspace, reminderId = %kept.id, %error);
+            }
+        }
+    }
+
     /// Writes, if need be again and again, for as long as the lease lasts. After that whoever leases it next finds the flag set.
     async fn write_down(&self, held: &Held, kept: &Kept, sent: Sent) {
         // The same time again and again: what was written though nobody said so is known again.
-        let now = held.now();
+        let (now, began) = (held.now(), Instant::now());
         loop {
             let written = match &sent {
                 Ok(receipt) => {
@@ -82,13 +98,17 @@ impl Desk {
             };
             match written {
                 Ok(Some(kept)) => return Event::of(&kept).tell(&kept.workspace, kept.id),
-                Ok(None) => return Event::LeaseLost.tell(&kept.workspace, kept.id),
+                Ok(None) => return self.tell_late(held, kept, sent, now).await,
                 Err(error) => {
                     tracing::error!(event = "reminder.not_written", workspace = %kept.workspace, reminderId = %kept.id, %error);
-                    if held.lease_left() <= WRITE_PAUSE || matches!(error, StoreError::Refused(_)) {
+                    let is_over = held.lease_left() <= WRITE_PAUSE;
+                    // What a carrier has taken is worth saying for longer: nobody else can.
+                    if matches!(error, StoreError::Refused(_))
+                        || is_over && (sent.is_err() || began.elapsed() > LATE_WORD)
+                    {
                         return;
                     }
-                    tokio::time::sleep(WRITE_PAUSE).await;
+                    tokio::time::sleep(if is_over { LATE_PAUSE } else { WRITE_PAUSE }).await;
                 }
             }
         }

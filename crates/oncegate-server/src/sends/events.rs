@@ -1,17 +1,38 @@
 //! What is logged and counted of sends: never a recipient.
 
 use metrics::counter;
-use oncegate::WorkspaceName;
 use oncegate::sends::{Begun, GUARD, State};
+use oncegate::{ClaimId, WorkspaceName};
 use uuid::Uuid;
 
 use crate::observe::STOPPED;
 
+/// The counter of what became of sends.
+pub const COUNTER: &str = "oncegate_send_events_total";
+
+/// What a worker was told that is about to send.
+pub fn begun(workspace: &WorkspaceName, claim: ClaimId, begun: &Begun) {
+    let (event, why, send) = match begun {
+        Begun::Proceed(proceed) => ("send.begun", None, Some(proceed.id)),
+        Begun::Sent(sent) => ("send.skipped", Some("sent"), Some(sent.id)),
+        Begun::Unknown { id } => ("send.skipped", Some("unknown"), Some(*id)),
+        Begun::Busy { .. } => ("send.skipped", Some("busy"), None),
+    };
+    counter!(COUNTER, "event" => event).increment(1);
+    if why.is_some() {
+        counter!(STOPPED, "guard" => GUARD.as_str()).increment(1);
+    }
+    let (workspace, claim_id, send_id) = (workspace.as_str(), claim.to_hex(), send.map(|id| id.to_string()));
+    let attempt = match begun {
+        Begun::Proceed(proceed) => Some(proceed.attempt),
+        _ => None,
+    };
+    tracing::info!(event, workspace, claimId = &*claim_id, sendId = send_id, attempt, why);
+}
+
+/// What became of a send that was begun.
 #[derive(Clone, Copy, Debug)]
 pub enum Event {
-    Begun(Uuid),
-    /// It was sent already; nobody can say; another is at it.
-    Skipped(&'static str),
     Stands(State),
     /// Whoever said something of it was too late.
     Fenced,
@@ -19,21 +40,8 @@ pub enum Event {
 }
 
 impl Event {
-    pub const COUNTER: &str = "oncegate_send_events_total";
-
-    pub fn of(begun: &Begun) -> Event {
-        match begun {
-            Begun::Proceed(proceed) => Event::Begun(proceed.id),
-            Begun::Sent(_) => Event::Skipped("sent"),
-            Begun::Unknown { .. } => Event::Skipped("unknown"),
-            Begun::Busy { .. } => Event::Skipped("busy"),
-        }
-    }
-
     const fn name(self) -> &'static str {
         match self {
-            Event::Begun(_) => "send.begun",
-            Event::Skipped(_) => "send.skipped",
             Event::Stands(State::Sending) => "send.renewed",
             Event::Stands(State::Sent) => "send.sent",
             Event::Stands(State::Failed) => "send.failed",
@@ -44,21 +52,15 @@ impl Event {
         }
     }
 
-    pub fn tell(self, workspace: &WorkspaceName, id: Option<Uuid>) {
+    pub fn tell(self, workspace: &WorkspaceName, id: Uuid) {
         let event = self.name();
-        counter!(Event::COUNTER, "event" => event).increment(1);
+        counter!(COUNTER, "event" => event).increment(1);
         let workspace = workspace.as_str();
-        let send_id = id.map(|id| id.to_string());
         match self {
-            Event::Begun(id) => tracing::info!(event, workspace, sendId = %id),
-            Event::Skipped(why) => {
-                counter!(STOPPED, "guard" => GUARD.as_str()).increment(1);
-                tracing::info!(event, workspace, why);
-            }
             Event::Stands(State::Lost | State::Unknown | State::Failed) | Event::Fenced => {
-                tracing::warn!(event, workspace, sendId = send_id);
+                tracing::warn!(event, workspace, sendId = %id);
             }
-            _ => tracing::info!(event, workspace, sendId = send_id),
+            _ => tracing::info!(event, workspace, sendId = %id),
         }
     }
 }

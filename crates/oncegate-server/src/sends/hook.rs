@@ -6,16 +6,23 @@ use std::time::Duration;
 use ipnet::IpNet;
 use oncegate::sends::Kept;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 use url::Url;
 
+use crate::channels::http::message_id;
 use crate::outgoing::{NotPosted, post};
 
 pub struct Hook {
-    pub url: Url,
-    pub allow: Arc<[IpNet]>,
-    pub timeout: Duration,
+    url: Url,
+    allow: Arc<[IpNet]>,
+    timeout: Duration,
+    /// Questions that may be under way.
+    room: Semaphore,
 }
+
+/// At once, at most: a hook that hangs is not to hold up everybody who asks whether to send.
+const QUESTIONS_MAX: usize = 32;
 
 /// What it said.
 #[derive(Debug, PartialEq, Eq)]
@@ -31,11 +38,20 @@ pub enum Said {
 #[serde(rename_all = "camelCase")]
 struct Answer {
     sent: Option<bool>,
-    esp_message_id: Option<String>,
+    /// Of whatever type: it is the word about the send that counts.
+    #[serde(default)]
+    esp_message_id: Value,
 }
 
 impl Hook {
+    pub fn new(url: Url, allow: Arc<[IpNet]>, timeout: Duration) -> Hook {
+        Hook { url, allow, timeout, room: Semaphore::new(QUESTIONS_MAX) }
+    }
+
     pub async fn ask(&self, kept: &Kept) -> Said {
+        let Ok(_place) = self.room.try_acquire() else {
+            return Said::Nothing(format!("{QUESTIONS_MAX} questions are under way"));
+        };
         let send = &kept.send;
         let question = json!({
             "id": kept.id, "providerKey": send.provider_key, "campaignId": send.campaign, "recipientId": send.recipient,
@@ -52,7 +68,7 @@ impl Hook {
 
 fn read(body: &[u8]) -> Said {
     match serde_json::from_slice(body) {
-        Ok(Answer { sent: Some(true), esp_message_id }) => Said::Sent(esp_message_id),
+        Ok(Answer { sent: Some(true), esp_message_id }) => Said::Sent(message_id(&esp_message_id)),
         Ok(Answer { sent: Some(false), .. }) => Said::NotSent,
         Ok(Answer { sent: None, .. }) => Said::Nothing("the hook does not know".into()),
         Err(_) => Said::Nothing(r#"the hook's answer is not {"sent": true}, {"sent": false} or {"sent": null}"#.into()),
@@ -67,6 +83,7 @@ mod tests {
     fn only_a_clear_word_is_believed() {
         assert_eq!(read(br#"{"sent":true}"#), Said::Sent(None));
         assert_eq!(read(br#"{"sent":true,"espMessageId":"m1"}"#), Said::Sent(Some("m1".into())));
+        assert_eq!(read(br#"{"sent":true,"espMessageId":7}"#), Said::Sent(Some("7".into())));
         assert_eq!(read(br#"{"sent":false}"#), Said::NotSent);
         for unclear in ["{\"sent\":null}", "{}", "", "true", r#"{"sent":"yes"}"#, r#"{"sent":1}"#] {
             assert!(matches!(read(unclear.as_bytes()), Said::Nothing(_)), "{unclear}");

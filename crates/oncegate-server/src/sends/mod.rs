@@ -16,7 +16,8 @@ use oncegate::{Ledger, StoreError, Token, WorkspaceName};
 use oncegate_core::job::Reached;
 use uuid::Uuid;
 
-pub use events::Event;
+pub use events::COUNTER;
+use events::Event;
 pub use view::SendView;
 
 use crate::config::Config;
@@ -29,7 +30,7 @@ const HOOK: &str = "reconcile hook";
 pub struct SendLog {
     pub sends: Sends,
     store: Arc<dyn MainStore>,
-    worker: Arc<Worker>,
+    pub worker: Arc<Worker>,
     hook: Option<Hook>,
 }
 
@@ -53,10 +54,11 @@ pub struct Resolution {
 
 impl SendLog {
     pub fn new(config: &Config, store: Arc<dyn MainStore>, ledger: Arc<Ledger>, worker: Arc<Worker>) -> Arc<SendLog> {
-        let hook = config.sends.reconcile_url.clone().map(|url| {
-            let allow = config.outgoing.allow.clone().into();
-            Hook { url, allow, timeout: config.outgoing.timeout }
-        });
+        let hook = config
+            .sends
+            .reconcile_url
+            .clone()
+            .map(|url| Hook::new(url, config.outgoing.allow.clone().into(), config.outgoing.timeout));
         Arc::new(SendLog { sends: Sends::over(store.clone(), ledger, options(config)), store, worker, hook })
     }
 
@@ -66,15 +68,18 @@ impl SendLog {
     }
 
     /// A worker is about to send. Of what is unknown the hook is asked first: whoever has the job at hand can still send it.
-    pub async fn begin(&self, workspace: &WorkspaceName, begin: &Begin) -> Result<Begun, StoreError> {
+    pub async fn begin(self: &Arc<SendLog>, workspace: &WorkspaceName, begin: &Begin) -> Result<Begun, StoreError> {
         let mut begun = self.sends.begin(workspace, begin).await?;
         if let (Begun::Unknown { id }, Some(_)) = (&begun, &self.hook)
             && let Some((kept, _)) = self.sends.find(workspace, *id).await?
-            && self.reconcile(&kept).await
         {
-            begun = self.sends.begin(workspace, begin).await?;
+            let log = self.clone();
+            // On a task of its own: a client that hangs up does not take the audit line with it.
+            if tokio::spawn(async move { log.reconcile(&kept).await }).await.unwrap_or(false) {
+                begun = self.sends.begin(workspace, begin).await?;
+            }
         }
-        Event::of(&begun).tell(workspace, None);
+        events::begun(workspace, self.sends.claim_id(workspace, begin), &begun);
         Ok(begun)
     }
 
@@ -111,8 +116,8 @@ impl SendLog {
 
     fn told(&self, workspace: &WorkspaceName, id: Uuid, told: Result<Kept, NotTaken>) -> Result<Kept, NotTaken> {
         match &told {
-            Ok(kept) => Event::Stands(kept.send.state).tell(workspace, Some(id)),
-            Err(NotTaken::Fenced(_)) => Event::Fenced.tell(workspace, Some(id)),
+            Ok(kept) => Event::Stands(kept.send.state).tell(workspace, id),
+            Err(NotTaken::Fenced(_)) => Event::Fenced.tell(workspace, id),
             Err(_) => {}
         }
         told
@@ -152,7 +157,7 @@ impl SendLog {
 }
 
 fn audit(workspace: &WorkspaceName, id: Uuid, sent: bool, by: &str, note: Option<&str>) {
-    Event::Resolved.tell(workspace, Some(id));
+    Event::Resolved.tell(workspace, id);
     // A warning, so that no usual level leaves it out.
     tracing::warn!(event = "audit.send_resolved", %workspace, sendId = %id, sent, by, why = note);
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use oncegate::StoreError;
-use oncegate::sends::{Kept, State, Tended};
+use oncegate::sends::{Kept, Tended};
 
 use super::{Event, SendLog};
 use crate::crash;
@@ -17,7 +17,7 @@ impl Handler for SendLog {
         let job = &held.job;
         let tended = match self.sends.tend(job).await {
             Ok(Tended::Overdue(kept)) => {
-                Event::Stands(kept.send.state).tell(&job.workspace, Some(kept.id));
+                Event::Stands(kept.send.state).tell(&job.workspace, kept.id);
                 Ok(())
             }
             Ok(Tended::Open(kept)) => self.ask(kept).await,
@@ -33,9 +33,9 @@ impl Handler for SendLog {
 }
 
 impl SendLog {
-    /// Of what is lost nobody has to be asked: it is sent again.
+    /// The hook's turn, if there is one.
     async fn ask(&self, kept: Kept) -> Result<(), StoreError> {
-        let is_asked = self.hook.is_some() && kept.send.state == State::Unknown;
+        let is_asked = self.hook.is_some();
         match is_asked && self.reconcile(&kept).await {
             true => Ok(()),
             false => self.sends.leave(&kept, is_asked).await,

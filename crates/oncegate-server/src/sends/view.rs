@@ -103,7 +103,7 @@ impl<'a> From<&'a Attempt> for AttemptView<'a> {
 
 impl<'a> From<&'a Resolved> for ResolvedView<'a> {
     fn from(resolved: &'a Resolved) -> Self {
-        let Resolved { sent, by, note, at_us } = resolved;
+        let Resolved { sent, by, note, at_us, .. } = resolved;
         ResolvedView { sent: *sent, by, note: note.as_deref(), at: time(*at_us) }
     }
 }

@@ -2,7 +2,7 @@
 
 use oncegate_core::WorkspaceName;
 use oncegate_core::job::Job;
-use oncegate_store::{Listed, Listing, Reading, StoreError};
+use oncegate_store::{At, Listed, Listing, Reading, StoreError};
 use uuid::Uuid;
 
 use super::record::{KIND, Kept, list_of};
@@ -25,7 +25,11 @@ pub struct Page {
 
 impl Reminders {
     pub async fn find(&self, workspace: &WorkspaceName, id: Uuid) -> Result<Option<Kept>, StoreError> {
-        self.store.find(&[Kept::place(workspace, id)]).await?.value.remove(0).map(Kept::read).transpose()
+        self.find_at(workspace, At::Id(id)).await
+    }
+
+    pub(super) async fn find_at(&self, workspace: &WorkspaceName, at: At) -> Result<Option<Kept>, StoreError> {
+        self.store.find(&[Kept::place(workspace, at)]).await?.value.remove(0).map(Kept::read).transpose()
     }
 
     /// With its job, if it is in the queue, and the store's time.
@@ -49,7 +53,7 @@ impl Reminders {
             limit: filter.limit,
             before: filter.before,
         };
-        let Listed { records, next } = self.store.list(listing).await?;
+        let Listed { records, next } = crate::document::page(&self.store, listing).await?;
         Ok(Page { items: records.into_iter().map(Kept::read).collect::<Result<_, _>>()?, next })
     }
 }

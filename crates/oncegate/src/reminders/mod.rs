@@ -15,8 +15,8 @@ mod work;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use oncegate_core::{Answer, Command, GuardName, Lost, Policy, Terms, Time, WorkspaceName};
-use oncegate_store::{Change, Commit, MainStore, Op, Reading, StoreError};
+use oncegate_core::{Command, GuardName, Lost, Policy, Terms, Time, WorkspaceName};
+use oncegate_store::{At, Change, Commit, MainStore, Op, Reading, StoreError};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -37,9 +37,6 @@ pub const JOB: &str = "reminder";
 /// What a reminder's kind is that has none.
 pub const DEFAULT_KIND: &str = "reminder";
 
-/// How long one may be late, where nobody says otherwise.
-pub const GRACE: Duration = Duration::from_secs(600);
-
 /// The reminders of a store. Cheap to clone.
 #[derive(Clone)]
 pub struct Reminders {
@@ -54,6 +51,12 @@ pub struct Options {
     pub grace: Duration,
     /// Whether booking and kind are kept with the claim, too.
     pub store_parts: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { grace: Duration::from_secs(600), store_parts: false }
+    }
 }
 
 /// What is to be sent, and when.
@@ -108,12 +111,9 @@ impl Reminders {
         if committed.is_written() {
             return Ok(Set::Made(kept));
         }
-        let Answer::Duplicate(claim) = &committed.answers[0] else {
-            return Err(StoreError::Unavailable("its place was not as it should be".into()));
-        };
-        let id = claim.outcome.as_deref().and_then(|outcome| std::str::from_utf8(outcome).ok()?.parse().ok());
+        // The claim is there; or a person has forgotten it, and the reminder's name is taken all the same.
+        let found = self.find_at(workspace, At::Name(key.id.to_string())).await?;
         let lost = || StoreError::Refused(format!("the claim {} has lost its reminder", key.id));
-        let found = self.find(workspace, id.ok_or_else(lost)?).await?;
         Ok(Set::Found(found.ok_or_else(lost)?))
     }
 

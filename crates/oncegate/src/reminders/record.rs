@@ -166,8 +166,8 @@ impl Kept {
         Ok(Kept { workspace, id, version, reminder })
     }
 
-    pub(super) fn place(workspace: &WorkspaceName, id: Uuid) -> Place {
-        Place { workspace: workspace.clone(), kind: KIND, at: At::Id(id) }
+    pub(super) fn place(workspace: &WorkspaceName, at: At) -> Place {
+        Place { workspace: workspace.clone(), kind: KIND, at }
     }
 
     pub(super) fn with(&self, reminder: Reminder) -> Kept {
@@ -186,7 +186,10 @@ impl Kept {
     }
 
     pub(super) fn created(&self) -> Change {
-        Change::Create { record: self.record(), names: vec![], lists: vec![list_of(&self.reminder.booking)] }
+        let Reminder { booking, kind, .. } = &self.reminder;
+        // One reminder's alone: also where a person has forgotten the claim.
+        let names = vec![key_of(&self.workspace, booking, kind).id.to_string()];
+        Change::Create { record: self.record(), names, lists: vec![list_of(booking)] }
     }
 
     pub(super) fn replaced(&self) -> Change {

@@ -30,6 +30,9 @@ pub enum NotChanged {
     Wrong(String),
     #[error("sendAt: {0} is over, by more than the grace")]
     TooLate(Time),
+    /// It would be what cannot be sent.
+    #[error("{0}")]
+    Invalid(String),
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -52,10 +55,17 @@ impl Edit {
 }
 
 impl Reminders {
-    /// Moves or rewords it, until its flag is set. One that was cancelled is scheduled anew.
-    pub async fn edit(&self, workspace: &WorkspaceName, id: Uuid, edit: &Edit) -> Result<Kept, NotChanged> {
+    /// Moves or rewords it, until its flag is set. One that was cancelled is scheduled anew, if it is said for when. `check` says what is wrong with what it would be.
+    pub async fn edit(
+        &self,
+        workspace: &WorkspaceName,
+        id: Uuid,
+        edit: &Edit,
+        check: impl Fn(&Text) -> Result<(), String>,
+    ) -> Result<Kept, NotChanged> {
         self.change(workspace, id, |kept, job, now| {
             let before = &kept.reminder;
+            check(&edit.text(&before.text)).map_err(NotChanged::Invalid)?;
             let send_at = edit.send_at.unwrap_or(Time::from_micros(before.send_at_us));
             let next = kept.with(Reminder {
                 send_at_us: send_at.micros(),
@@ -66,14 +76,17 @@ impl Reminders {
                 ..before.clone()
             });
             let change = match (before.state, job) {
-                (State::Scheduled, Some(job)) => {
-                    let revise = job::Command::Revise { payload: job.payload.clone(), due_at: send_at };
-                    match job::decide(job, &revise, now) {
-                        Decision::Keep(moved) => Change::Requeue { job: moved, stands_until: job.stands_until() },
-                        _ => return Err(NotChanged::Wrong("a worker is about to send it: it is too late".into())),
-                    }
+                (State::Scheduled, Some(job)) if job.is_leased(now) => {
+                    return Err(NotChanged::Wrong("a worker is about to send it: it is too late".into()));
                 }
-                (State::Cancelled, None) => Change::Enqueue(next.job(send_at, now)),
+                // Also one that a worker had, and died before it set the flag.
+                (State::Scheduled, Some(job)) => {
+                    Change::Requeue { job: job.again(job.payload.clone(), send_at), stands_until: Time::NEVER }
+                }
+                (State::Cancelled, None) if edit.send_at.is_some() => Change::Enqueue(next.job(send_at, now)),
+                (State::Cancelled, None) => {
+                    return Err(wrong("only with a new sendAt is one scheduled anew that was cancelled", before));
+                }
                 _ => return Err(wrong("only one that has not been sent can be changed", before)),
             };
             match now > send_at + self.options.grace {
@@ -141,6 +154,6 @@ impl Reminders {
 }
 
 /// Out of the queue, whatever its last worker left.
-fn removed(job: &Job) -> Change {
+pub(super) fn removed(job: &Job) -> Change {
     Change::Dequeue(Job { state: job::State::Pending, ..job.clone() })
 }

@@ -5,6 +5,7 @@ use oncegate_core::job::{self, Decision, End, Failure, Job, Reached, WORKER_LOST
 use oncegate_store::{Change, Commit, StoreError};
 
 use super::record::Row;
+use super::verbs::removed;
 use super::{Kept, Reminder, Reminders, State};
 
 /// What there is to do with a job that is due.
@@ -69,6 +70,29 @@ impl Reminders {
     ) -> Result<Option<Kept>, StoreError> {
         let next = kept.with(kept.reminder.logged(Row::sent(provider_message_id, now)).ended(State::Sent, now));
         self.write_down(next, Change::Dequeue(job.clone())).await
+    }
+
+    /// The carrier had taken it, though whoever called it was too late to say so: if it was called missed, it was not. None if a person has had it sent since.
+    pub async fn delivered_late(
+        &self,
+        kept: &Kept,
+        job: &Job,
+        provider_message_id: Option<String>,
+        now: Time,
+    ) -> Result<Option<Kept>, StoreError> {
+        let Some((found, in_queue)) = self.load(&kept.workspace, kept.id).await?.value else { return Ok(None) };
+        let removed = match (found.reminder.state, in_queue) {
+            (State::Missed, None) if found.reminder.sent_by == kept.reminder.sent_by => None,
+            // Nobody has looked at it since.
+            (State::Sending, Some(found_job)) if found.version == kept.version && found_job.token == job.token => {
+                Some(removed(&found_job))
+            }
+            _ => return Ok(None),
+        };
+        let next = found.with(found.reminder.logged(Row::sent(provider_message_id, now)).ended(State::Sent, now));
+        let changes = std::iter::once(next.replaced()).chain(removed).collect();
+        let is_written = self.write(changes).await?;
+        Ok(is_written.then_some(next))
     }
 
     /// It has not, or nobody can say. What surely reached nobody is tried again within the grace; anything else never.

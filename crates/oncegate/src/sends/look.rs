@@ -39,7 +39,7 @@ impl Sends {
             limit: filter.limit,
             before: filter.before,
         };
-        let Listed { records, next } = self.store.list(listing).await?;
+        let Listed { records, next } = crate::document::page(&self.store, listing).await?;
         let items = records.into_iter().map(Kept::read).collect::<Result<_, _>>()?;
         Ok(Page { items, next, now: self.now().await? })
     }

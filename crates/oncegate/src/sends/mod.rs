@@ -39,7 +39,7 @@ use std::time::Duration;
 
 use oncegate_core::job::Job;
 use oncegate_core::limits::{LEASE_MAX, SPAN_MIN};
-use oncegate_core::{Answer, Command, GuardName, Refusal, Terms, Time, Token, WorkspaceName};
+use oncegate_core::{Answer, ClaimId, Command, GuardName, Refusal, Terms, Time, Token, WorkspaceName};
 use oncegate_store::{At, Commit, Committed, MainStore, Op, Reading, StoreError};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -127,12 +127,20 @@ impl Begin {
     }
 }
 
+impl Begin {
+    /// Never beyond the time that a send is kept: past that it is anybody's.
+    fn lease_by(&self, options: &Options) -> Duration {
+        self.lease.unwrap_or(options.lease).min(options.keep)
+    }
+}
+
 /// What is wrong with what somebody wants to send: the field, and what would be right.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidBegin(String);
 
-fn checked(field: &str, text: impl Into<String>) -> Result<String, InvalidBegin> {
+/// An id that somebody else has given: a campaign's, a recipient's, a job's, a template's.
+pub fn checked(field: &str, text: impl Into<String>) -> Result<String, InvalidBegin> {
     let text = text.into();
     match (1..=ID_CHARS_MAX).contains(&text.chars().count()) && !text.contains(char::is_control) {
         true => Ok(text),
@@ -257,10 +265,15 @@ impl Sends {
         Err(too_busy())
     }
 
+    /// The claim that decides who sends it.
+    pub fn claim_id(&self, workspace: &WorkspaceName, begin: &Begin) -> ClaimId {
+        key_of(workspace, &begin.campaign, &begin.recipient).id
+    }
+
     fn terms(&self, begin: &Begin) -> Terms {
         Terms {
             window: self.options.keep,
-            lease: begin.lease.unwrap_or(self.options.lease),
+            lease: begin.lease_by(&self.options),
             lost: self.options.lost.of_claim(),
             fingerprint: None,
             attributes: None,
@@ -271,11 +284,24 @@ impl Sends {
     }
 
     async fn load(&self, workspace: &WorkspaceName, at: At) -> Result<Option<Loaded>, StoreError> {
-        let Reading { mut value, .. } = self.store.find(&[Kept::place(workspace, at)]).await?;
-        let Some(record) = value.remove(0) else { return Ok(None) };
-        let kept = Kept::read(record)?;
-        let Reading { value: mut jobs, now } = self.store.find_jobs(&[(workspace.clone(), kept.id)]).await?;
-        Ok(Some((kept, jobs.remove(0), now)))
+        let place = [Kept::place(workspace, at.clone())];
+        let job_of = |id| [(workspace.clone(), id)];
+        // Each is written onto the version that was read: it does not matter which is read first.
+        let (found, jobs) = match at {
+            At::Id(id) => {
+                let job = job_of(id);
+                let (found, jobs) = tokio::join!(self.store.find(&place), self.store.find_jobs(&job));
+                (found?.value.remove(0).map(Kept::read).transpose()?, jobs?)
+            }
+            At::Name(_) => {
+                let found = self.store.find(&place).await?.value.remove(0).map(Kept::read).transpose()?;
+                let Some(kept) = &found else { return Ok(None) };
+                let jobs = self.store.find_jobs(&job_of(kept.id)).await?;
+                (found, jobs)
+            }
+        };
+        let Reading { value: mut jobs, now } = jobs;
+        Ok(found.map(|kept| (kept, jobs.remove(0), now)))
     }
 
     async fn now(&self) -> Result<Time, StoreError> {

@@ -116,6 +116,9 @@ pub struct Resolved {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
     pub at_us: i64,
+    /// Whose attempt it was about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<i64>,
 }
 
 /// The document.
@@ -178,7 +181,7 @@ impl Word {
 impl Send {
     /// Begun, for the first time or once more.
     pub(super) fn begun(before: Option<&Send>, begin: &Begin, id: Uuid, options: &Options, now: Time) -> Send {
-        let lease = begin.lease.unwrap_or(options.lease);
+        let lease = begin.lease_by(options);
         let before = before.filter(|send| now.micros() < send.expires_us);
         let attempt = before.map_or(0, |send| send.attempt) + 1;
         let mut attempts = before.map(|send| send.attempts.clone()).unwrap_or_default();
@@ -211,7 +214,8 @@ impl Send {
 
     pub(super) fn leased(&self, lease: Duration, now: Time) -> Send {
         let lease_us = i64::try_from(lease.as_micros()).unwrap_or(i64::MAX);
-        Send { lease_us, lease_until_us: (now + lease).micros(), ..self.clone() }
+        // Also where its end was written down, and the clock has stepped back since.
+        Send { state: State::Sending, lease_us, lease_until_us: (now + lease).micros(), ..self.clone() }
     }
 
     pub(super) fn lease(&self) -> Duration {
@@ -271,6 +275,14 @@ impl Send {
     /// Whether this very word was taken before: its answer got lost.
     pub(super) fn has_heard(&self, token: Token, word: &Word) -> bool {
         self.said.as_ref().is_some_and(|said| said.token == token.0 && said.word == *word)
+    }
+
+    /// Whether the last attempt was this worker's, though it holds no claim any more: it has given it back, or somebody has taken it back.
+    pub(super) fn was_of(&self, token: Token) -> bool {
+        let said = self.said.as_ref().map(|said| said.token);
+        let resolved =
+            self.resolved.as_ref().filter(|_| self.state == State::Failed).and_then(|resolved| resolved.token);
+        matches!(self.state, State::Failed | State::Lost) && (said == Some(token.0) || resolved == Some(token.0))
     }
 
     /// When somebody has to look at it next.

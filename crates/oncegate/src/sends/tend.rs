@@ -34,13 +34,18 @@ impl Sends {
             return Ok(Tended::Nothing);
         };
         if now.micros() >= kept.send.expires_us {
+            // The claim's end is counted from its commit, a little later: whoever meets it can look at its send.
+            if let Some(claim) = self.ledger.read(&kept.send.key(&kept.workspace)).await?.value {
+                self.write(vec![kept.tended_at(claim.expires_at, Some(job), now)]).await?;
+                return Ok(Tended::Nothing);
+            }
             let removed = self.write(vec![kept.removed(), Change::Dequeue(job.clone())]).await?;
             return Ok(if removed { Tended::Removed } else { Tended::Nothing });
         }
         match kept.send.state {
             State::Sending => self.tend_to_worker(&kept, job, now).await,
-            state if state.is_open() => Ok(Tended::Open(kept)),
-            State::Sent | State::Failed | State::Lost | State::Unknown => {
+            State::Unknown => Ok(Tended::Open(kept)),
+            State::Sent | State::Failed | State::Lost => {
                 self.write(vec![kept.tended_at(kept.send.wakes_at(), Some(job), now)]).await?;
                 Ok(Tended::Nothing)
             }

@@ -12,7 +12,7 @@ use super::record::Word;
 use super::{Kept, Loaded, NotTaken, ROUNDS, Resolved, Send, Sends, Sent, State, is_stale, too_busy};
 
 impl Sends {
-    /// It was sent. The same word again is a success; so is one that comes after the lease, as long as no other worker has begun:
+    /// It was sent. The same word again is a success; so is one that comes after the lease, or after it was called unsent, as long as no other worker has begun:
     /// it says what nobody else can.
     pub async fn sent(
         &self,
@@ -37,6 +37,7 @@ impl Sends {
     }
 
     async fn tell(&self, workspace: &WorkspaceName, id: Uuid, token: Token, word: Word) -> Result<Kept, NotTaken> {
+        let is_sent = matches!(word, Word::Sent { .. });
         let mut is_late = false;
         for _ in 0..ROUNDS {
             let (kept, job, now) = self.found(workspace, id).await?;
@@ -54,6 +55,10 @@ impl Sends {
                 _ if committed.is_written() => return Ok(next),
                 _ if is_stale(&committed) => {}
                 Some(Answer::Refused(refusal)) if !is_late && may_be_late(refusal) => is_late = true,
+                // It was called unsent, and was sent.
+                Some(Answer::Refused(Refusal::Missing)) if !is_late && is_sent && kept.send.was_of(token) => {
+                    is_late = true
+                }
                 Some(Answer::Refused(refusal)) => return Err(NotTaken::Fenced(refusal.clone())),
                 // A late word met another owner.
                 Some(other) => return Err(NotTaken::Fenced(outdated(other))),
@@ -66,7 +71,12 @@ impl Sends {
     /// What a word does that comes after its worker's lease: nobody has begun since, so what it says is still true.
     async fn late_command(&self, kept: &Kept, token: Token, next: &Kept) -> Result<Option<Command>, NotTaken> {
         let Reading { value: claim, now } = self.ledger.read(&kept.send.key(&kept.workspace)).await?;
-        let claim = claim.ok_or(NotTaken::Fenced(Refusal::Missing))?;
+        let Some(claim) = claim else {
+            return match kept.send.was_of(token) {
+                true => Ok(settled_by_hand(None, next, now)),
+                false => Err(NotTaken::Fenced(Refusal::Missing)),
+            };
+        };
         if claim.token != token {
             return Err(NotTaken::Fenced(Refusal::TokenOutdated { current: claim.token }));
         }
@@ -110,7 +120,7 @@ impl Sends {
         by: &str,
         note: Option<String>,
     ) -> Result<Kept, NotTaken> {
-        let resolved = Resolved { sent, by: by.to_owned(), note, at_us: 0 };
+        let resolved = Resolved { sent, by: by.to_owned(), note, at_us: 0, token: None };
         self.settle(workspace, id, None, esp_message_id, resolved).await
     }
 
@@ -123,7 +133,7 @@ impl Sends {
         esp_message_id: Option<String>,
         by: &str,
     ) -> Result<Kept, NotTaken> {
-        let resolved = Resolved { sent, by: by.to_owned(), note: None, at_us: 0 };
+        let resolved = Resolved { sent, by: by.to_owned(), note: None, at_us: 0, token: None };
         self.settle(&kept.workspace, kept.id, Some(kept.send.attempt), esp_message_id, resolved).await
     }
 
@@ -145,32 +155,32 @@ impl Sends {
             if attempt.is_some_and(|attempt| attempt != kept.send.attempt) {
                 return Err(NotTaken::Wrong("another worker has begun it since".into()));
             }
-            let resolved = Resolved { at_us: now.micros(), ..resolved.clone() };
+            let key = kept.send.key(workspace);
+            let reading = self.ledger.read(&key).await?;
+            if let Some(claim) = reading.value.as_ref().filter(|claim| claim.owner_is_alive(reading.now)) {
+                return Err(NotTaken::Wrong(format!("a worker is at it, until {}", claim.lease_until)));
+            }
+            let token = reading.value.as_ref().map(|claim| claim.token.0);
+            let token = token.or_else(|| kept.send.said.as_ref().map(|said| said.token));
+            let resolved = Resolved { at_us: now.micros(), token, ..resolved.clone() };
             let send = kept.send.resolved(resolved, esp_message_id.clone(), now);
             let (next, changes) = kept.replaced(send, job.as_ref(), now);
-            if self.write_by_hand(&kept, &next, changes).await? {
+            let command = settled_by_hand(reading.value.as_ref(), &next, reading.now);
+            let ops = command.map(|command| Op { key, command }).into_iter().collect();
+            let is_written = match self.ledger.commit(Commit { ops, changes }).await {
+                Ok(committed) => committed.is_written(),
+                // What is there is there.
+                Err(StoreError::Unknown(why)) => match self.load(workspace, At::Id(id)).await? {
+                    Some((found, ..)) if found.version == next.version && found.send == next.send => true,
+                    _ => return Err(StoreError::Unknown(why).into()),
+                },
+                Err(error) => return Err(error.into()),
+            };
+            if is_written {
                 return Ok(next);
             }
         }
         Err(too_busy().into())
-    }
-
-    /// Writes what somebody other than its worker makes of a send. False: something has changed meanwhile.
-    async fn write_by_hand(
-        &self,
-        kept: &Kept,
-        next: &Kept,
-        changes: Vec<oncegate_store::Change>,
-    ) -> Result<bool, NotTaken> {
-        let key = kept.send.key(&kept.workspace);
-        let reading = self.ledger.read(&key).await?;
-        if let Some(claim) = reading.value.as_ref().filter(|claim| claim.owner_is_alive(reading.now)) {
-            let until = claim.lease_until;
-            return Err(NotTaken::Wrong(format!("a worker is at it, until {until}")));
-        }
-        let command = settled_by_hand(reading.value.as_ref(), next, reading.now);
-        let ops = command.map(|command| Op { key, command }).into_iter().collect();
-        Ok(self.ledger.commit(Commit { ops, changes }).await?.is_written())
     }
 
     async fn found(&self, workspace: &WorkspaceName, id: Uuid) -> Result<Loaded, NotTaken> {
