@@ -29,7 +29,7 @@ const LONG: Duration = Duration::from_secs(120);
 
 fn types(lost: &str, url: &str) -> String {
     format!(
-        "[actions.type.mail]\nhandler = \"email\"\nurl = {url:?}\nfrom = \"a@acme.test\"\ntimeout = \"900ms\"\n[sends]\nlost = {lost:?}\n"
+        "[actions.type.mail]\nhandler = \"email\"\nurl = {url:?}\nfrom = \"a@acme.test\"\ntimeout = \"900ms\"\n[sends]\nlost = {lost:?}\nlease = \"1s\"\n"
     )
 }
 
