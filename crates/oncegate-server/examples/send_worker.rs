@@ -94,7 +94,10 @@ impl Worker {
             // Skip: it was sent already.
             StatusCode::OK => return Ok(ack),
             // Busy, or Oncegate cannot say: never send unguarded.
-            _ => return Ok(json!({"retry": job.id, "after": begun.retry_after()})),
+            StatusCode::CONFLICT | StatusCode::SERVICE_UNAVAILABLE => {
+                return Ok(json!({"retry": job.id, "after": begun.retry_after()}));
+            }
+            status => return Err(Failure::Unsent(format!("Oncegate answered {status}"))),
         }
         let ours: Proceed = begun.json()?;
         let sent = self.send(job, Some(&ours.provider_key)).await;
@@ -119,6 +122,10 @@ impl Worker {
         let answer = post(&self.provider, &job.named(), key).await?;
         match answer.status {
             status if status.is_success() => Ok(answer.json::<Value>()?["id"].take()),
+            // It may have taken what it calls a time-out or a conflict.
+            StatusCode::REQUEST_TIMEOUT | StatusCode::CONFLICT => {
+                Err(Failure::Unclear(format!("the provider answered {}", answer.status)))
+            }
             status if status.is_client_error() => Err(Failure::Unsent(format!("the provider answered {status}"))),
             status => Err(Failure::Unclear(format!("the provider answered {status}"))),
         }

@@ -1,10 +1,12 @@
 //! This same program as a child, in a folder of its own: for what has to be measured, or killed, from outside.
 
 use std::net::SocketAddr;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use rustix::process::Signal;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
@@ -45,16 +47,20 @@ impl Served {
             }
             before.push(line);
         }
-        match child.wait().await.map_err(broken)?.code() {
-            // It was killed, or killed itself.
-            None => Ok(None),
-            Some(_) => Err(Failure::new(format!("{} did not start: {}", arguments[0], before.join("; ")))),
+        let status = child.wait().await.map_err(broken)?;
+        match is_killed(status) {
+            true => Ok(None),
+            false => Err(Failure::new(format!("{} did not start ({status}): {}", arguments[0], before.join("; ")))),
         }
     }
 
-    /// Whether it ended by itself within this time.
-    pub async fn has_died(&mut self, within: Duration) -> bool {
-        matches!(tokio::time::timeout(within, self.child.wait()).await, Ok(Ok(ExitStatus { .. })))
+    /// Whether it was killed, or killed itself, within this time. That it ends otherwise is an error.
+    pub async fn has_died(&mut self, within: Duration) -> Result<bool, Failure> {
+        match tokio::time::timeout(within, self.child.wait()).await {
+            Err(_) => Ok(false),
+            Ok(Ok(status)) if is_killed(status) => Ok(true),
+            Ok(ended) => Err(Failure::new(format!("a server that was to be killed ended by itself: {ended:?}"))),
+        }
     }
 
     /// SIGKILL, and gone when this returns.
@@ -64,16 +70,22 @@ impl Served {
     }
 }
 
-/// A folder that is removed when done, but for what was there before.
+/// By SIGKILL.
+fn is_killed(status: ExitStatus) -> bool {
+    status.signal() == Some(Signal::KILL.as_raw())
+}
+
+/// A new folder, that is removed when done.
 pub struct Folder {
     pub path: PathBuf,
 }
 
 impl Folder {
     pub fn new(parent: Option<PathBuf>, what: &str) -> Result<Self, Failure> {
-        let path = parent.unwrap_or_else(std::env::temp_dir).join(format!("oncegate-{what}-{}", std::process::id()));
-        std::fs::create_dir_all(&path)
-            .map_err(|error| Failure::new(format!("cannot make {}: {error}", path.display())))?;
+        let parent = parent.unwrap_or_else(std::env::temp_dir);
+        let path = parent.join(format!("oncegate-{what}-{}", uuid::Uuid::now_v7()));
+        let made = std::fs::create_dir_all(&parent).and_then(|()| std::fs::create_dir(&path));
+        made.map_err(|error| Failure::new(format!("cannot make {}: {error}", path.display())))?;
         Ok(Folder { path })
     }
 }

@@ -71,6 +71,13 @@ fn our_own_paths_keep_their_promises_through_more_than_200_kills() {
     ];
     assert_eq!(names, wanted);
     assert!(paths.iter().map(|path| sum(path, "kills")).sum::<u64>() >= 200, "{report}");
+    // Those who asked again were stopped, and not only by chance.
+    for name in ["message", "send", "reminder", "saga"] {
+        let guards = paths.iter().flat_map(|path| path["guards"].as_array().expect("guards"));
+        let stopped: u64 =
+            guards.filter(|guard| guard["name"] == name).filter_map(|guard| guard["stopped"].as_u64()).sum();
+        assert!(stopped > 0, "{name}: {report}");
+    }
     for path in paths {
         assert_eq!((&path["broken"], sum(path, "duplicates")), (&json!([]), 0), "{path}");
         assert!(sum(path, "sent") > 0 && !path["guards"].as_array().expect("guards").is_empty(), "{path}");
@@ -163,13 +170,13 @@ fn drill_of(flags: &[&str], is_unguarded: bool) -> Vec<String> {
 
 /// What a worker is that runs this in a shell.
 fn shell(script: &str) -> Ran {
-    Home::new().run_within(WITHIN, ["drill", "--jobs", "3", "--kills", "1", "--", "sh", "-c", script], &[])
+    Home::new().run_within(WITHIN, ["drill", "--jobs", "6", "--kills", "3", "--", "sh", "-c", script], &[])
 }
 
 #[test]
 fn a_worker_that_does_not_do_as_the_drill_asks_is_told_so() {
     let gone = shell("exit 7").expect_code(1);
-    assert!(gone.stderr.contains("exit status: 7") && gone.stderr.contains("0 of 3 jobs"), "{gone:?}");
+    assert!(gone.stderr.contains("exit status: 7") && gone.stderr.contains("0 of 6 jobs"), "{gone:?}");
     let silent = Home::new().run_within(WITHIN, ["drill", "--", "/no/such/worker"], &[]);
     silent.expect_failure(1, "cannot start /no/such/worker", "oncegate drill -- python3 worker.py");
     // It says that it has done what it has not: nothing arrives, and nobody knows.
@@ -179,8 +186,18 @@ fn a_worker_that_does_not_do_as_the_drill_asks_is_told_so() {
     assert!(liar.stdout.contains("never arrived, and nobody says so"), "{liar:?}");
     let chatty = shell("while read -r l; do echo working; sleep 0.2; done").expect_code(1);
     assert!(chatty.stderr.contains("the worker said \"working\" on its standard output"), "{chatty:?}");
+    // One key for all: a provider that honours it would send one.
+    let script = r#"while read -r l; do j=$(echo "$l" | grep -o 'job-[0-9]*'); curl -s "$DRILL_PROVIDER_URL" -H 'idempotency-key: all' -d "{\"recipientId\": \"recipient-${j#job-}\"}" >&2; echo "{\"ack\": \"$j\"}"; done"#;
+    let one_key = shell(script).expect_code(1);
+    assert!(one_key.stdout.contains("calls under the key of another job"), "{one_key:?}");
+    // Nothing is written over that a drill which failed has nothing to say about.
+    let home = Home::new();
+    std::fs::write(home.path().join("report.html"), "of yesterday").expect("the folder is ours");
+    home.run_within(WITHIN, ["drill", "--html", "report.html", "--", "false"], &[]).expect_code(1);
+    assert_eq!(std::fs::read_to_string(home.path().join("report.html")).expect("it is there"), "of yesterday");
     for (flags, message) in [
-        (&["--jobs", "0"][..], "--jobs is 1 to"),
+        (&["--jobs", "2", "--kills", "3"][..], "--kills is at most --jobs"),
+        (&["--jobs", "0"], "--jobs is 1 to"),
         (&["--kills", "0"], "--kills is 1 to"),
         (&["--lease", "soon"], "--lease is a duration"),
         (&["--lost", "never"], "possible values: resend, skip, hold"),

@@ -31,7 +31,9 @@ async function send(job, headers) {
     const why = error.cause?.message ?? error.message;
     throw noConnection ? new Unsent(why) : new Error(why);
   });
-  if (answer.status >= 400 && answer.status < 500) throw new Unsent(`the provider answered ${answer.status}`);
+  // It may have taken what it calls a time-out or a conflict.
+  const isRefusal = answer.status >= 400 && answer.status < 500 && ![408, 409].includes(answer.status);
+  if (isRefusal) throw new Unsent(`the provider answered ${answer.status}`);
   if (answer.status >= 300) throw new Error(`the provider answered ${answer.status}`);
   return JSON.parse(answer.text).id;
 }
@@ -42,7 +44,8 @@ async function work({ data: job }, delay) {
   const begun = await post(`${ONCEGATE_URL}/api/sends`, job);
   if (begun.status === 200) return; // skip: it was sent already
   // Busy, or Oncegate cannot say: never send unguarded.
-  if (begun.status !== 201) return delay(begun.headers.get('retry-after') ?? 1);
+  if ([409, 503].includes(begun.status)) return delay(begun.headers.get('retry-after') ?? 1);
+  if (begun.status !== 201) throw new Error(`Oncegate answered ${begun.status}: ${begun.text}`);
 
   const { id, token, providerKey } = JSON.parse(begun.text);
   const sendUrl = `${ONCEGATE_URL}/api/sends/${id}`;

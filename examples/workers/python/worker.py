@@ -41,7 +41,8 @@ def post(url, body, headers={}):
 def send(job, headers={}):
     """Calls the provider, and returns its id of the message."""
     status, _, body = post(PROVIDER, named(job), headers)
-    if 400 <= status < 500:
+    # It may have taken what it calls a time-out or a conflict.
+    if 400 <= status < 500 and status not in (408, 409):
         raise Unsent(f"the provider answered {status}")
     if status >= 300:
         raise RuntimeError(f"the provider answered {status}")
@@ -61,8 +62,10 @@ def work(job):
     status, headers, body = post(SENDS, named(job))
     if status == 200:  # skip: it was sent already
         return {"ack": job["id"]}
-    if status != 201:  # busy, or Oncegate cannot say: never send unguarded
+    if status in (409, 503):  # busy, or Oncegate cannot say: never send unguarded
         return {"retry": job["id"], "after": int(headers.get("Retry-After", 1))}
+    if status != 201:
+        raise RuntimeError(f"Oncegate answered {status}: {body.decode()}")
 
     ours = json.loads(body)
     send_url = f"{SENDS}/{ours['id']}"

@@ -1,5 +1,6 @@
 //! A JSON client for a server that may die at any moment: a connection for each request, and an error that says no more than that.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -11,6 +12,9 @@ use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::TcpStream;
+
+use super::report::GuardFound;
+use crate::cli::Failure;
 
 const WITHIN: Duration = Duration::from_secs(15);
 
@@ -57,4 +61,30 @@ async fn ask(
         Some((status, String::from_utf8_lossy(&text).into_owned()))
     };
     tokio::time::timeout(WITHIN, asked).await.ok().flatten().ok_or(NoAnswer)
+}
+
+/// The guards that were asked, as the server has counted.
+pub async fn guards_found(address: SocketAddr) -> Result<Vec<GuardFound>, Failure> {
+    let metrics = get_text(address, "/metrics").await;
+    let metrics = metrics.map_err(|_| Failure::new("the server did not say what it has decided"))?;
+    let counted = |name: &str| {
+        let mut counts: BTreeMap<String, u64> = BTreeMap::new();
+        for line in metrics.lines().filter(|line| line.starts_with(name)) {
+            let guard = line.split_once("guard=\"").and_then(|(_, rest)| rest.split_once('"'));
+            let count = line.rsplit_once(' ').and_then(|(_, count)| count.parse::<f64>().ok());
+            if let (Some((guard, _)), Some(count)) = (guard, count) {
+                *counts.entry(guard.to_owned()).or_default() += count as u64;
+            }
+        }
+        counts
+    };
+    let stopped = counted(crate::observe::STOPPED);
+    let decisions = counted("oncegate_decisions_total").into_iter().filter(|(_, count)| *count > 0);
+    let found = decisions.map(|(name, count)| GuardFound {
+        stopped: stopped.get(&name).copied(),
+        decisions: Some(count),
+        kept: "claims of the store behind ONCEGATE_URL".to_owned(),
+        name,
+    });
+    Ok(found.collect())
 }

@@ -3,6 +3,7 @@
 mod client;
 mod own;
 mod paths;
+mod process;
 mod provider;
 mod report;
 mod worker;
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use oncegate::store::{Clock, SystemClock};
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::child::Folder;
 use crate::cli::Failure;
@@ -21,23 +23,24 @@ use report::{PathReport, Report, chart, html, text};
 
 const KILLS_OWN: u32 = 220;
 const KILLS_WORKER: u32 = 50;
+const JOBS: u32 = 200;
 const KILLS_MAX: u32 = 100_000;
 const JOBS_MAX: u32 = 1_000_000;
 
 #[derive(Args)]
 pub struct Command {
-    /// How often to kill: 220 of our own servers, or 50 times your worker, unless given
+    /// How often to kill: our own servers 220 times, rounded up so that each point has as many, or your worker 50 times, unless given
     #[arg(long, value_name = "COUNT")]
     kills: Option<u32>,
-    /// Jobs for your worker
-    #[arg(long, value_name = "COUNT", default_value_t = 200)]
-    jobs: u32,
-    /// What becomes of a send whose worker died: resend, skip or hold
-    #[arg(long, value_name = "POLICY", default_value = "resend", value_parser = ["resend", "skip", "hold"])]
-    lost: String,
-    /// How long your worker may be silent about a send before it counts as dead
-    #[arg(long, value_name = "DURATION", default_value = "2s")]
-    lease: String,
+    /// Jobs for your worker [default: 200]
+    #[arg(long, value_name = "COUNT", requires = "command")]
+    jobs: Option<u32>,
+    /// What becomes of a send whose worker died: resend, skip or hold [default: resend]
+    #[arg(long, value_name = "POLICY", requires = "command", value_parser = ["resend", "skip", "hold"])]
+    lost: Option<String>,
+    /// How long your worker may be silent about a send before it counts as dead [default: 2s]
+    #[arg(long, value_name = "DURATION", requires = "command")]
+    lease: Option<String>,
     /// Write a report with a chart
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -48,7 +51,7 @@ pub struct Command {
     #[arg(long, value_name = "FILE")]
     beside: Option<PathBuf>,
     /// What this run is called in the report
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", requires = "command")]
     name: Option<String>,
     #[command(flatten)]
     format: Format,
@@ -62,13 +65,13 @@ pub async fn run(command: Command) -> Result<(), Failure> {
     let beside = command.beside.as_deref().map(read).transpose()?;
     // Before the drill: what cannot be written is better known at once.
     for file in command.html.iter().chain(&command.svg) {
-        write(file, "")?;
+        std::fs::OpenOptions::new().append(true).create(true).open(file).map_err(|error| unwritable(file, &error))?;
     }
     let (started_at, started) = (SystemClock.now().to_string(), Instant::now());
     let folder = Folder::new(None, "drill")?;
     let drilled = tokio::select! {
         drilled = command.drill(&folder.path) => drilled?,
-        _ = tokio::signal::ctrl_c() => return Err(Failure::new("interrupted")),
+        () = told_to_stop() => return Err(Failure::new("interrupted")),
     };
     let is_kept = drilled.iter().all(|path| path.broken.is_empty());
     let own = Report {
@@ -102,11 +105,26 @@ impl Command {
             false => Err(Failure::usage(format!("{flag} is 1 to {max}"))),
         };
         within("--kills", self.kills.unwrap_or(1), KILLS_MAX)?;
-        within("--jobs", self.jobs, JOBS_MAX)?;
-        let lease = oncegate_core::units::parse_duration(&self.lease);
+        let plan = self.plan();
+        within("--jobs", plan.jobs, JOBS_MAX)?;
+        if !self.command.is_empty() && plan.kills > plan.jobs {
+            return Err(Failure::usage("--kills is at most --jobs: each kill is to meet one of its own"));
+        }
+        let lease = oncegate_core::units::parse_duration(&plan.lease);
         match lease.is_some_and(|lease| lease >= Duration::from_millis(100)) {
             true => Ok(()),
             false => Err(Failure::usage("--lease is a duration of 100ms or more, as in 2s")),
+        }
+    }
+
+    fn plan(&self) -> worker::Plan {
+        let jobs = self.jobs.unwrap_or(JOBS);
+        worker::Plan {
+            command: self.command.clone(),
+            jobs,
+            kills: self.kills.unwrap_or(KILLS_WORKER.min(jobs)),
+            lost: self.lost.clone().unwrap_or_else(|| "resend".into()),
+            lease: self.lease.clone().unwrap_or_else(|| "2s".into()),
         }
     }
 
@@ -120,15 +138,8 @@ impl Command {
                 drilled?
             }
             false => {
-                let kills = self.kills.unwrap_or(KILLS_WORKER);
-                let plan = worker::Plan {
-                    command: self.command.clone(),
-                    jobs: self.jobs,
-                    kills,
-                    lost: self.lost.clone(),
-                    lease: self.lease.clone(),
-                };
-                let bar = bar(kills);
+                let plan = self.plan();
+                let bar = bar(plan.kills);
                 let drilled = worker::drill(folder, &plan, &bar).await;
                 bar.finish_and_clear();
                 vec![drilled?]
@@ -138,6 +149,15 @@ impl Command {
             path.name = name.clone();
         }
         Ok(drilled)
+    }
+}
+
+/// Ctrl-C, or SIGTERM. Whoever is dropped then kills what it has started.
+async fn told_to_stop() {
+    let mut terminate = signal(SignalKind::terminate()).expect("a handler can be set");
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        _ = terminate.recv() => {}
     }
 }
 
@@ -153,5 +173,9 @@ fn read(file: &Path) -> Result<Report, Failure> {
 }
 
 fn write(file: &Path, text: &str) -> Result<(), Failure> {
-    std::fs::write(file, text).map_err(|error| Failure::new(format!("cannot write {}: {error}", file.display())))
+    std::fs::write(file, text).map_err(|error| unwritable(file, &error))
+}
+
+fn unwritable(file: &Path, error: &std::io::Error) -> Failure {
+    Failure::new(format!("cannot write {}: {error}", file.display()))
 }

@@ -1,6 +1,7 @@
 //! Our own workers, killed at every point of every effect path.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -8,7 +9,8 @@ use futures::future::join_all;
 use futures::{StreamExt, TryStreamExt, stream};
 use indicatif::ProgressBar;
 
-use super::paths::{PATHS, Path, Point, Promise, SAGA, Stands};
+use super::client;
+use super::paths::{PATHS, Path, Point, Promise, SAGA, Stands, Turn};
 use super::provider::{Arrived, Moment, Provider};
 use super::report::{GuardFound, PathReport, PointReport};
 use crate::child::Served;
@@ -20,6 +22,8 @@ const JOBS_EACH: u32 = 5;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long everything may take to come to its end, once nobody is killed any more.
 const SETTLED_WITHIN: Duration = Duration::from_secs(60);
+/// Longer than every lease of a path's configuration: who was lost is found, and what is repeated has been.
+const AFTERMATH: Duration = Duration::from_millis(2500);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Paths that are drilled at once: most of the time they wait for the leases of the dead.
 const AT_ONCE: usize = 4;
@@ -49,23 +53,20 @@ async fn drill_path(path: &Path, folder: PathBuf, kills_each: u32, bar: &Progres
     std::fs::create_dir_all(&folder).map_err(unwritable)?;
     std::fs::write(folder.join("oncegate.toml"), path.config(&provider)).map_err(unwritable)?;
     std::fs::write(folder.join("drill.toml"), SAGA).map_err(unwritable)?;
-    let mut drill = Drill { path, folder, provider, broken: vec![] };
-    let mut points = vec![];
+    let guards = path.guards.iter().map(|(name, kept)| GuardFound::new(*name, *kept)).collect();
+    let mut drill = Drill { path, folder, provider, rounds: vec![], guards, broken: vec![] };
+    drill.undisturbed().await?;
     for point in path.points {
-        points.push(drill.drill_point(point, kills_each, bar).await?);
+        drill.killed_at(point, kills_each, bar).await?;
     }
-    let found = |(name, kept): &(&str, &str)| GuardFound {
-        name: (*name).to_owned(),
-        kept: (*kept).to_owned(),
-        decisions: None,
-        stopped: None,
-    };
+    let standings = drill.aftermath().await?;
+    let points = drill.count(&standings);
     Ok(PathReport {
         name: path.name.to_owned(),
         promise: path.promise.sentence().to_owned(),
         policy: path.policy.to_owned(),
         flag: path.flag.to_owned(),
-        guards: path.guards.iter().map(found).collect(),
+        guards: drill.guards,
         points,
         broken: drill.broken,
     })
@@ -75,26 +76,49 @@ struct Drill<'a> {
     path: &'a Path,
     folder: PathBuf,
     provider: Provider,
+    rounds: Vec<Round>,
+    guards: Vec<GuardFound>,
     broken: Vec<String>,
 }
 
+/// Jobs that were handed in to servers that died at one point.
+struct Round {
+    point: String,
+    when: &'static str,
+    kills: u32,
+    jobs: Vec<String>,
+}
+
 impl Drill<'_> {
-    async fn drill_point(&mut self, point: &Point, kills: u32, bar: &ProgressBar) -> Result<PointReport, Failure> {
+    /// What there is to compare with: nobody is killed, and each effect happens, once.
+    async fn undisturbed(&mut self) -> Result<(), Failure> {
+        let jobs: Vec<String> = jobs("undisturbed", 0).collect();
+        self.settle("not killed", &jobs).await?;
+        for job in &jobs {
+            let calls = self.provider.arrived(job).calls;
+            if calls != 1 {
+                self.broken.push(format!("not killed: {job} arrived {calls} times"));
+            }
+        }
+        self.rounds.push(Round { point: "not killed".into(), when: "to compare with", kills: 0, jobs });
+        Ok(())
+    }
+
+    async fn killed_at(&mut self, point: &Point, kills: u32, bar: &ProgressBar) -> Result<(), Failure> {
         let name = point.name.unwrap_or("in the call");
-        let mut jobs = vec![];
-        let mut killed = 0;
+        let mut round = Round { point: name.to_owned(), when: point.when, kills: 0, jobs: vec![] };
         for kill in 0..kills {
             bar.set_message(format!("{}: {name}", self.path.name));
-            // A word of visible characters: it is a key, too.
-            jobs.extend((0..JOBS_EACH).map(|job| format!("{}-{kill}-{job}", name.replace(' ', "-"))));
-            killed += u32::from(self.live_and_die(point, kill, &jobs).await?);
+            round.jobs.extend(jobs(name, kill));
+            round.kills += u32::from(self.live_and_die(point, kill, &round.jobs).await?);
             bar.inc(1);
         }
-        if killed < kills {
-            self.broken.push(format!("{name}: {killed} of {kills} servers came to this point"));
+        if round.kills < kills {
+            self.broken.push(format!("{name}: {} of {kills} servers came to this point", round.kills));
         }
-        let standings = self.settle(name, &jobs).await?;
-        Ok(self.count(point, killed, &jobs, &standings))
+        self.settle(name, &round.jobs).await?;
+        self.rounds.push(round);
+        Ok(())
     }
 
     /// A server that dies at the point, while jobs are handed in. False: it did not come there, and was killed all the same.
@@ -107,10 +131,10 @@ impl Drill<'_> {
         let Some(mut server) = self.serve(&variables).await? else { return Ok(true) };
         let address = server.address;
         let has_died = {
-            let handed_in = self.hand_in(address, jobs);
+            let handed_in = self.hand_in(address, jobs, Turn::First);
             let dies = async {
                 match sprung {
-                    Some(sprung) => tokio::time::timeout(PATIENCE, sprung).await.is_ok(),
+                    Some(sprung) => Ok(matches!(tokio::time::timeout(PATIENCE, sprung).await, Ok(Ok(_)))),
                     None => server.has_died(PATIENCE).await,
                 }
             };
@@ -122,7 +146,7 @@ impl Drill<'_> {
         };
         self.provider.take_trap();
         server.kill().await;
-        Ok(has_died)
+        has_died
     }
 
     async fn serve(&self, variables: &[(&str, &str)]) -> Result<Option<Served>, Failure> {
@@ -130,62 +154,108 @@ impl Drill<'_> {
         Served::start(&arguments, &self.folder, variables).await
     }
 
-    /// All that the server does not know yet.
-    async fn hand_in(&self, address: std::net::SocketAddr, jobs: &[String]) {
+    async fn serve_in_peace(&self) -> Result<Served, Failure> {
+        self.serve(&[]).await?.ok_or_else(|| Failure::new("a server that nobody killed was killed"))
+    }
+
+    /// As clients do that ask until they are answered: what can be asked for again is, whether or not the server knows it.
+    async fn hand_in(&self, address: SocketAddr, jobs: &[String], turn: Turn) {
         let Ok(standings) = self.path.standings(address).await else { return };
-        let is_known = |job: &&String| !standings.iter().any(|(known, _)| known == *job);
-        join_all(jobs.iter().filter(is_known).map(|job| self.path.hand_in(address, job))).await;
+        let is_wanted = |job: &&String| self.path.is_repeatable() || !standings.iter().any(|(known, _)| known == *job);
+        join_all(jobs.iter().filter(is_wanted).map(|job| self.path.hand_in(address, job, turn))).await;
     }
 
     /// Nobody is killed any more: everything comes to its end, or has not in time.
-    async fn settle(&mut self, name: &str, jobs: &[String]) -> Result<BTreeMap<String, Stands>, Failure> {
-        let server = self.serve(&[]).await?.ok_or_else(|| Failure::new("a server that nobody killed has ended"))?;
+    async fn settle(&mut self, name: &str, jobs: &[String]) -> Result<(), Failure> {
+        let server = self.serve_in_peace().await?;
+        self.hand_in(server.address, jobs, Turn::First).await;
+        let open = self.come_to_an_end(server.address, jobs).await;
+        if open > 0 {
+            self.broken.push(format!("{name}: {open} jobs had not ended after {SETTLED_WITHIN:?}"));
+        }
+        self.add_guards(server.address).await?;
+        server.kill().await;
+        Ok(())
+    }
+
+    /// How many have not.
+    async fn come_to_an_end(&self, address: SocketAddr, jobs: &[String]) -> usize {
         let deadline = Instant::now() + SETTLED_WITHIN;
-        let standings = loop {
-            self.hand_in(server.address, jobs).await;
+        loop {
             let standings: BTreeMap<_, _> =
-                self.path.standings(server.address).await.unwrap_or_default().into_iter().collect();
-            let open = jobs.iter().filter(|job| standings.get(*job).is_none_or(|stands| *stands == Stands::Open));
-            match open.count() {
-                0 => break standings,
-                open if Instant::now() > deadline => {
-                    self.broken.push(format!("{name}: {open} jobs had not ended after {SETTLED_WITHIN:?}"));
-                    break standings;
-                }
-                _ => tokio::time::sleep(LOOK_EVERY).await,
+                self.path.standings(address).await.unwrap_or_default().into_iter().collect();
+            let is_open = |job: &&String| standings.get(*job).is_none_or(|stands| *stands == Stands::Open);
+            let open = jobs.iter().filter(is_open).count();
+            if open == 0 || Instant::now() > deadline {
+                return open;
             }
-        };
+            // What was not taken the first time.
+            if jobs.iter().any(|job| !standings.contains_key(job)) {
+                self.hand_in(address, jobs, Turn::First).await;
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// When all leases are over, and everybody has asked once more: what is not to happen again has not.
+    async fn aftermath(&mut self) -> Result<Vec<(String, Stands)>, Failure> {
+        let server = self.serve_in_peace().await?;
+        let jobs: Vec<String> = self.rounds.iter().flat_map(|round| round.jobs.clone()).collect();
+        if self.path.is_repeatable() {
+            self.hand_in(server.address, &jobs, Turn::Again).await;
+        }
+        tokio::time::sleep(AFTERMATH).await;
+        self.come_to_an_end(server.address, &jobs).await;
+        let standings = self.path.standings(server.address).await;
+        let standings = standings.map_err(|_| Failure::new("the server did not say how its jobs stand"))?;
+        self.add_guards(server.address).await?;
         server.kill().await;
         Ok(standings)
     }
 
+    async fn add_guards(&mut self, address: SocketAddr) -> Result<(), Failure> {
+        for found in client::guards_found(address).await? {
+            if let Some(guard) = self.guards.iter_mut().find(|guard| guard.name == found.name) {
+                guard.add(&found);
+            }
+        }
+        Ok(())
+    }
+
     /// What really arrived, beside what the server says.
-    fn count(
-        &mut self,
-        point: &Point,
-        kills: u32,
-        jobs: &[String],
-        standings: &BTreeMap<String, Stands>,
-    ) -> PointReport {
-        let name = point.name.unwrap_or("in the call").to_owned();
-        let mut report = PointReport::new(name.clone(), point.when);
-        report.kills = kills;
-        let mut silent = 0;
-        for job in jobs {
+    fn count(&mut self, standings: &[(String, Stands)]) -> Vec<PointReport> {
+        let borrowed = self.provider.borrowed();
+        if borrowed > 0 {
+            self.broken.push(format!("{borrowed} calls under the key of another job"));
+        }
+        let rounds = std::mem::take(&mut self.rounds);
+        rounds.iter().map(|round| self.count_round(round, standings)).collect()
+    }
+
+    fn count_round(&mut self, round: &Round, standings: &[(String, Stands)]) -> PointReport {
+        let mut report = PointReport::new(round.point.clone(), round.when);
+        report.kills = round.kills;
+        let (mut silent, mut denied, mut twins) = (0, 0, 0);
+        for job in &round.jobs {
             let arrived = self.provider.arrived(job);
-            let stands = standings.get(job).copied().unwrap_or(Stands::Open);
+            let mut records = standings.iter().filter(|(known, _)| known == job).map(|(_, stands)| *stands);
+            let stands = records.next().unwrap_or(Stands::Open);
+            twins += u32::from(records.next().is_some());
             report.add(&arrived, stands);
-            // What did not arrive has to be called that, or at least not be called sent.
+            // What did not arrive is not called sent, and what may have arrived is not called surely unsent.
             silent += u32::from(arrived.calls == 0 && stands == Stands::Sent);
+            denied += u32::from(arrived.calls > 0 && stands == Stands::Dead);
         }
         let promise = self.path.promise;
         let mut broken = |count: u32, what: &str| {
             if count > 0 {
-                self.broken.push(format!("{name}: {count} of {} jobs {what}", report.jobs));
+                self.broken.push(format!("{}: {count} of {} jobs {what}", round.point, report.jobs));
             }
         };
         broken(report.duplicates, "had their effect more than once");
         broken(silent, "are called sent, and never arrived");
+        broken(denied, "are called unsent, and arrived");
+        broken(twins, "are there twice");
         if promise == Promise::AtMostOnce {
             broken(report.repeats, "were called again, under the same key");
         } else {
@@ -194,6 +264,12 @@ impl Drill<'_> {
         }
         report
     }
+}
+
+/// A word of visible characters each: it is a key, too.
+fn jobs(point: &str, kill: u32) -> impl Iterator<Item = String> + use<> {
+    let point = point.replace(' ', "-");
+    (0..JOBS_EACH).map(move |job| format!("{point}-{kill}-{job}"))
 }
 
 impl PointReport {

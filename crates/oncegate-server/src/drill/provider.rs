@@ -1,6 +1,6 @@
 //! The provider: what arrives here has happened. It counts, and it can be a trap: who calls it while it is set is killed in the call, or just after its answer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -23,8 +23,8 @@ use crate::cli::Failure;
 const BODY_BYTES_MAX: usize = 1024 * 1024;
 /// How long a caller is held that is to be killed in its call.
 const HELD_MAX: Duration = Duration::from_secs(30);
-/// Between an answer and the kill: time for the answer to be read, and not for much more.
-const ANSWER_READ: Duration = Duration::from_millis(2);
+/// Turns that others get between an answer and the kill.
+const ANSWER_TURNS: usize = 20;
 
 /// When a trap springs.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -47,15 +47,19 @@ pub struct Arrived {
     pub calls: usize,
     /// Calls under a key that had not been seen, or under none: what somebody who honours keys has done.
     pub effects: usize,
-    keys: Vec<String>,
 }
 
 #[derive(Default)]
 struct Books {
     arrived: BTreeMap<String, Arrived>,
+    /// Whose each key was first.
+    keys: BTreeMap<String, String>,
+    /// Calls under a key that was another job's.
+    borrowed: usize,
     /// Calls of which nobody can say what they are about.
     strange: usize,
-    trap: Option<(Moment, oneshot::Sender<()>)>,
+    /// Whose call springs it is told.
+    trap: Option<(Moment, oneshot::Sender<String>)>,
 }
 
 impl Provider {
@@ -80,7 +84,7 @@ impl Provider {
     }
 
     /// Sets the trap. What is returned tells when it springs.
-    pub fn set_trap(&self, moment: Moment) -> oneshot::Receiver<()> {
+    pub fn set_trap(&self, moment: Moment) -> oneshot::Receiver<String> {
         let (springs, sprung) = oneshot::channel();
         self.books.lock().expect("no holder panics").trap = Some((moment, springs));
         sprung
@@ -92,6 +96,15 @@ impl Provider {
 
     pub fn arrived(&self, job: &str) -> Arrived {
         self.books.lock().expect("no holder panics").arrived.get(job).cloned().unwrap_or_default()
+    }
+
+    /// All of which something arrived.
+    pub fn jobs(&self) -> BTreeSet<String> {
+        self.books.lock().expect("no holder panics").arrived.keys().cloned().collect()
+    }
+
+    pub fn borrowed(&self) -> usize {
+        self.books.lock().expect("no holder panics").borrowed
     }
 
     pub fn strange(&self) -> usize {
@@ -122,22 +135,36 @@ async fn answer(books: Arc<Mutex<Books>>, request: Request<Incoming>) -> Result<
             books.strange += 1;
             return Ok(told(StatusCode::BAD_REQUEST, &json!({"error": "there is no recipientId in the body"})));
         };
+        let owner = key.map(|key| books.keys.entry(key).or_default());
+        let is_new = match owner {
+            None => true,
+            Some(owner) if owner.is_empty() => {
+                job.clone_into(owner);
+                true
+            }
+            Some(owner) => {
+                let is_borrowed = owner != job;
+                books.borrowed += usize::from(is_borrowed);
+                false
+            }
+        };
         let arrived = books.arrived.entry(job.to_owned()).or_default();
         arrived.calls += 1;
-        let is_known = key.as_ref().is_some_and(|key| arrived.keys.contains(key));
-        arrived.effects += usize::from(!is_known);
-        arrived.keys.extend(key.filter(|_| !is_known));
-        (arrived.calls, books.trap.take())
+        arrived.effects += usize::from(is_new);
+        (arrived.calls, books.trap.take().map(|(moment, springs)| (moment, springs, job.to_owned())))
     };
     match trap {
-        Some((Moment::InCall, springs)) => {
-            let _ = springs.send(());
+        Some((Moment::InCall, springs, job)) => {
+            let _ = springs.send(job);
             tokio::time::sleep(HELD_MAX).await;
         }
-        Some((Moment::AfterAnswer, springs)) => {
+        Some((Moment::AfterAnswer, springs, job)) => {
             tokio::spawn(async move {
-                tokio::time::sleep(ANSWER_READ).await;
-                let _ = springs.send(());
+                // Time for the answer to be written, and not for much more.
+                for _ in 0..ANSWER_TURNS {
+                    tokio::task::yield_now().await;
+                }
+                let _ = springs.send(job);
             });
         }
         None => {}

@@ -3,22 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::Stdio;
 use std::time::Duration;
 
 use indicatif::ProgressBar;
-use rustix::process::{Pid, Signal, kill_process_group};
 use serde::Deserialize;
-use serde_json::json;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
-use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::client;
 use super::paths::Stands;
+use super::process::{Worker, unheard};
 use super::provider::{Moment, Provider};
-use super::report::{GuardFound, PathReport, PointReport};
+use super::report::{PathReport, PointReport};
 use crate::child::Served;
 use crate::cli::Failure;
 
@@ -27,10 +23,10 @@ const OUTSTANDING: usize = 4;
 /// A job that was put back comes again after this, unless it says otherwise.
 const RETRY_AFTER: Duration = Duration::from_millis(500);
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
-/// Nothing was acknowledged, put back or killed for so long: the worker does not go on.
+/// Nothing was acknowledged, and nobody killed, for so long: the worker does not go on.
 const STUCK_AFTER: Duration = Duration::from_secs(60);
-/// How long it may take to end, once there are no more jobs.
-const ENDS_WITHIN: Duration = Duration::from_secs(10);
+/// How long what a dead worker has said may take to be read.
+const LAST_WORDS: Duration = Duration::from_millis(100);
 /// A kill at any moment comes between these, in steps, after the last one.
 const ANY_MOMENT_MILLIS: std::ops::Range<u64> = 1..150;
 const ANY_MOMENT_STEP: u64 = 37;
@@ -57,9 +53,7 @@ impl Kill {
 
     const fn names(self) -> (&'static str, &'static str) {
         match self {
-            Kill::AnyMoment => {
-                ("at any moment", "1 to 150 ms after the last: before a send, in it, after it, or while it starts")
-            }
+            Kill::AnyMoment => ("at any moment", "before a send, in it, after it, or while it starts"),
             Kill::InSend => ("in the send", "the provider has the call, and has not answered"),
             Kill::AfterSend => ("after the send", "the provider has answered, and the job is not acknowledged"),
         }
@@ -109,7 +103,11 @@ struct Queue {
     /// All that have been delivered, once at least.
     given: BTreeSet<String>,
     acked: BTreeSet<String>,
-    /// By which kill a job was hit first.
+    /// In this life of the worker.
+    acked_now: Vec<String>,
+    /// When a job was last acknowledged, or the worker killed.
+    went_on_at: Instant,
+    /// By which kill a job was hit: the last that was meant for it.
     hit: BTreeMap<String, Kill>,
     kills: BTreeMap<Kill, u32>,
 }
@@ -122,6 +120,8 @@ impl Queue {
             outstanding: BTreeSet::new(),
             given: BTreeSet::new(),
             acked: BTreeSet::new(),
+            acked_now: vec![],
+            went_on_at: Instant::now(),
             hit: BTreeMap::new(),
             kills: BTreeMap::new(),
         }
@@ -131,9 +131,10 @@ impl Queue {
         self.kills.values().sum()
     }
 
+    /// Of the way that there have been fewest of. One that came too late to be what it was to be has been one at any moment.
     fn next_kill(&self, plan: &Plan) -> Option<Kill> {
-        let killed = self.killed();
-        (killed < plan.kills).then(|| Kill::ALL[killed as usize % Kill::ALL.len()])
+        let count = |kill: &Kill| self.kills.get(kill).copied().unwrap_or(0);
+        (self.killed() < plan.kills).then(|| Kill::ALL.into_iter().min_by_key(count).expect("there are some"))
     }
 
     /// The next job to deliver. Each kill has its share of them, so that even the fastest worker meets all kills: more are delivered before it only
@@ -163,7 +164,8 @@ impl Queue {
         bar: &ProgressBar,
     ) -> Result<(), Failure> {
         while self.acked.len() < plan.jobs as usize {
-            let mut worker = Worker::start(plan, server.address, provider)?;
+            let mut worker = Worker::start(&plan.command, server.address, provider)?;
+            self.acked_now.clear();
             let lived = self.live(plan, &mut worker, provider, bar).await;
             provider.take_trap();
             worker.kill().await;
@@ -182,7 +184,7 @@ impl Queue {
         provider: &Provider,
         bar: &ProgressBar,
     ) -> Result<(), Failure> {
-        let mut trap: Option<(Kill, oneshot::Receiver<()>)> = None;
+        let mut trap: Option<(Kill, oneshot::Receiver<String>)> = None;
         loop {
             if trap.is_none() {
                 trap = self.next_kill(plan).map(|kill| (kill, self.set_trap(kill, provider)));
@@ -193,7 +195,7 @@ impl Queue {
                 self.ready.push_back(self.put_back.remove(0).1);
             }
             while let Some(job) = self.next_job(plan, trap.as_ref().map(|(kill, _)| *kill)) {
-                worker.hand(&job).await?;
+                worker.hand(&job, &recipient_of(&job)).await;
                 self.outstanding.insert(job);
             }
             if self.acked.len() == plan.jobs as usize {
@@ -202,31 +204,35 @@ impl Queue {
             let next_back = self.put_back.first().map(|(at, _)| *at);
             let sprung = async {
                 match &mut trap {
-                    Some((_, sprung)) => sprung.await.is_ok(),
+                    Some((_, sprung)) => sprung.await.ok(),
                     None => std::future::pending().await,
                 }
             };
+            let stuck_at = self.went_on_at + STUCK_AFTER;
             tokio::select! {
                 biased;
-                true = sprung => {
-                    let kill = trap.as_ref().map_or(Kill::InSend, |(kill, _)| *kill);
-                    return self.kill(kill, worker, bar).await;
+                Some(recipient) = sprung => {
+                    let kill = trap.as_ref().map_or(Kill::AnyMoment, |(kill, _)| *kill);
+                    self.kill(kill, &recipient, worker, provider, bar).await;
+                    return Ok(());
                 }
-                line = worker.lines.next_line() => match line {
-                    Ok(Some(line)) => self.hear(&line, bar)?,
-                    _ => return Err(worker.ended(self.acked.len(), plan).await),
+                line = worker.next_line() => match line? {
+                    Some(line) => self.hear(&line, bar)?,
+                    None => return Err(worker.ended(self.acked.len(), plan.jobs).await),
                 },
                 () = sleep_until(next_back.unwrap_or(now)), if next_back.is_some() => {}
-                () = tokio::time::sleep(STUCK_AFTER) => {
+                () = sleep_until(stuck_at) => {
                     let open = plan.jobs as usize - self.acked.len();
-                    return Err(Failure::new(format!("the worker said nothing for {STUCK_AFTER:?}; {open} jobs are not acknowledged"))
-                        .hint("a line {\"ack\": id} on its standard output acknowledges a job, {\"retry\": id} puts it back; flush it"));
+                    return Err(Failure::new(format!(
+                        "the worker has acknowledged nothing for {STUCK_AFTER:?}; {open} jobs are open"
+                    ))
+                    .hint("a line {\"ack\": id} on its standard output acknowledges a job; flush it"));
                 }
             }
         }
     }
 
-    fn set_trap(&self, kill: Kill, provider: &Provider) -> oneshot::Receiver<()> {
+    fn set_trap(&self, kill: Kill, provider: &Provider) -> oneshot::Receiver<String> {
         match kill {
             Kill::AnyMoment => {
                 let (springs, sprung) = oneshot::channel();
@@ -235,7 +241,7 @@ impl Queue {
                 tokio::spawn(async move {
                     tokio::time::sleep(Duration::from_millis(millis)).await;
                     // Nobody waits for it where the worker has come to its end.
-                    let _ = springs.send(());
+                    let _ = springs.send(String::new());
                 });
                 sprung
             }
@@ -247,7 +253,9 @@ impl Queue {
     fn hear(&mut self, line: &str, bar: &ProgressBar) -> Result<(), Failure> {
         match serde_json::from_str(line) {
             Ok(Said::Ack { ack }) if self.outstanding.remove(&ack) => {
+                self.acked_now.push(ack.clone());
                 self.acked.insert(ack);
+                self.went_on_at = Instant::now();
                 bar.set_message(format!("{} jobs acknowledged", self.acked.len()));
             }
             Ok(Said::Retry { retry, after }) if self.outstanding.remove(&retry) => {
@@ -256,35 +264,36 @@ impl Queue {
             }
             // It says so twice, or of what an earlier life of it was given.
             Ok(Said::Ack { ack: job } | Said::Retry { retry: job, .. }) if self.given.contains(&job) => {}
-            _ => {
-                let line: String = line.chars().take(200).collect();
-                return Err(Failure::new(format!(
-                    "the worker said {line:?} on its standard output, which is no word about a job"
-                ))
-                .hint("{\"ack\": id} or {\"retry\": id}, a line each; everything else goes to standard error"));
-            }
+            _ => return Err(unheard(format!("{:?}", line.chars().take(200).collect::<String>()))),
         }
         Ok(())
     }
 
-    /// SIGKILL; what was under way is hit. What it had said before it died counts.
-    async fn kill(&mut self, kill: Kill, worker: &mut Worker, bar: &ProgressBar) -> Result<(), Failure> {
+    /// SIGKILL. The job that the trap was sprung by is hit as it was to be; what else was under way, at any moment. What the worker had said before it died counts.
+    async fn kill(&mut self, kill: Kill, recipient: &str, worker: &mut Worker, provider: &Provider, bar: &ProgressBar) {
         worker.kill().await;
-        while let Ok(Ok(Some(line))) = timeout(Duration::from_millis(100), worker.lines.next_line()).await {
-            // The last line may have been cut off.
+        // The last line may have been cut off.
+        while let Ok(Ok(Some(line))) = timeout(LAST_WORDS, worker.next_line()).await {
             let _ = self.hear(&line, bar);
         }
-        for job in &self.outstanding {
-            self.hit.entry(job.clone()).or_insert(kill);
+        // A worker with a queue of its own may be at one that has not been delivered again yet.
+        let met = self.given.difference(&self.acked).find(|job| recipient_of(job) == recipient).cloned();
+        // It had acknowledged it already: so this was one at any moment.
+        let kill = if met.is_some() { kill } else { Kill::AnyMoment };
+        // An effect that was acknowledged before it was made, and never was.
+        let unmade = self.acked_now.iter().filter(|job| provider.arrived(&recipient_of(job)).calls == 0);
+        for job in self.outstanding.iter().chain(unmade) {
+            self.hit.entry(job.clone()).or_insert(Kill::AnyMoment);
         }
+        self.hit.extend(met.map(|job| (job, kill)));
         *self.kills.entry(kill).or_default() += 1;
+        self.went_on_at = Instant::now();
         bar.inc(1);
-        Ok(())
     }
 
     async fn report(&self, plan: &Plan, address: SocketAddr, provider: &Provider) -> Result<PathReport, Failure> {
         let unknown = unknown_recipients(address).await?;
-        let guards = guards_found(address).await?;
+        let guards = client::guards_found(address).await?;
         let row = |kill: Option<Kill>| {
             let (name, when) = kill.map_or(("not hit", "no kill met it"), Kill::names);
             let mut point = PointReport::new(name, when);
@@ -305,10 +314,23 @@ impl Queue {
             }
         };
         breaks(sum(|point| point.duplicates), "effects beyond the first of a job");
+        if plan.lost != "resend" {
+            breaks(
+                sum(|point| point.repeats),
+                "sends of a job beyond the first, though it was to be sent at most once",
+            );
+        }
+        let recipients: BTreeSet<String> = (1..=plan.jobs).map(|job| recipient_of(&job_name(job))).collect();
+        let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        breaks(count(provider.jobs().difference(&recipients).count()), "recipients that no job was for");
+        breaks(
+            count(provider.borrowed()),
+            "calls under the key of another job, which a provider that honours it drops",
+        );
         breaks(sum(|point| point.missed), "jobs that were acknowledged and never arrived, and nobody says so");
         breaks(u32::try_from(provider.strange()).unwrap_or(u32::MAX), "calls of the provider without a recipientId");
-        if self.hit.is_empty() {
-            broken.push("no kill met a job: nothing is shown".to_owned());
+        for kill in Kill::ALL.iter().filter(|kill| !self.kills.contains_key(kill)) {
+            broken.push(format!("it was never killed {}: more jobs are needed", kill.names().0));
         }
         let is_guarded = guards.iter().any(|guard| guard.name == "send");
         let (policy, flag) = match is_guarded {
@@ -316,12 +338,18 @@ impl Queue {
                 format!("[sends] lost = {:?}, lease = {:?}", plan.lost, plan.lease),
                 "before the call: the claim is in flight, under a lease; after it the claim is settled".to_owned(),
             ),
-            false => ("none that Oncegate knows of".to_owned(), "never: it asked nobody".to_owned()),
+            false if guards.is_empty() => {
+                ("none that Oncegate knows of".to_owned(), "never: it asked nobody".to_owned())
+            }
+            false => ("its own, over claims".to_owned(), "when it claims".to_owned()),
         };
         Ok(PathReport {
             name: plan.command.join(" "),
-            promise: "One effect for each job, as a provider that honours keys counts them; what is missing is known."
-                .to_owned(),
+            promise: match plan.lost.as_str() {
+                "resend" => "One effect for each job, as a provider that honours keys counts them; nothing is missing.",
+                _ => "At most one send of each job; what is missing is known to be unknown.",
+            }
+            .to_owned(),
             policy,
             flag,
             guards,
@@ -344,99 +372,5 @@ async fn unknown_recipients(address: SocketAddr) -> Result<BTreeSet<String>, Fai
             Some(next) => cursor = format!("&cursor={next}"),
             None => return Ok(recipients),
         }
-    }
-}
-
-/// The guards that the worker asked, as the server has counted.
-async fn guards_found(address: SocketAddr) -> Result<Vec<GuardFound>, Failure> {
-    let metrics = client::get_text(address, "/metrics").await;
-    let metrics = metrics.map_err(|_| Failure::new("the server did not say what it has decided"))?;
-    let counted = |name: &str| {
-        let mut counts: BTreeMap<String, u64> = BTreeMap::new();
-        for line in metrics.lines().filter(|line| line.starts_with(name)) {
-            let guard = line.split_once("guard=\"").and_then(|(_, rest)| rest.split_once('"'));
-            let count = line.rsplit_once(' ').and_then(|(_, count)| count.parse::<f64>().ok());
-            if let (Some((guard, _)), Some(count)) = (guard, count) {
-                *counts.entry(guard.to_owned()).or_default() += count as u64;
-            }
-        }
-        counts
-    };
-    let stopped = counted(crate::observe::STOPPED);
-    let decisions = counted("oncegate_decisions_total").into_iter().filter(|(_, count)| *count > 0);
-    let found = decisions.map(|(name, count)| GuardFound {
-        stopped: stopped.get(&name).copied(),
-        decisions: Some(count),
-        kept: "claims of the store behind ONCEGATE_URL".to_owned(),
-        name,
-    });
-    Ok(found.collect())
-}
-
-/// A process of the user's command, and whatever it starts: a group of its own, so that all of it can be killed.
-struct Worker {
-    child: Child,
-    stdin: Option<ChildStdin>,
-    lines: Lines<BufReader<ChildStdout>>,
-}
-
-impl Worker {
-    fn start(plan: &Plan, address: SocketAddr, provider: &Provider) -> Result<Worker, Failure> {
-        let (program, arguments) = plan.command.split_first().expect("a command has a program");
-        let child = Command::new(program)
-            .args(arguments)
-            .env("ONCEGATE_URL", format!("http://{address}"))
-            .env("DRILL_PROVIDER_URL", provider.url())
-            .env("DRILL_QUEUE", format!("drill-{}-{}", std::process::id(), provider.address.port()))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
-            .process_group(0)
-            .kill_on_drop(true)
-            .spawn();
-        let mut child = child.map_err(|error| {
-            Failure::new(format!("cannot start {program}: {error}")).hint("oncegate drill -- python3 worker.py")
-        })?;
-        let stdin = child.stdin.take();
-        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-        Ok(Worker { child, stdin, lines })
-    }
-
-    async fn hand(&mut self, job: &str) -> Result<(), Failure> {
-        let line = json!({"id": job, "campaignId": "drill", "recipientId": recipient_of(job)});
-        let Some(stdin) = &mut self.stdin else { return Ok(()) };
-        // One that has just died is noticed where its words end.
-        let _ = stdin.write_all(format!("{line}\n").as_bytes()).await;
-        let _ = stdin.flush().await;
-        Ok(())
-    }
-
-    /// There are no more jobs.
-    async fn end(&mut self) -> Result<(), Failure> {
-        self.stdin = None;
-        match timeout(ENDS_WITHIN, self.child.wait()).await {
-            Ok(Ok(status)) if status.success() => Ok(()),
-            Ok(Ok(status)) => {
-                Err(Failure::new(format!("all jobs are acknowledged, and the worker ended with {status}")))
-            }
-            _ => Err(Failure::new(format!("the worker did not end within {ENDS_WITHIN:?} of the end of its input"))
-                .hint("it ends, with status 0, when its standard input does")),
-        }
-    }
-
-    /// It ended though nobody killed it.
-    async fn ended(&mut self, acked: usize, plan: &Plan) -> Failure {
-        let status = timeout(ENDS_WITHIN, self.child.wait()).await.ok().and_then(Result::ok);
-        let how =
-            status.map_or_else(|| "closed its standard output".to_owned(), |status| format!("ended with {status}"));
-        Failure::new(format!("the worker {how}, with {acked} of {} jobs acknowledged", plan.jobs))
-            .hint("it goes on until its standard input ends; what it says on standard error is above")
-    }
-
-    async fn kill(&mut self) {
-        if let Some(group) = self.child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)) {
-            let _ = kill_process_group(group, Signal::KILL);
-        }
-        let _ = self.child.wait().await;
     }
 }

@@ -134,7 +134,12 @@ fn row(point: &PointReport, scale: f64, layout: &Layout) -> String {
     let baseline = if left > 0.0 { top + 12.0 } else { 13.0 };
     let hover = format!("{}: {}. {} of {} sent, {}", point.point, point.when, point.sent, point.jobs, findings(point));
     let mut drawn = format!("<title>{}</title>", escaped(&hover));
-    drawn += &text("", 0.0, baseline, &cut(&point.point, name_width, SIZE));
+    // On a phone there is room for the end of a name, which tells it from the others of its path.
+    let name = match text_width(&point.point, SIZE) > name_width {
+        true => point.point.rsplit('.').next().unwrap_or_default(),
+        false => &point.point,
+    };
+    drawn += &text("", 0.0, baseline, &cut(name, name_width, SIZE));
     drawn += &format!("<text class=\"{class}\" {found_at} y=\"{baseline}\">{found}</text>");
     drawn += &bar(point, (left, top), jobs_length);
     drawn + &label.map_or_else(String::new, |label| text("inside", left + 6.0, top + 12.0, &label))

@@ -16,7 +16,7 @@ const COLUMNS: [(&str, &str); 7] = [
     ("missed", "jobs whose effect never arrived"),
     (
         "unknown",
-        "jobs of which the record says that it is not known whether they had their effect: a person settles them",
+        "jobs of which the record does not say that they had their effect, though they may have had it: a person settles them",
     ),
 ];
 

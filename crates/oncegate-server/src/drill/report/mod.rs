@@ -61,3 +61,16 @@ pub struct PointReport {
     /// Jobs of which the record says that nobody can say.
     pub unknown: u32,
 }
+
+impl GuardFound {
+    pub fn new(name: impl Into<String>, kept: impl Into<String>) -> GuardFound {
+        GuardFound { name: name.into(), kept: kept.into(), decisions: None, stopped: None }
+    }
+
+    /// What another server has counted of the same guard.
+    pub fn add(&mut self, other: &GuardFound) {
+        let sum = |one: Option<u64>, other: Option<u64>| one.into_iter().chain(other).reduce(|a, b| a + b);
+        self.decisions = sum(self.decisions, other.decisions);
+        self.stopped = sum(self.stopped, other.stopped);
+    }
+}
