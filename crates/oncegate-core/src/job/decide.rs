@@ -21,10 +21,9 @@ pub fn decide(job: &Job, command: &Command, now: Time) -> Decision {
         Command::GiveUp { token } => {
             owned(job, *token, now).and_then(|job| job.fate().map(Next::End).ok_or(Refusal::NotGivenUp))
         }
-        Command::GiveBack { token } => owned(job, *token, now).map(|job| {
-            let tried = job.tried - i32::from(job.begun);
-            Next::Keep(Job { state: State::Pending, tried, begun: false, ..job.clone() })
-        }),
+        Command::GiveBack { token } => owned(job, *token, now).map(|job| Next::Keep(untried(job))),
+        Command::PutOff { token, until, why } => owned(job, *token, now)
+            .map(|job| Next::Keep(Job { due_at: *until, error: Some(why.clone()), ..untried(job) })),
         Command::Postpone { until } => {
             waiting(job).map(|job| Next::Keep(Job { postponed_until: *until, ..job.clone() }))
         }
@@ -75,6 +74,11 @@ fn leased(job: &Job, lease: Duration, now: Time) -> Result<Job, Refusal> {
         Delivery::AtLeastOnce => begun(&leased),
         Delivery::AtMostOnce => leased,
     })
+}
+
+/// As if this worker had not leased it.
+fn untried(job: &Job) -> Job {
+    Job { state: State::Pending, tried: job.tried - i32::from(job.begun), begun: false, ..job.clone() }
 }
 
 fn begun(job: &Job) -> Job {

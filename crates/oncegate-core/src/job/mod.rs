@@ -233,6 +233,12 @@ pub enum Command {
     GiveBack {
         token: Token,
     },
+    /// The worker has found that it cannot be done before then, and has not tried: as if it had not leased it, and no sooner.
+    PutOff {
+        token: Token,
+        until: Time,
+        why: String,
+    },
     /// Another in its lane has started: it has to wait, until woken or until then.
     Postpone {
         until: Time,

@@ -216,7 +216,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             }
         ),
         1 => token.clone().prop_map(|token| Command::GiveUp { token }),
-        1 => token.prop_map(|token| Command::GiveBack { token }),
+        1 => token.clone().prop_map(|token| Command::GiveBack { token }),
+        1 => token.prop_map(|token| Command::PutOff { token, until: at(3), why: "busy".into() }),
         1 => Just(Command::Cancel),
         1 => Just(Command::RunNow),
     ];
@@ -259,7 +260,7 @@ proptest! {
                     in_doubt |= failure.reached == Reached::Maybe;
                     under_way = false;
                 }
-                Command::GiveBack { .. } => under_way = false,
+                Command::GiveBack { .. } | Command::PutOff { .. } => under_way = false,
                 _ => {}
             }
             job = next;
@@ -297,4 +298,23 @@ fn the_same_job_again_is_as_if_it_were_new_but_for_its_token() {
     assert_eq!((again.started, again.tried, again.reached, again.due_at), (false, 0, Reached::No, at(60)));
     assert_eq!((again.token, again.version), (leased.token, leased.version + 1));
     assert_eq!(lease(&again, at(60)).token, Token(leased.token.0 + 1));
+}
+
+#[test]
+fn what_is_put_off_has_not_been_tried_and_comes_again_then() {
+    for delivery in [Delivery::AtLeastOnce, Delivery::AtMostOnce] {
+        let mut now = NOW;
+        let mut job = job(delivery);
+        // As often as it takes: more often than it may be tried.
+        for _ in 0..10 {
+            let leased = lease(&job, now);
+            let command =
+                Command::PutOff { token: leased.token, until: now + Duration::from_secs(7), why: "busy".into() };
+            job = kept(&leased, command, now);
+            assert_eq!((job.tried, job.begun, job.error.as_deref()), (0, false, Some("busy")));
+            now = job.wakes_at();
+        }
+        assert_eq!(now, NOW + Duration::from_secs(70));
+        assert_eq!(lease(&job, now).fate(), None);
+    }
 }

@@ -15,7 +15,7 @@ use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
 use uuid::Uuid;
 
-use super::Effect;
+use super::{Effect, NotRun};
 use crate::channels::http::Provider;
 use crate::channels::smtp::{Mail, MailServer, NotMailed};
 use crate::channels::{Receipt, busy, refused, secret, unknown};
@@ -26,6 +26,8 @@ use crate::sends::SendLog;
 /// Of the send's lease, beyond the time that the send may take: for writing down how it went. Where the configured lease is longer, that is it.
 const LEASE_MARGIN: Duration = Duration::from_millis(200);
 
+/// How long it waits, at most, before it asks again of a send that another is at.
+const BUSY_PAUSE: Duration = Duration::from_secs(5);
 /// Between two attempts to write down how it went.
 const WRITE_PAUSE: Duration = Duration::from_millis(100);
 
@@ -105,18 +107,18 @@ impl Email {
         workspace: &WorkspaceName,
         effect: Effect<'_>,
         within: Duration,
-    ) -> Result<Option<Box<RawValue>>, Failure> {
+    ) -> Result<Option<Box<RawValue>>, NotRun> {
         let payload: Payload = serde_json::from_str(effect.payload.get())
             .map_err(|_| refused("the payload of an email has `to` and `text`, and maybe `subject`"))?;
         match (&payload.campaign_id, &payload.recipient_id) {
-            (None, None) => self.send(&payload, effect.effect_key, within).await.map(|_| None),
+            (None, None) => Ok(self.send(&payload, effect.effect_key, within).await.map(|_| None)?),
             (Some(campaign), Some(recipient)) => {
                 let lease = self.sends.sends.options().lease.max(within + LEASE_MARGIN);
                 let begin = begin(campaign, recipient, &payload, effect.id, lease).map_err(refused)?;
                 let ours = Lease { until: Instant::now() + lease, within };
                 self.guarded(workspace, &begin, &payload, ours).await
             }
-            _ => Err(refused("the payload of an email has both `campaignId` and `recipientId`, or neither")),
+            _ => Err(refused("the payload of an email has both `campaignId` and `recipientId`, or neither").into()),
         }
     }
 
@@ -126,20 +128,24 @@ impl Email {
         begin: &Begin,
         payload: &Payload,
         ours: Lease,
-    ) -> Result<Option<Box<RawValue>>, Failure> {
+    ) -> Result<Option<Box<RawValue>>, NotRun> {
         crash::point("send.asking").await;
         let begun = self.sends.begin(workspace, begin).await;
         crash::point("send.begun").await;
         let said = match begun.map_err(|error| busy(error.to_string(), None))? {
-            Begun::Proceed(proceed) => return self.proceed(workspace, &proceed, payload, ours).await,
-            Begun::Busy { lease_left } => return Err(busy("another worker is at this send", Some(lease_left))),
+            Begun::Proceed(proceed) => return Ok(self.proceed(workspace, &proceed, payload, ours).await?),
+            // It may be over sooner than its lease.
+            Begun::Busy { lease_left } => {
+                let (why, wait) = ("another worker is at this send", lease_left.min(BUSY_PAUSE));
+                return Err(NotRun::PutOff { why, wait });
+            }
             Begun::Sent(sent) => {
                 let at = Time::from_micros(sent.sent_us).to_string();
                 json!({"send": "skip", "state": "sent", "sendId": sent.id, "sentAt": at})
             }
             Begun::Unknown { id } => {
                 let why = format!("the send {id} is unknown: it may have been sent, and is not sent again");
-                return Err(Failure { is_final: true, ..unknown(why) });
+                return Err(Failure { is_final: true, ..unknown(why) }.into());
             }
         };
         Ok(Some(to_raw_value(&said).expect("an object is JSON")))

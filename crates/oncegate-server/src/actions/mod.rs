@@ -94,17 +94,33 @@ struct Line<'a> {
     effect: Effect<'a>,
 }
 
+/// What is to become of an action that has not been done.
+enum NotRun {
+    Failed(Failure),
+    /// It has not been tried: it cannot be done for so long.
+    PutOff {
+        why: &'static str,
+        wait: Duration,
+    },
+}
+
+impl From<Failure> for NotRun {
+    fn from(failure: Failure) -> Self {
+        NotRun::Failed(failure)
+    }
+}
+
 impl Handler {
     /// What the receiver said, if it is worth keeping.
-    async fn run(&self, workspace: &WorkspaceName, effect: Effect<'_>) -> Result<Option<Box<RawValue>>, Failure> {
-        match &self.how {
+    async fn run(&self, workspace: &WorkspaceName, effect: Effect<'_>) -> Result<Option<Box<RawValue>>, NotRun> {
+        let ran = match &self.how {
             How::Log(lines) => {
                 let written = lines.write(&Line { at: SystemClock.now().to_string(), effect });
                 // A disk that is full today may have room tomorrow.
                 written.map(|()| None).map_err(|failure| Failure { is_final: false, ..failure })
             }
             How::Webhook(webhook) => webhook.post(effect, self.timeout).await,
-            How::Email(email) => email.run(workspace, effect, self.timeout).await,
+            How::Email(email) => return email.run(workspace, effect, self.timeout).await,
             How::Saga { event, sagas } => saga::feed(sagas, event.as_deref(), workspace, effect).await,
             How::Amqp { exchange, routing_key, publisher } => {
                 let routing_key = routing_key.as_deref().unwrap_or(effect.action_type);
@@ -113,7 +129,8 @@ impl Handler {
             How::Nats { subject, publisher } => {
                 publisher.publish(subject.as_deref().unwrap_or(effect.action_type), effect, self.timeout).await
             }
-        }
+        };
+        Ok(ran?)
     }
 }
 

@@ -8,7 +8,7 @@ use oncegate::StoreError;
 use oncegate::actions::{Applied, Done, Leased};
 use oncegate_core::job::{Command, Failure, Job};
 
-use super::{Effect, Event, Runner};
+use super::{Effect, Event, NotRun, Runner};
 use crate::channels::unknown;
 use crate::crash;
 use crate::worker::{Handler, Held};
@@ -44,7 +44,7 @@ impl Handler for Runner {
         let effect = async {
             tokio::select! {
                 ran = handler.run(&leased.job.workspace, Effect::of(&leased)) => ran,
-                () = self.worker.cut_off() => Err(unknown("the server was stopped")),
+                () = self.worker.cut_off() => Err(unknown("the server was stopped").into()),
             }
         };
         let ran = held.renewed(&self.store, self.config.lease, effect).await;
@@ -52,7 +52,11 @@ impl Handler for Runner {
         crash::point("action.ran").await;
         let done = match ran {
             Some(Ok(result)) => Done { command: Command::Complete { token }, result },
-            Some(Err(failure)) => {
+            Some(Err(NotRun::PutOff { why, wait })) => {
+                let until = held.now() + wait.min(RETRY_IN_MAX);
+                Command::PutOff { token, until, why: why.into() }.into()
+            }
+            Some(Err(NotRun::Failed(failure))) => {
                 let retry_in = failure.retry_in.map(|span| span.min(RETRY_IN_MAX));
                 Command::Fail { token, failure: Failure { retry_in, ..failure } }.into()
             }
