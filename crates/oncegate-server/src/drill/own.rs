@@ -19,7 +19,7 @@ use crate::cli::Failure;
 /// Jobs that are handed in before each kill.
 const JOBS_EACH: u32 = 5;
 /// How long a server may take to come to the point at which it dies.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(15);
 /// How long everything may take to come to its end, once nobody is killed any more.
 const SETTLED_WITHIN: Duration = Duration::from_secs(60);
 /// Longer than every lease of a path's configuration: who was lost is found, and what is repeated has been.
