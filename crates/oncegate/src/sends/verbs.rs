@@ -55,10 +55,8 @@ impl Sends {
                 _ if committed.is_written() => return Ok(next),
                 _ if is_stale(&committed) => {}
                 Some(Answer::Refused(refusal)) if !is_late && may_be_late(refusal) => is_late = true,
-                // It was called unsent, and was sent.
-                Some(Answer::Refused(Refusal::Missing)) if !is_late && is_sent && kept.send.was_of(token) => {
-                    is_late = true
-                }
+                // It may have been called unsent, also since it was read, and was sent.
+                Some(Answer::Refused(Refusal::Missing)) if !is_late && is_sent => is_late = true,
                 Some(Answer::Refused(refusal)) => return Err(NotTaken::Fenced(refusal.clone())),
                 // A late word met another owner.
                 Some(other) => return Err(NotTaken::Fenced(outdated(other))),
