@@ -1,6 +1,6 @@
 -- Those in a list, newest first; of them, if so asked, those in a state.
 --   $1 workspace   $2 kind   $3 state   $4 older than this one   $5 how many at most   $6 list
-SELECT r.id, r.version, r.state, r.body
+SELECT r.id, r.version, r.state, r.expires_at, r.body
 FROM record_lists AS l JOIN records AS r ON r.workspace = l.workspace AND r.kind = l.kind AND r.id = l.id
 WHERE l.workspace = $1::text AND l.kind = $2::text AND l.list = $6::text AND l.id < $4::uuid
   AND ($3::text IS NULL OR r.state = $3::text)

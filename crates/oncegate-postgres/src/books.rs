@@ -7,15 +7,22 @@ use oncegate_store::{
     JobFilter, JobListing, KindFilter, Leased, Listed, Listing, MainStore, Place, Reading, Record, StoreError, Wanted,
 };
 use tokio::sync::Mutex;
+use tokio_postgres::Row;
 use uuid::Uuid;
 
 use crate::changes::job;
-use crate::desk::Desk;
+use crate::desk::{Desk, counted};
 use crate::fault::Fault;
 use crate::finder::record;
 use crate::lease::{LEASE_ROUNDS_MAX, lease};
+use crate::link::Params;
 use crate::store::PostgresStore;
 
+const COUNT_JOBS: &str = include_str!("../sql/count_jobs.sql");
+/// The list's own statements: of columns that nobody asks for, nothing is read.
+const COUNT_RECORDS: &str = concat!("SELECT count(*) FROM (", include_str!("../sql/list_records.sql"), ") AS listed");
+const COUNT_RECORDS_IN_LIST: &str =
+    concat!("SELECT count(*) FROM (", include_str!("../sql/list_records_in_list.sql"), ") AS listed");
 const LIST_JOBS: &str = include_str!("../sql/list_jobs.sql");
 const LIST_RECORDS: &str = include_str!("../sql/list_records.sql");
 const LIST_RECORDS_IN_LIST: &str = include_str!("../sql/list_records_in_list.sql");
@@ -27,18 +34,10 @@ impl MainStore for PostgresStore {
     }
 
     async fn list(&self, listing: Listing) -> Result<Listed, StoreError> {
-        let Listing { workspace, kind, list, state, limit, before } = &listing;
-        let before = before.unwrap_or(Uuid::max());
         // One more than asked for tells whether there is a next page.
-        let limit_and_one = i64::try_from(*limit).unwrap_or(i64::MAX).saturating_add(1);
-        let rows = match list {
-            None => self.back.ask(LIST_RECORDS, &[&workspace.as_str(), kind, state, &before, &limit_and_one]).await?,
-            Some(list) => {
-                let params: crate::link::Params<'_> =
-                    &[&workspace.as_str(), kind, state, &before, &limit_and_one, list];
-                self.back.ask(LIST_RECORDS_IN_LIST, params).await?
-            }
-        };
+        let one_more = Listing { limit: listing.limit.saturating_add(1), ..listing.clone() };
+        let rows = self.ask_of_records(LIST_RECORDS, LIST_RECORDS_IN_LIST, &one_more).await?;
+        let Listing { workspace, kind, limit, .. } = &listing;
         let mut records: Vec<Record> = rows.iter().map(|row| record(row, 0, workspace, kind)).collect();
         let more = records.len() > *limit;
         records.truncate(*limit);
@@ -46,12 +45,49 @@ impl MainStore for PostgresStore {
         Ok(Listed { records, next })
     }
 
+    async fn count(&self, listing: Listing) -> Result<usize, StoreError> {
+        Ok(counted(&self.ask_of_records(COUNT_RECORDS, COUNT_RECORDS_IN_LIST, &listing).await?))
+    }
+
     async fn find_jobs(&self, ids: &[(WorkspaceName, Uuid)]) -> Result<Reading<Vec<Option<Job>>>, StoreError> {
         self.job_finder.find(ids).await
     }
 
     async fn list_jobs(&self, listing: JobListing) -> Result<Vec<Job>, StoreError> {
-        let JobListing { workspace, kind, lane_prefix, state, limit, before } = &listing;
+        let rows = self.ask_of_jobs(LIST_JOBS, &listing).await?;
+        Ok(rows.iter().map(job).collect::<Result<_, Fault>>()?)
+    }
+
+    async fn count_jobs(&self, listing: JobListing) -> Result<usize, StoreError> {
+        Ok(counted(&self.ask_of_jobs(COUNT_JOBS, &listing).await?))
+    }
+
+    async fn lease_jobs(&self, wanted: &Wanted) -> Result<Reading<Leased>, StoreError> {
+        // On a task of its own: whoever asked may go away, and a transaction that is left open would keep its locks.
+        let (leasing, wanted) = (self.leasing.clone(), wanted.clone());
+        let leased = tokio::spawn(async move { lease_by_turns(&leasing, &wanted).await });
+        leased.await.unwrap_or_else(|_| Err(StoreError::Unavailable("leasing was stopped".into())))
+    }
+}
+
+impl PostgresStore {
+    async fn ask_of_records(
+        &self,
+        all: &'static str,
+        in_list: &'static str,
+        listing: &Listing,
+    ) -> Result<Vec<Row>, Fault> {
+        let Listing { workspace, kind, list, state, limit, before } = listing;
+        let (before, limit) = (before.unwrap_or(Uuid::max()), i64::try_from(*limit).unwrap_or(i64::MAX));
+        let workspace = workspace.as_str();
+        match list {
+            None => self.back.ask(all, &[&workspace, kind, state, &before, &limit]).await,
+            Some(list) => self.back.ask(in_list, &[&workspace, kind, state, &before, &limit, list]).await,
+        }
+    }
+
+    async fn ask_of_jobs(&self, sql: &'static str, listing: &JobListing) -> Result<Vec<Row>, Fault> {
+        let JobListing { workspace, kind, lane_prefix, state, limit, before } = listing;
         let (kind, kind_prefix) = match kind {
             KindFilter::Is(kind) => (Some(kind.as_str()), None),
             KindFilter::BeginsWith(prefix) => (None, Some(*prefix)),
@@ -63,17 +99,9 @@ impl MainStore for PostgresStore {
             Some(JobFilter::Failed) => (Some(0), Some(true)),
         };
         let (before, limit) = (before.unwrap_or(Uuid::max()), i64::try_from(*limit).unwrap_or(i64::MAX));
-        let params: crate::link::Params<'_> =
+        let params: Params<'_> =
             &[&workspace.as_str(), &kind, &kind_prefix, lane_prefix, &state, &is_tried, &before, &limit];
-        let rows = self.back.ask(LIST_JOBS, params).await?;
-        Ok(rows.iter().map(job).collect::<Result<_, Fault>>()?)
-    }
-
-    async fn lease_jobs(&self, wanted: &Wanted) -> Result<Reading<Leased>, StoreError> {
-        // On a task of its own: whoever asked may go away, and a transaction that is left open would keep its locks.
-        let (leasing, wanted) = (self.leasing.clone(), wanted.clone());
-        let leased = tokio::spawn(async move { lease_by_turns(&leasing, &wanted).await });
-        leased.await.unwrap_or_else(|_| Err(StoreError::Unavailable("leasing was stopped".into())))
+        self.back.ask(sql, params).await
     }
 }
 

@@ -184,6 +184,7 @@ fn records<'a>(records: &[&'a Record]) -> Vec<Column<'a>> {
         column(records, |record| record.id),
         column(records, |record| record.version),
         column(records, |record| record.state.as_deref()),
+        column(records, |record| record.expires_at.map(Time::micros)),
         column(records, |record| &record.body[..]),
     ]
 }

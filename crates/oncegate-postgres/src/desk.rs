@@ -74,3 +74,9 @@ impl Desk {
         *self.link.lock().await = None;
     }
 }
+
+/// What a statement says that counts.
+pub(crate) fn counted(rows: &[Row]) -> usize {
+    let count = rows.first().map_or(0, |row| row.get::<_, i64>(0));
+    usize::try_from(count).expect("a count is not negative")
+}

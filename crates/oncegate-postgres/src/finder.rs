@@ -159,6 +159,7 @@ pub(crate) fn record(row: &Row, first: usize, workspace: &WorkspaceName, kind: &
         id: row.get(first),
         version: row.get(first + 1),
         state: row.get(first + 2),
-        body: Bytes::copy_from_slice(row.get(first + 3)),
+        expires_at: row.get::<_, Option<i64>>(first + 3).map(Time::from_micros),
+        body: Bytes::copy_from_slice(row.get(first + 4)),
     }
 }

@@ -12,11 +12,12 @@ use crate::fault::Fault;
 use crate::link::Link;
 use crate::server::{Options, Server};
 
-const STEPS: [(i64, &str, &str); 4] = [
+const STEPS: [(i64, &str, &str); 5] = [
     (1, "claims", include_str!("../migrations/0001_claims.sql")),
     (2, "keyring", include_str!("../migrations/0002_keyring.sql")),
     (3, "books", include_str!("../migrations/0003_books.sql")),
     (4, "lanes", include_str!("../migrations/0004_lanes.sql")),
+    (5, "ends", include_str!("../migrations/0005_ends.sql")),
 ];
 
 const SCHEMA_STATE: &str = include_str!("../sql/schema_state.sql");

@@ -7,11 +7,11 @@ use async_trait::async_trait;
 use oncegate_core::job;
 use oncegate_core::{Claim, ClaimId, ClaimKey, GuardName, Time};
 use oncegate_store::{
-    Commit, Committed, Cursor, DuplicateCount, Page, Query, Reading, Record, Report, Store, StoreError, Waiters,
+    Commit, Committed, Cursor, DuplicateCount, Page, Query, Reading, Record, Report, Store, StoreError, Swept, Waiters,
 };
 use tokio::task::{JoinHandle, JoinSet};
 
-use crate::desk::Desk;
+use crate::desk::{Desk, counted};
 use crate::finder::Finder;
 use crate::lane::{Lane, expire};
 use crate::listen::{Channel, listen};
@@ -25,6 +25,7 @@ const COUNT_DUPLICATES: &str = include_str!("../sql/count_duplicates.sql");
 const EXPECT_WAKE: &str = include_str!("../sql/expect_wake.sql");
 const SCAN_CLAIMS: &str = include_str!("../sql/scan_claims.sql");
 const SWEEP_CLAIMS: &str = include_str!("../sql/sweep_claims.sql");
+const SWEEP_RECORDS: &str = include_str!("../sql/sweep_records.sql");
 
 /// One: reading takes a fraction of what a COMMIT takes, and what waits for it shares its statement.
 const READING_LANES: usize = 1;
@@ -132,11 +133,11 @@ impl Store for PostgresStore {
         Ok(Page { claims, next, now })
     }
 
-    async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
+    async fn sweep(&self, limit: usize) -> Result<Swept, StoreError> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let rows = self.back.ask(SWEEP_CLAIMS, &[&self.server.injected_time(), &limit]).await?;
-        let swept = rows.first().map_or(0, |row| row.get::<_, i64>(0));
-        Ok(usize::try_from(swept).expect("a count is not negative"))
+        let now = self.server.injected_time();
+        let claims = counted(&self.back.ask(SWEEP_CLAIMS, &[&now, &limit]).await?);
+        Ok(Swept { claims, records: counted(&self.back.ask(SWEEP_RECORDS, &[&now, &limit]).await?) })
     }
 
     async fn count_duplicates(&self, counts: Vec<DuplicateCount>) -> Result<(), StoreError> {

@@ -93,6 +93,7 @@ async fn commit_with_changes(cut: Mode) {
         id: Uuid::from_u128(number),
         version,
         state: None,
+        expires_at: None,
         body: "{}".into(),
     };
     let claim = Op { key: key("with changes"), command: Command::Claim(terms()) };
@@ -164,7 +165,7 @@ async fn a_record_that_was_swept_and_made_again_is_not_taken_for_the_one_that_wa
     clock.advance(WINDOW);
     let mut second = None;
     let answer = world.paused(Command::Claim(terms()), async || {
-        while world.direct.sweep(100).await.expect("sweeps") > 0 {}
+        while world.direct.sweep(100).await.expect("sweeps").claims > 0 {}
         second = Some(win(&world.direct, &key("k")).await);
     });
     let Answer::InFlight(claim) = answer.await else { panic!("the key has an owner") };
@@ -181,7 +182,7 @@ async fn a_token_decided_before_another_owner_came_and_was_swept_is_not_given() 
     let answer = world.paused(Command::Claim(terms()), async || {
         let token = win(&world.direct, &key("k")).await;
         apply(&world.direct, &key("k"), Command::Release { token }).await.expect("releases");
-        while world.direct.sweep(100).await.expect("sweeps") > 0 {}
+        while world.direct.sweep(100).await.expect("sweeps").claims > 0 {}
         other = Some(token);
     });
     let Answer::Won(claim) = answer.await else { panic!("the other has released it") };

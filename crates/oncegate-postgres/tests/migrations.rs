@@ -43,7 +43,7 @@ async fn replicas_that_start_together_migrate_once() {
     for start in starts.collect::<Vec<_>>() {
         let store = start.await.expect("does not panic").expect("opens");
         let report = store.report().await.expect("reports");
-        assert_eq!((report.kind, report.schema_version), ("postgres", 4));
+        assert_eq!((report.kind, report.schema_version), ("postgres", 5));
         assert!(!report.detail.contains("postgres://"), "{}", report.detail);
         store.close().await;
     }

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use oncegate_core::{Answer, Command, Token};
 use oncegate_postgres::PostgresStore;
-use oncegate_store::conformance::{START, WINDOW, key, settle, terms};
-use oncegate_store::{Commit, ManualClock, Op, Store, StoreError, Waiters};
+use oncegate_store::conformance::{START, WINDOW, key, settle, terms, workspace};
+use oncegate_store::{Change, Commit, Committed, ManualClock, Op, Record, Store, StoreError, Waiters};
 use support::{Schema, connect};
 use tokio::sync::Barrier;
+use uuid::Uuid;
 
 async fn two_replicas(schema: &Schema, clock: Option<Arc<ManualClock>>) -> [Arc<PostgresStore>; 2] {
     // At once: they also race for the migrations.
@@ -25,6 +26,10 @@ fn op(part: &str, command: Command) -> Op {
 
 async fn apply(store: &dyn Store, part: &str, command: Command) -> Answer {
     store.commit(op(part, command).into()).await.expect("the server is there").only()
+}
+
+async fn commit(store: &dyn Store, changes: Vec<Change>) -> Committed {
+    store.commit(Commit { ops: vec![], changes }).await.expect("the server is there")
 }
 
 async fn deadlocks() -> i64 {
@@ -138,6 +143,70 @@ async fn only_awaited_claims_are_announced() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 #[ignore = "needs PostgreSQL: run make test"]
+async fn sweeping_while_records_are_written_leaves_no_half_of_one_and_no_deadlock() {
+    const ROUNDS: u128 = 40;
+    const RECORDS: u128 = 12;
+    let schema = Schema::create().await;
+    let clock = Arc::new(ManualClock::starting_at(START));
+    let stores = two_replicas(&schema, Some(clock.clone())).await;
+    let deadlocks_before = deadlocks().await;
+    let names = |number: u128| vec![format!("a {number}"), format!("b {number}")];
+    let record = |number: u128, version, expires_at| Record {
+        workspace: workspace("default"),
+        kind: "thing",
+        id: Uuid::from_u128(number),
+        version,
+        state: None,
+        expires_at,
+        body: "{}".into(),
+    };
+    for round in 0..ROUNDS {
+        let numbers = round * RECORDS..(round + 1) * RECORDS;
+        let created = numbers.clone().map(|number| Change::Create {
+            record: record(number, 1, Some(START)),
+            names: names(number),
+            lists: vec!["all".into()],
+        });
+        assert!(commit(&*stores[0], created.collect()).await.is_written());
+        let sweepers = [0, 1, 0, 1].map(|replica: usize| {
+            let store = stores[replica].clone();
+            tokio::spawn(async move { while store.sweep(3).await.expect("sweeps").records > 0 {} })
+        });
+        // Some move the end of two at once, one replica in the order of ids and the other against it, with names that they have
+        // and names that are new; some want the names for records of their own.
+        let writers = numbers.clone().map(|number| {
+            let store = stores[(number % 2) as usize].clone();
+            let other = if number % 2 == 0 { number + 1 } else { number - 1 };
+            let moved = |number: u128| Change::Replace {
+                record: record(number, 2, None),
+                names: [names(number), vec![format!("c {number}")]].concat(),
+            };
+            let anew = Change::Create { record: record(number + 10_000, 1, None), names: names(other), lists: vec![] };
+            let changes = if number % 3 == 0 { vec![anew, moved(number)] } else { vec![moved(number), moved(other)] };
+            tokio::spawn(async move { commit(&*store, changes).await })
+        });
+        for writer in writers.collect::<Vec<_>>() {
+            writer.await.expect("does not panic");
+        }
+        for sweeper in sweepers {
+            sweeper.await.expect("does not panic");
+        }
+        while stores[0].sweep(100).await.expect("sweeps").records > 0 {}
+    }
+    let db = connect().await;
+    let count = async |sql: &str| -> i64 {
+        db.query_one(&sql.replace("FROM ", &format!("FROM {}.", schema.name)), &[]).await.expect("reads").get(0)
+    };
+    assert_eq!(count("SELECT count(*) FROM records WHERE expires_at IS NOT NULL").await, 0);
+    let left = count("SELECT count(*) FROM records WHERE version = 2").await;
+    let anew = count("SELECT count(*) FROM records WHERE version = 1").await;
+    assert_eq!(count("SELECT count(*) FROM record_lists").await, left, "of those that are gone, no list is left");
+    assert_eq!(count("SELECT count(*) FROM record_names").await, left * 3 + anew * 2, "and no name");
+    assert_eq!(deadlocks().await, deadlocks_before);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[ignore = "needs PostgreSQL: run make test"]
 async fn sweeping_while_expired_keys_are_claimed_again_keeps_tokens_growing_and_one_winner() {
     const ROUNDS: usize = 60;
     const KEYS: usize = 20;
@@ -146,8 +215,9 @@ async fn sweeping_while_expired_keys_are_claimed_again_keeps_tokens_growing_and_
     let stores = two_replicas(&schema, Some(clock.clone())).await;
     let mut last: HashMap<String, Token> = HashMap::new();
     for round in 0..ROUNDS {
-        let sweepers =
-            stores.clone().map(|store| tokio::spawn(async move { while store.sweep(3).await.expect("sweeps") > 0 {} }));
+        let sweepers = stores
+            .clone()
+            .map(|store| tokio::spawn(async move { while store.sweep(3).await.expect("sweeps").claims > 0 {} }));
         let claimers = (0..6).flat_map(|task| (0..KEYS).map(move |i| (task, i)));
         let claimers = claimers.map(|(task, i)| {
             let store = stores[task % 2].clone();

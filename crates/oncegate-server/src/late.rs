@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use oncegate::store::{Commit, Committed, DuplicateCount, Page, Query, Reading, Report, Store, StoreError, Waiters};
+use oncegate::store::{
+    Commit, Committed, DuplicateCount, Page, Query, Reading, Report, Store, StoreError, Swept, Waiters,
+};
 use oncegate::{Claim, ClaimKey, StoreUrl};
 
 const TRY_EVERY: Duration = Duration::from_secs(2);
@@ -67,7 +69,7 @@ impl Store for LateStore {
         self.store()?.scan(query).await
     }
 
-    async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
+    async fn sweep(&self, limit: usize) -> Result<Swept, StoreError> {
         self.store()?.sweep(limit).await
     }
 

@@ -10,11 +10,11 @@ use oncegate_store::{
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use uuid::Uuid;
 
-use crate::{SqliteStore, queue};
+use crate::{SqliteStore, counted, queue};
 
-const CREATE_RECORD: &str = "INSERT INTO records (workspace, kind, id, version, state, body)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT DO NOTHING";
-const REPLACE_RECORD: &str = "UPDATE records SET version = ?4, state = ?5, body = ?6
+const CREATE_RECORD: &str = "INSERT INTO records (workspace, kind, id, version, state, expires_at, body)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT DO NOTHING";
+const REPLACE_RECORD: &str = "UPDATE records SET version = ?4, state = ?5, expires_at = ?6, body = ?7
     WHERE workspace = ?1 AND kind = ?2 AND id = ?3 AND version = ?4 - 1";
 /// One row where the name was free, or its own already.
 const NAME_RECORD: &str = "INSERT INTO record_names (workspace, kind, name, id) VALUES (?1, ?2, ?3, ?4)
@@ -23,10 +23,17 @@ const REMOVE_RECORD: &str = "DELETE FROM records WHERE workspace = ?1 AND kind =
 const UNNAME_RECORD: &str = "DELETE FROM record_names WHERE workspace = ?1 AND kind = ?2 AND name = ?3 AND id = ?4";
 const UNLIST_RECORD: &str = "DELETE FROM record_lists WHERE workspace = ?1 AND kind = ?2 AND list = ?3 AND id = ?4";
 const LIST_RECORD: &str = "INSERT INTO record_lists (workspace, kind, list, id) VALUES (?1, ?2, ?3, ?4)";
-const FIND_BY_ID: &str = "SELECT id, version, state, body FROM records WHERE workspace = ?1 AND kind = ?2 AND id = ?3";
-const FIND_BY_NAME: &str = "SELECT id, version, state, body FROM records
+const FIND_BY_ID: &str =
+    "SELECT id, version, state, expires_at, body FROM records WHERE workspace = ?1 AND kind = ?2 AND id = ?3";
+const FIND_BY_NAME: &str = "SELECT id, version, state, expires_at, body FROM records
     WHERE workspace = ?1 AND kind = ?2
       AND id = (SELECT id FROM record_names WHERE workspace = ?1 AND kind = ?2 AND name = ?3)";
+
+/// Those that are past their end.
+const ENDED_RECORDS: &str = "SELECT workspace, kind, id, rowid FROM records
+    WHERE expires_at <= ?1 ORDER BY expires_at LIMIT ?2";
+const UNNAME_ENDED: &str = "DELETE FROM record_names WHERE workspace = ?1 AND kind = ?2 AND id = ?3";
+const UNLIST_ENDED: &str = "DELETE FROM record_lists WHERE workspace = ?1 AND kind = ?2 AND id = ?3";
 
 /// Makes a change, and says whether it found what it expects.
 pub fn apply(connection: &Connection, change: &Change, now: Time) -> rusqlite::Result<bool> {
@@ -62,14 +69,34 @@ fn make(connection: &Connection, change: &Change, now: Time) -> rusqlite::Result
     }
 }
 
+/// Removes records that are past their end, and says how many.
+pub fn sweep(connection: &Connection, now: Time, limit: usize) -> rusqlite::Result<usize> {
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let mut ended = connection.prepare_cached(ENDED_RECORDS)?;
+    let ended = ended.query_map(params![now.micros(), limit], |row| {
+        Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, row.get::<_, [u8; 16]>(2)?, row.get::<_, i64>(3)?))
+    })?;
+    let ended = ended.collect::<rusqlite::Result<Vec<_>>>()?;
+    let mut remove = connection.prepare_cached("DELETE FROM records WHERE rowid = ?1")?;
+    let mut unname = connection.prepare_cached(UNNAME_ENDED)?;
+    let mut unlist = connection.prepare_cached(UNLIST_ENDED)?;
+    for (workspace, kind, id, row) in &ended {
+        unname.execute(params![workspace, kind, id])?;
+        unlist.execute(params![workspace, kind, id])?;
+        remove.execute([row])?;
+    }
+    Ok(ended.len())
+}
+
 fn write_record(connection: &Connection, sql: &str, record: &Record) -> rusqlite::Result<bool> {
-    let Record { workspace, kind, id, version, state, body } = record;
+    let Record { workspace, kind, id, version, state, expires_at, body } = record;
     let written = connection.prepare_cached(sql)?.execute(params![
         workspace.as_str(),
         kind,
         id.as_bytes(),
         version,
         state,
+        expires_at.map(Time::micros),
         &body[..]
     ])?;
     Ok(written == 1)
@@ -109,6 +136,10 @@ impl MainStore for SqliteStore {
         self.readers.run(move |connection| list(connection, &listing)).await
     }
 
+    async fn count(&self, listing: Listing) -> Result<usize, StoreError> {
+        self.readers.run(move |connection| count(connection, &listing)).await
+    }
+
     async fn find_jobs(&self, ids: &[(WorkspaceName, Uuid)]) -> Result<Reading<Vec<Option<Job>>>, StoreError> {
         if let Ok(jobs) = self.readers.run_now(|connection| queue::find(connection, ids)) {
             return Ok(Reading { value: jobs, now: self.clock.now() });
@@ -121,6 +152,10 @@ impl MainStore for SqliteStore {
 
     async fn list_jobs(&self, listing: JobListing) -> Result<Vec<Job>, StoreError> {
         self.readers.run(move |connection| queue::list(connection, &listing)).await
+    }
+
+    async fn count_jobs(&self, listing: JobListing) -> Result<usize, StoreError> {
+        self.readers.run(move |connection| queue::count(connection, &listing)).await
     }
 
     async fn lease_jobs(&self, wanted: &Wanted) -> Result<Reading<Leased>, StoreError> {
@@ -166,12 +201,7 @@ fn find(connection: &Connection, places: &[Place]) -> rusqlite::Result<Vec<Optio
 
 fn list(connection: &Connection, listing: &Listing) -> rusqlite::Result<Listed> {
     let Listing { workspace, kind, list, state, limit, before } = listing;
-    let sql = match (list, state) {
-        (None, None) => include_str!("../sql/list_records.sql"),
-        (None, Some(_)) => include_str!("../sql/list_records_by_state.sql"),
-        (Some(_), _) => include_str!("../sql/list_records_in_list.sql"),
-    };
-    let mut statement = connection.prepare_cached(sql)?;
+    let mut statement = connection.prepare_cached(list_sql(listing))?;
     let before = before.unwrap_or(Uuid::max());
     // One more than asked for tells whether there is a next page.
     let limit_and_one = i64::try_from(*limit).unwrap_or(i64::MAX - 1) + 1;
@@ -184,6 +214,23 @@ fn list(connection: &Connection, listing: &Listing) -> rusqlite::Result<Listed> 
     Ok(Listed { records, next })
 }
 
+fn count(connection: &Connection, listing: &Listing) -> rusqlite::Result<usize> {
+    let Listing { workspace, kind, list, state, limit, before } = listing;
+    // The list's own statement: of columns that nobody asks for, nothing is read.
+    let mut statement = connection.prepare_cached(&format!("SELECT count(*) FROM ({})", list_sql(listing)))?;
+    let (before, limit) = (before.unwrap_or(Uuid::max()), i64::try_from(*limit).unwrap_or(i64::MAX));
+    let parameters = params![workspace.as_str(), kind, before.as_bytes(), limit, list, state];
+    statement.query_row(parameters, counted)
+}
+
+fn list_sql(listing: &Listing) -> &'static str {
+    match (&listing.list, &listing.state) {
+        (None, None) => include_str!("../sql/list_records.sql"),
+        (None, Some(_)) => include_str!("../sql/list_records_by_state.sql"),
+        (Some(_), _) => include_str!("../sql/list_records_in_list.sql"),
+    }
+}
+
 fn record(row: &Row<'_>, workspace: &WorkspaceName, kind: &'static str) -> rusqlite::Result<Record> {
     Ok(Record {
         workspace: workspace.clone(),
@@ -191,6 +238,7 @@ fn record(row: &Row<'_>, workspace: &WorkspaceName, kind: &'static str) -> rusql
         id: Uuid::from_bytes(row.get(0)?),
         version: row.get(1)?,
         state: row.get(2)?,
-        body: Bytes::from(row.get::<_, Vec<u8>>(3)?),
+        expires_at: row.get::<_, Option<i64>>(3)?.map(Time::from_micros),
+        body: Bytes::from(row.get::<_, Vec<u8>>(4)?),
     })
 }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use oncegate_core::{Decision, Moment, decide};
-use oncegate_store::{Clock, Commit, Committed, StoreError, Waiters};
+use oncegate_store::{Clock, Commit, Committed, StoreError, Swept, Waiters};
 use rusqlite::{ErrorCode, ffi};
 
 use crate::books;
@@ -18,7 +18,8 @@ use crate::{failure, our_error, rows, store_error};
 pub enum Done {
     Committed(Committed),
     All(Vec<Result<Committed, StoreError>>),
-    Swept(Vec<Entry>),
+    /// The claims, and how many records.
+    Swept(Vec<Entry>, usize),
     Worked,
     Failed(StoreError),
 }
@@ -126,8 +127,11 @@ fn run_alone(job: &mut Job, claims: &mut Claims<'_>, moment: Moment) -> rusqlite
             Ok(Done::All(all))
         }
         Job::Sweep(limit, ..) => {
-            let sweep = |claims: &mut Claims<'_>| rows::sweep(claims.connection, claims.index, moment.now, *limit);
-            claims.savepoint(sweep).map(Done::Swept)
+            let sweep = |claims: &mut Claims<'_>| {
+                let records = books::sweep(claims.connection, moment.now, *limit)?;
+                Ok(Done::Swept(rows::sweep(claims.connection, claims.index, moment.now, *limit)?, records))
+            };
+            claims.savepoint(sweep)
         }
         Job::Other(work, _) => claims.savepoint(|claims| work.run(claims.connection, moment)).map(|()| Done::Worked),
         Job::Stop(_) => unreachable!("stops are taken out of the group"),
@@ -210,9 +214,9 @@ pub fn answer(job: Job, done: Done, index: &Index, waiters: Option<&Arc<Waiters>
             _ = caller.send(all);
         }
         (Job::All(commits, caller, _), Done::Failed(error)) => _ = caller.send(vec![Err(error); commits.len()]),
-        (Job::Sweep(_, caller, _), Done::Swept(removed)) => {
-            index.take_out(&removed);
-            _ = caller.send(Ok(removed.len()));
+        (Job::Sweep(_, caller, _), Done::Swept(claims, records)) => {
+            index.take_out(&claims);
+            _ = caller.send(Ok(Swept { claims: claims.len(), records }));
         }
         (Job::Sweep(_, caller, _), Done::Failed(error)) => _ = caller.send(Err(error)),
         (Job::Other(work, _), Done::Worked) => work.answer(Ok(())),

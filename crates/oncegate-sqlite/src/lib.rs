@@ -24,7 +24,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use oncegate_core::{Claim, ClaimKey, Command, Moment, State, Token, WorkspaceName, decide};
 use oncegate_store::{
-    Clock, Commit, Committed, DuplicateCount, Op, Page, Query, Reading, Report, Store, StoreError, SystemClock, Waiters,
+    Clock, Commit, Committed, DuplicateCount, Op, Page, Query, Reading, Report, Store, StoreError, Swept, SystemClock,
+    Waiters,
 };
 use rusqlite::{ErrorCode, ffi};
 
@@ -157,7 +158,7 @@ impl Store for SqliteStore {
         self.readers.run(move |connection| rows::scan(connection, &query, clock.now())).await
     }
 
-    async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
+    async fn sweep(&self, limit: usize) -> Result<Swept, StoreError> {
         self.writer.sweep(limit).await
     }
 
@@ -223,6 +224,11 @@ fn failure(error: &rusqlite::Error) -> StoreError {
 
 fn store_error(error: rusqlite::Error) -> StoreError {
     failure(&error)
+}
+
+/// What a statement says that counts.
+fn counted(row: &rusqlite::Row<'_>) -> rusqlite::Result<usize> {
+    row.get::<_, i64>(0).map(|count| usize::try_from(count).expect("a count is not negative"))
 }
 
 fn workspace_name(name: &str) -> rusqlite::Result<WorkspaceName> {

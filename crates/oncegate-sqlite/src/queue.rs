@@ -11,13 +11,14 @@ use rusqlite::{Connection, OptionalExtension, Row, ffi, named_params, params, pa
 use uuid::Uuid;
 
 use crate::rows::broken;
-use crate::{our_error, workspace_name};
+use crate::{counted, our_error, workspace_name};
 
 const ENQUEUE: &str = include_str!("../sql/enqueue_job.sql");
 const REQUEUE: &str = include_str!("../sql/requeue_job.sql");
 const DEQUEUE: &str = "DELETE FROM jobs WHERE id = ?1 AND workspace = ?2 AND version = ?3";
 const FIND: &str = "SELECT * FROM jobs WHERE id = ?1 AND workspace = ?2";
 const LIST: &str = include_str!("../sql/list_jobs.sql");
+const COUNT: &str = include_str!("../sql/count_jobs.sql");
 const DUE: &str =
     "SELECT * FROM jobs WHERE kind = ?1 AND workspace = ?2 AND wakes_at <= ?3 ORDER BY wakes_at, id LIMIT ?4";
 /// Each workspace that has jobs of a kind, with the first that somebody has to look at.
@@ -153,12 +154,7 @@ pub fn list(connection: &Connection, listing: &JobListing) -> rusqlite::Result<V
         KindFilter::Is(kind) => (Some(kind.as_str()), None),
         KindFilter::BeginsWith(prefix) => (None, Some(*prefix)),
     };
-    let (state, is_tried) = match state {
-        None => (None, None),
-        Some(JobFilter::Running) => (Some("running"), None),
-        Some(JobFilter::Untouched) => (Some("pending"), Some(false)),
-        Some(JobFilter::Failed) => (Some("pending"), Some(true)),
-    };
+    let (state, is_tried) = state_and_tried(*state);
     let mut statement = connection.prepare_cached(LIST)?;
     let jobs = statement.query_map(
         named_params! {
@@ -174,6 +170,36 @@ pub fn list(connection: &Connection, listing: &JobListing) -> rusqlite::Result<V
         job,
     )?;
     jobs.collect()
+}
+
+pub fn count(connection: &Connection, listing: &JobListing) -> rusqlite::Result<usize> {
+    let JobListing { workspace, kind, lane_prefix, state, limit, before } = listing;
+    let (condition, kind) = match kind {
+        KindFilter::Is(kind) => ("kind = :kind", kind.as_str()),
+        KindFilter::BeginsWith(prefix) => ("kind BETWEEN :kind AND :kind || char(0x10ffff)", *prefix),
+    };
+    let (state, is_tried) = state_and_tried(*state);
+    connection.prepare_cached(&COUNT.replace("{kind}", condition))?.query_row(
+        named_params! {
+            ":workspace": workspace.as_str(),
+            ":kind": kind,
+            ":lane_prefix": lane_prefix,
+            ":state": state,
+            ":is_tried": is_tried,
+            ":before": before.unwrap_or(Uuid::max()).as_bytes(),
+            ":limit": i64::try_from(*limit).unwrap_or(i64::MAX),
+        },
+        counted,
+    )
+}
+
+fn state_and_tried(state: Option<JobFilter>) -> (Option<&'static str>, Option<bool>) {
+    match state {
+        None => (None, None),
+        Some(JobFilter::Running) => (Some("running"), None),
+        Some(JobFilter::Untouched) => (Some("pending"), Some(false)),
+        Some(JobFilter::Failed) => (Some("pending"), Some(true)),
+    }
 }
 
 fn job(row: &Row<'_>) -> rusqlite::Result<Job> {

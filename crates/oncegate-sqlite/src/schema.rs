@@ -10,6 +10,7 @@ const STEPS: &[(&str, &str)] = &[
     ("appended", include_str!("../migrations/0002_appended.sql")),
     ("books", include_str!("../migrations/0003_books.sql")),
     ("lanes", include_str!("../migrations/0004_lanes.sql")),
+    ("ends", include_str!("../migrations/0005_ends.sql")),
 ];
 
 /// All steps, and whether a file at `version` has them.

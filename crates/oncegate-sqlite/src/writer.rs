@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use oncegate_core::Moment;
-use oncegate_store::{Clock, Commit, Committed, StoreError, Waiters};
+use oncegate_store::{Clock, Commit, Committed, StoreError, Swept, Waiters};
 use rusqlite::{Connection, OpenFlags};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
@@ -34,7 +34,7 @@ pub enum Job {
     Commit(Commit, oneshot::Sender<Result<Committed, StoreError>>, OwnedSemaphorePermit),
     /// Many at once, with one hand-over for all of them.
     All(Vec<Commit>, oneshot::Sender<Vec<Result<Committed, StoreError>>>, OwnedSemaphorePermit),
-    Sweep(usize, oneshot::Sender<Result<usize, StoreError>>, OwnedSemaphorePermit),
+    Sweep(usize, oneshot::Sender<Result<Swept, StoreError>>, OwnedSemaphorePermit),
     Other(Box<dyn Work>, OwnedSemaphorePermit),
     Stop(oneshot::Sender<()>),
 }
@@ -119,7 +119,7 @@ impl Writer {
         }
     }
 
-    pub async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
+    pub async fn sweep(&self, limit: usize) -> Result<Swept, StoreError> {
         let place = self.place(1)?;
         let (answer, answered) = oneshot::channel();
         self.submit(Job::Sweep(limit, answer, place))?;

@@ -135,7 +135,7 @@ async fn a_token_grows_though_its_record_was_swept_in_the_same_transaction() {
     tokio::time::sleep(Duration::from_millis(50)).await;
     other.execute_batch("COMMIT").expect("lets go");
     held.await.expect("does not panic").expect("writes");
-    assert_eq!(sweeping.await.expect("does not panic").expect("sweeps"), 1);
+    assert_eq!(sweeping.await.expect("does not panic").expect("sweeps").claims, 1);
     let second = won(claiming.await.expect("does not panic").expect("writes").only());
     assert!(second > first, "{second} after {first}");
 }

@@ -91,12 +91,12 @@ async fn a_row_number_does_not_come_back_when_the_last_rows_are_swept() {
     }
     assert!(wins(&ours, "d").await, "and we know all rows up to here");
     file.clock.advance(WINDOW);
-    assert_eq!(theirs.sweep(100).await.expect("sweeps"), 4);
+    assert_eq!(theirs.sweep(100).await.expect("sweeps").claims, 4);
     assert!(wins(&theirs, "new").await);
     assert!(!wins(&ours, "new").await);
     // Not after all of them have left, either.
     file.clock.advance(WINDOW);
-    assert_eq!(theirs.sweep(100).await.expect("sweeps"), 1);
+    assert_eq!(theirs.sweep(100).await.expect("sweeps").claims, 1);
     theirs.close().await;
     let anew = file.open();
     assert!(wins(&anew, "newer").await);
@@ -114,7 +114,7 @@ async fn what_was_rolled_back_alone_does_not_pass_for_known() {
     assert!(wins(&theirs, "k").await);
     let release = Op { key: key("a"), command: Command::Forget };
     ours.commit(release.into()).await.expect("forgets");
-    assert_eq!(ours.sweep(10).await.expect("sweeps"), 1);
+    assert_eq!(ours.sweep(10).await.expect("sweeps").claims, 1);
     assert!(is_there(&ours, "k").await);
     assert!(!wins(&ours, "k").await);
 }
@@ -134,7 +134,7 @@ async fn what_others_have_swept_does_not_fill_the_index() {
             committed.expect("there is room");
         }
         file.clock.advance(WINDOW);
-        assert_eq!(theirs.sweep(CLAIMS).await.expect("sweeps"), CLAIMS);
+        assert_eq!(theirs.sweep(CLAIMS).await.expect("sweeps").claims, CLAIMS);
     }
     assert!(is_there(&ours, "stays").await);
 }
@@ -161,7 +161,7 @@ async fn a_vacuum_in_between_loses_no_claim() {
         }
         assert!(wins(&store, &turn.to_string()).await);
     }
-    assert_eq!(store.sweep(100).await.expect("sweeps"), 50);
+    assert_eq!(store.sweep(100).await.expect("sweeps").claims, 50);
     rusqlite::Connection::open(file.path()).expect("opens").execute_batch("VACUUM").expect("vacuums");
     for turn in 50..100 {
         assert!(!wins(&store, &turn.to_string()).await, "{turn}");
@@ -181,7 +181,7 @@ async fn a_full_index_refuses_new_keys_alone_and_says_what_to_do() {
         other => panic!("{other:?}"),
     }
     file.clock.advance(WINDOW);
-    assert_eq!(store.sweep(10).await.expect("sweeps"), 2);
+    assert_eq!(store.sweep(10).await.expect("sweeps").claims, 2);
     assert!(wins(&store, "c").await, "room again");
 }
 

@@ -22,6 +22,6 @@ pub use memory::MemoryStore;
 pub use record::{At, Change, Listed, Listing, Place, Record};
 pub use store::{
     Commit, Committed, Cursor, DuplicateCount, JobFilter, JobListing, KindFilter, Leased, MainStore, Migration, Op,
-    Page, Query, Reading, Report, Store, StoreError, Wanted, Whose,
+    Page, Query, Reading, Report, Store, StoreError, Swept, Wanted, Whose,
 };
 pub use waiters::{Waiter, Waiters};

@@ -10,8 +10,8 @@ use uuid::Uuid;
 
 use crate::{
     ApiKey, At, Change, Clock, Commit, Committed, Cursor, DuplicateCount, JobFilter, JobListing, Keyring, Leased,
-    Listed, Listing, MainStore, Page, Place, Query, Reading, Record, Report, Store, StoreError, SystemClock, Waiters,
-    Wanted,
+    Listed, Listing, MainStore, Page, Place, Query, Reading, Record, Report, Store, StoreError, Swept, SystemClock,
+    Waiters, Wanted,
 };
 
 /// Keeps everything in memory, and nothing when the process ends. For tests and simulation.
@@ -96,6 +96,19 @@ impl Books {
                 removed.is_some_and(|found| found.version == job.version && now < job.stands_until())
             }
         }
+    }
+
+    /// Removes records that are past their end, and says how many.
+    fn sweep(&mut self, now: Time, limit: usize) -> usize {
+        let is_over = |(_, record): &(&(Shelf, Uuid), &Record)| record.expires_at.is_some_and(|end| end <= now);
+        let ended: Vec<(Shelf, Uuid)> =
+            self.records.iter().filter(is_over).take(limit).map(|(place, _)| place.clone()).collect();
+        for (shelf, id) in &ended {
+            self.records.remove(&(shelf.clone(), *id));
+            self.names.retain(|(of, _), named| of != shelf || named != id);
+            self.lists.retain(|(of, _, listed)| of != shelf || listed != id);
+        }
+        ended.len()
     }
 
     /// The first of those who wait for the lane of a job that has left it.
@@ -187,7 +200,7 @@ impl Store for MemoryStore {
         Ok(Page { claims, next, now })
     }
 
-    async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
+    async fn sweep(&self, limit: usize) -> Result<Swept, StoreError> {
         let now = self.clock.now();
         let mut shelves = self.lock();
         let ended: Vec<(ClaimKey, i64)> = shelves
@@ -201,7 +214,7 @@ impl Store for MemoryStore {
             shelves.claims.remove(key);
             shelves.token_floor = shelves.token_floor.max(*token);
         }
-        Ok(ended.len())
+        Ok(Swept { claims: ended.len(), records: shelves.books.sweep(now, limit) })
     }
 
     async fn count_duplicates(&self, counts: Vec<DuplicateCount>) -> Result<(), StoreError> {
@@ -269,6 +282,10 @@ impl MainStore for MemoryStore {
         Ok(Listed { records, next })
     }
 
+    async fn count(&self, listing: Listing) -> Result<usize, StoreError> {
+        Ok(self.list(listing).await?.records.len())
+    }
+
     async fn find_jobs(&self, ids: &[(WorkspaceName, Uuid)]) -> Result<Reading<Vec<Option<Job>>>, StoreError> {
         let jobs = &self.lock().books.jobs;
         Ok(Reading { value: ids.iter().map(|id| jobs.get(id).cloned()).collect(), now: self.clock.now() })
@@ -286,6 +303,10 @@ impl MainStore for MemoryStore {
             .take(limit)
             .cloned()
             .collect())
+    }
+
+    async fn count_jobs(&self, listing: JobListing) -> Result<usize, StoreError> {
+        Ok(self.list_jobs(listing).await?.len())
     }
 
     async fn lease_jobs(&self, wanted: &Wanted) -> Result<Reading<Leased>, StoreError> {

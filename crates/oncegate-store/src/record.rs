@@ -19,6 +19,8 @@ pub struct Record {
     pub version: i64,
     /// One word by which it can be listed.
     pub state: Option<String>,
+    /// From then on the store removes it, by itself, with its names and lists; until it has, it is there.
+    pub expires_at: Option<Time>,
     /// JSON.
     pub body: Bytes,
 }
@@ -102,7 +104,7 @@ impl Change {
     }
 }
 
-/// Which records to list, newest first.
+/// Which records to list, newest first, or to count.
 #[derive(Clone, Debug)]
 pub struct Listing {
     pub workspace: WorkspaceName,

@@ -106,6 +106,13 @@ pub struct DuplicateCount {
     pub last_at: Time,
 }
 
+/// What a sweep has removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    pub claims: usize,
+    pub records: usize,
+}
+
 /// A step of a store's schema.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Migration {
@@ -203,7 +210,7 @@ impl Wanted {
     }
 }
 
-/// Which of the jobs that are in the queue to list, newest first.
+/// Which of the jobs that are in the queue to list, newest first, or to count.
 #[derive(Clone, Debug)]
 pub struct JobListing {
     pub workspace: WorkspaceName,
@@ -284,8 +291,9 @@ pub trait Store: Send + Sync + 'static {
 
     async fn scan(&self, query: Query) -> Result<Page, StoreError>;
 
-    /// Removes up to `limit` records whose window has ended, and says how many it removed.
-    async fn sweep(&self, limit: usize) -> Result<usize, StoreError>;
+    /// Removes up to `limit` claims whose window has ended, and up to as many records that are past their end, with all of
+    /// their names and lists; says how many of each. What somebody is writing at this moment may be left for the next sweep.
+    async fn sweep(&self, limit: usize) -> Result<Swept, StoreError>;
 
     /// Adds to the counters of claims that are still the same owner's.
     async fn count_duplicates(&self, counts: Vec<DuplicateCount>) -> Result<(), StoreError>;
@@ -315,10 +323,16 @@ pub trait MainStore: Store + Keyring {
 
     async fn list(&self, listing: Listing) -> Result<Listed, StoreError>;
 
+    /// How many records a listing finds, counted no further than to its limit.
+    async fn count(&self, listing: Listing) -> Result<usize, StoreError>;
+
     /// The jobs with these ids that are in the queue, one for each, as they were last committed.
     async fn find_jobs(&self, ids: &[(WorkspaceName, Uuid)]) -> Result<Reading<Vec<Option<Job>>>, StoreError>;
 
     async fn list_jobs(&self, listing: JobListing) -> Result<Vec<Job>, StoreError>;
+
+    /// How many jobs a listing finds, counted no further than to its limit.
+    async fn count_jobs(&self, listing: JobListing) -> Result<usize, StoreError>;
 
     /// Leases jobs of these kinds that are due, or whose worker is gone: of each workspace the longest overdue first. No two
     /// workers get the same one, nor two in the same lane: whoever finds its lane taken is postponed for as long as

@@ -1,14 +1,14 @@
-//! The sweeper removes what has expired. Nobody waits for it: expired is absent, swept or not.
+//! The sweeper removes what has expired: claims, for which nobody waits (expired is absent, swept or not), and records past their end.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use oncegate_store::Store;
+use oncegate_store::{Store, Swept};
 use tokio::task::JoinHandle;
 
 use crate::ledger::Observer;
 
-/// Claims removed in one go: a few milliseconds' work, so that callers behind it do not notice.
+/// Claims, and records, removed in one go: a few milliseconds' work, so that callers behind it do not notice.
 const BATCH: usize = 256;
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(16);
@@ -23,7 +23,7 @@ impl Sweeper {
                 tokio::time::sleep(pause).await;
                 let swept = sweep_all(&*store, &*observer).await;
                 // Idle costs nothing that could be measured; busy is looked at every second.
-                pause = if swept > 0 { PAUSE_MIN } else { (pause * 2).min(PAUSE_MAX) };
+                pause = if swept == Swept::default() { (pause * 2).min(PAUSE_MAX) } else { PAUSE_MIN };
             }
         }))
     }
@@ -40,13 +40,14 @@ impl Drop for Sweeper {
 }
 
 /// Until nothing that has expired is left: however fast claims are made, it keeps up.
-async fn sweep_all(store: &dyn Store, observer: &dyn Observer) -> usize {
-    let mut total = 0;
+async fn sweep_all(store: &dyn Store, observer: &dyn Observer) -> Swept {
+    let mut total = Swept::default();
     loop {
         match store.sweep(BATCH).await {
             Ok(swept) => {
-                total += swept;
-                if swept < BATCH {
+                total.claims += swept.claims;
+                total.records += swept.records;
+                if swept.claims < BATCH && swept.records < BATCH {
                     break;
                 }
             }
@@ -56,8 +57,8 @@ async fn sweep_all(store: &dyn Store, observer: &dyn Observer) -> usize {
             }
         }
     }
-    if total > 0 {
-        observer.swept(total);
+    if total.claims > 0 {
+        observer.swept(total.claims);
     }
     total
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use oncegate::store::{
-    Commit, Committed, DuplicateCount, MemoryStore, Page, Query, Reading, Report, Store, StoreError, Waiters,
+    Commit, Committed, DuplicateCount, MemoryStore, Page, Query, Reading, Report, Store, StoreError, Swept, Waiters,
 };
 use oncegate::{Claim, ClaimKey, Gate, Guard, GuardError, How, OnFailure, OnStoreError, Policy, RunError, State};
 
@@ -211,7 +211,7 @@ impl Store for Flaky {
     async fn scan(&self, query: Query) -> Result<Page, StoreError> {
         self.store.scan(query).await
     }
-    async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
+    async fn sweep(&self, limit: usize) -> Result<Swept, StoreError> {
         self.store.sweep(limit).await
     }
     async fn count_duplicates(&self, counts: Vec<DuplicateCount>) -> Result<(), StoreError> {

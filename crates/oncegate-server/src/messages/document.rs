@@ -57,6 +57,7 @@ impl<D: Document> Kept<D> {
             id: self.id,
             version: self.version,
             state: self.document.state().map(str::to_owned),
+            expires_at: None,
             body: serde_json::to_vec(&self.document).expect("a document is JSON").into(),
         }
     }

@@ -1,13 +1,15 @@
 //! What is written beside claims: records, their names and lists.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use futures::future::join_all;
-use oncegate_core::{Answer, Command, State, Terms, Token};
+use oncegate_core::{Answer, Command, State, Terms, Time, Token};
 use uuid::Uuid;
 
 use super::queue::job;
 use super::{START, World, key, terms, workspace};
-use crate::{At, Change, Commit, Committed, Listing, Op, Place, Record};
+use crate::{At, Change, Commit, Committed, Listing, Op, Place, Record, Swept};
 
 pub(super) fn record(number: u128, body: &str) -> Record {
     Record {
@@ -16,6 +18,7 @@ pub(super) fn record(number: u128, body: &str) -> Record {
         id: Uuid::from_u128(number),
         version: 1,
         state: None,
+        expires_at: None,
         body: Bytes::from(body.to_owned()),
     }
 }
@@ -194,6 +197,174 @@ pub async fn lists_of_records_are_newest_first_filtered_and_paged(world: World) 
     );
     assert_eq!(list(Some("lead:3"), Some("sent"), 9, None).await, (vec![9, 6], None));
     assert_eq!(list(None, Some("failed"), 1, None).await, (vec![7], Some(7)));
+}
+
+pub async fn records_are_counted_as_a_listing_finds_them_and_no_further_than_its_limit(world: World) {
+    for number in 1..=9 {
+        let state = Some(if number % 2 == 0 { "sent" } else { "failed" }.to_owned());
+        let lists = if number % 3 == 0 { vec!["lead:3".to_owned()] } else { vec![] };
+        let record = Record { state, ..record(number, "{}") };
+        assert!(world.change(vec![Change::Create { record, names: vec![], lists }]).await.is_written());
+    }
+    for other in [
+        Record { workspace: workspace("other"), ..record(20, "{}") },
+        Record { kind: "other", state: Some("sent".into()), ..record(21, "{}") },
+    ] {
+        assert!(world.change(vec![Change::create(other)]).await.is_written());
+    }
+    let count = async |list: Option<&str>, state: Option<&str>, limit: usize, before: Option<u128>| {
+        let (list, state) = (list.map(str::to_owned), state.map(str::to_owned));
+        let before = before.map(Uuid::from_u128);
+        let listing = Listing { workspace: workspace("default"), kind: "thing", list, state, limit, before };
+        world.store.count(listing).await.expect("the store is there")
+    };
+    assert_eq!(count(None, None, 100, None).await, 9);
+    assert_eq!(count(None, None, 9, None).await, 9);
+    assert_eq!(count(None, None, 8, None).await, 8, "no further than that");
+    assert_eq!(count(None, None, 0, None).await, 0);
+    assert_eq!(count(None, Some("sent"), 100, None).await, 4);
+    assert_eq!(count(None, Some("sent"), 3, None).await, 3);
+    assert_eq!(count(None, Some("sent"), 100, Some(6)).await, 2, "those older than that");
+    assert_eq!(count(None, Some("absent"), 100, None).await, 0);
+    assert_eq!(count(Some("lead:3"), None, 100, None).await, 3);
+    assert_eq!(count(Some("lead:3"), Some("failed"), 100, None).await, 2);
+    assert_eq!(count(Some("lead:4"), None, 100, None).await, 0);
+}
+
+pub async fn a_record_past_its_end_is_swept_with_its_names_and_lists_and_others_are_not(world: World) {
+    const MILLI: Duration = Duration::from_millis(1);
+    let end = START + Duration::from_secs(60);
+    let listed = async |list: &str| {
+        let list = Some(list.to_owned());
+        let listing =
+            Listing { workspace: workspace("default"), kind: "thing", list, state: None, limit: 9, before: None };
+        world.store.list(listing).await.expect("a page").records
+    };
+    let create = |record: Record, names: &[&str]| Change::Create {
+        record,
+        names: names.iter().map(|name| (*name).to_owned()).collect(),
+        lists: vec!["all".to_owned(), "some".to_owned()],
+    };
+    let ending = |number, end| Record { expires_at: Some(end), ..record(number, "{}") };
+    // The same id elsewhere, and for good: it is another.
+    let elsewhere = Record { workspace: workspace("other"), ..record(1, "{}") };
+    let of_another_kind = Record { kind: "other", ..record(1, "{}") };
+    for record in [&elsewhere, &of_another_kind] {
+        assert!(world.change(vec![create(record.clone(), &["first"])]).await.is_written());
+    }
+    assert!(world.change(vec![create(ending(1, end), &["first", "one"])]).await.is_written());
+    assert!(world.change(vec![create(ending(2, end + MILLI), &["second"])]).await.is_written());
+    assert!(world.change(vec![create(record(3, "{}"), &["third"])]).await.is_written());
+    let more = Record { version: 2, ..ending(1, end) };
+    let renamed = Change::Replace { record: more.clone(), names: vec!["un".into()] };
+    assert!(world.change(vec![renamed]).await.is_written());
+    assert_eq!(world.find(more.place()).await, Some(more.clone()), "its end is kept");
+
+    let swept = async || world.store.sweep(100).await.expect("sweeps").records;
+    world.clock.set(START + Duration::from_millis(59_999));
+    assert_eq!(swept().await, 0);
+    assert_eq!(listed("all").await, [record(3, "{}"), ending(2, end + MILLI), more.clone()]);
+    world.clock.set(end);
+    assert_eq!(world.find(at_name("un")).await, Some(more.clone()), "until it is swept it is there");
+    assert_eq!(world.change(vec![named(record(4, "{}"), &["one"])]).await.conflict, Some(0));
+    assert_eq!(swept().await, 1);
+    assert_eq!(world.find(more.place()).await, None);
+    for name in ["first", "one", "un"] {
+        assert_eq!(world.find(at_name(name)).await, None);
+    }
+    assert_eq!((listed("all").await.len(), listed("some").await.len()), (2, 2));
+    assert!(world.change(vec![create(record(1, "anew"), &["first", "one", "un"])]).await.is_written(), "all is free");
+    assert_eq!(listed("some").await.len(), 3);
+    world.clock.set(end + MILLI);
+    assert_eq!(swept().await, 1);
+    assert_eq!(world.find(at_name("second")).await, None);
+    world.clock.set(Time::NEVER);
+    assert_eq!(swept().await, 0, "who has no end stays");
+    for record in [&elsewhere, &of_another_kind] {
+        let by_name = Place { at: At::Name("first".into()), ..record.place() };
+        assert_eq!(world.find(by_name).await.as_ref(), Some(record));
+    }
+    assert_eq!(world.find(at_name("third")).await, Some(record(3, "{}")));
+}
+
+pub async fn an_end_may_be_moved_set_and_taken_back(world: World) {
+    let second = Duration::from_secs(1);
+    let names = |number: u128| vec![format!("name {number}")];
+    let ends = [Some(START + second), Some(START + second), None, None];
+    for (number, expires_at) in (1..).zip(ends) {
+        let record = Record { expires_at, ..record(number, "{}") };
+        let create = Change::Create { record, names: names(number), lists: vec!["all".into()] };
+        assert!(world.change(vec![create]).await.is_written());
+    }
+    let moved = [(1, Some(START + second * 3)), (2, None), (3, Some(START + second * 2)), (4, Some(Time::NEVER))];
+    for (number, expires_at) in moved {
+        let next = Record { version: 2, expires_at, ..record(number, "{}") };
+        assert!(world.change(vec![Change::replace(next.clone())]).await.is_written());
+        assert_eq!(world.find(next.place()).await, Some(next));
+    }
+    let left = async || {
+        let list = Some("all".to_owned());
+        let all = Listing { workspace: workspace("default"), kind: "thing", list, state: None, limit: 9, before: None };
+        let records = world.store.list(all).await.expect("a page").records;
+        records.iter().map(|record| record.id.as_u128()).collect::<Vec<_>>()
+    };
+    for (seconds, are_left) in [(1, vec![4, 3, 2, 1]), (2, vec![4, 2, 1]), (3, vec![4, 2])] {
+        world.clock.set(START + second * seconds);
+        world.store.sweep(100).await.expect("sweeps");
+        assert_eq!(left().await, are_left, "after {seconds} s");
+    }
+    for number in [1, 3] {
+        let name = names(number);
+        assert!(world.change(vec![named(record(number + 10, "{}"), &[&name[0]])]).await.is_written(), "{name:?}");
+    }
+}
+
+pub async fn a_sweep_of_records_is_bounded_and_none_is_swept_twice(world: World) {
+    for number in 0..30 {
+        let record = Record { expires_at: Some(START), ..record(number, "{}") };
+        let create = Change::Create { record, names: vec![format!("{number}")], lists: vec!["all".into()] };
+        assert!(world.change(vec![create]).await.is_written());
+    }
+    let swept = world.store.sweep(7).await.expect("sweeps");
+    assert_eq!(swept, Swept { claims: 0, records: 7 });
+    let sweeps = join_all((0..8).map(|_| world.store.sweep(100))).await;
+    assert_eq!(sweeps.into_iter().map(|swept| swept.expect("sweeps").records).sum::<usize>(), 23);
+}
+
+/// A sweep either comes first, and the change finds nothing; or the end is moved, and the record stays.
+pub async fn a_sweep_that_meets_a_moving_end_removes_all_of_a_record_or_nothing(world: World) {
+    for round in 0..50_u128 {
+        let (number, later) = (round, START + Duration::from_secs(3600));
+        let ending = Record { expires_at: Some(START), ..record(number, "{}") };
+        let create = |record: Record| Change::Create {
+            record,
+            names: vec![format!("name {round}")],
+            lists: vec![format!("list {round}")],
+        };
+        assert!(world.change(vec![create(ending.clone())]).await.is_written());
+        // With a name that it has, and one that is new; and somebody else looks at that name at the same time.
+        let names = vec![format!("name {round}"), format!("more {round}")];
+        let moved = Record { version: 2, expires_at: Some(later), ..ending.clone() };
+        let moving = world.change(vec![Change::Replace { record: moved.clone(), names }]);
+        let other = world.change(vec![named(record(1000 + round, "{}"), &[&format!("name {round}")])]);
+        let (moving, other, ..) =
+            futures::join!(moving, other, world.store.sweep(10), world.store.sweep(10), world.store.sweep(10));
+        let found = world.find(ending.place()).await;
+        if moving.is_written() {
+            assert_eq!(found.as_ref(), Some(&moved), "round {round}");
+            assert!(!other.is_written());
+            for name in ["name", "more"] {
+                assert_eq!(world.find(at_name(&format!("{name} {round}"))).await.as_ref(), Some(&moved));
+            }
+        } else {
+            while world.store.sweep(10).await.expect("sweeps").records > 0 {}
+            assert_eq!(world.find(ending.place()).await, None, "round {round}");
+            let anew = named(record(2000 + round, "{}"), &[&format!("more {round}")]);
+            assert!(world.change(vec![anew]).await.is_written(), "nothing of it is left");
+            let name = world.find(at_name(&format!("name {round}"))).await;
+            assert_eq!(name.map(|found| found.id.as_u128()), other.is_written().then_some(1000 + round));
+        }
+    }
 }
 
 pub async fn of_many_who_create_the_same_thing_at_once_one_does(world: World) {

@@ -296,6 +296,37 @@ pub async fn jobs_are_found_and_listed_newest_first(world: World) {
     assert_eq!(list(state(JobFilter::Running)).await, [2, 1]);
 }
 
+pub async fn jobs_are_counted_as_a_listing_finds_them_and_no_further_than_its_limit(world: World) {
+    for number in 1..=9 {
+        world.enqueue(Job { lane: Some(format!("{}:lane", number % 3)), ..job(number, START) }).await;
+    }
+    world.enqueue(Job { kind: "sell".into(), tried: 1, ..job(10, START) }).await;
+    world.enqueue(Job { kind: "call".into(), ..job(11, START) }).await;
+    world.enqueue(Job { kind: "sf".into(), ..job(12, START) }).await;
+    world.enqueue(Job { workspace: workspace("other"), ..job(13, START) }).await;
+    assert_eq!(world.lease(2).await.0.len(), 2);
+    let all = JobListing {
+        workspace: workspace("default"),
+        kind: KindFilter::BeginsWith("se"),
+        lane_prefix: None,
+        state: None,
+        limit: 100,
+        before: None,
+    };
+    let count = async |listing: JobListing| world.store.count_jobs(listing).await.expect("the store is there");
+    assert_eq!(count(all.clone()).await, 10);
+    assert_eq!(count(JobListing { limit: 4, ..all.clone() }).await, 4, "no further than that");
+    assert_eq!(count(JobListing { limit: 0, ..all.clone() }).await, 0);
+    let one = JobListing { kind: KindFilter::Is("send".into()), ..all.clone() };
+    assert_eq!(count(one.clone()).await, 9);
+    assert_eq!(count(JobListing { before: Some(Uuid::from_u128(4)), ..one.clone() }).await, 3, "those older than that");
+    assert_eq!(count(JobListing { lane_prefix: Some("0:".into()), ..all.clone() }).await, 3);
+    assert_eq!(count(JobListing { kind: KindFilter::Is("se".into()), ..all.clone() }).await, 0);
+    for (state, expected) in [(JobFilter::Running, 2), (JobFilter::Untouched, 7), (JobFilter::Failed, 1)] {
+        assert_eq!(count(JobListing { state: Some(state), ..all.clone() }).await, expected, "{state:?}");
+    }
+}
+
 impl World {
     async fn find_job(&self, number: u128) -> Option<Job> {
         let id = (workspace("default"), Uuid::from_u128(number));

@@ -106,7 +106,7 @@ pub async fn tokens_keep_growing_across_expiry_sweep_and_a_clock_stepping_back(w
         assert!(token > last);
         last = token;
         world.apply(&key, Command::Release { token }).await;
-        while world.store.sweep(100).await.expect("sweeps") > 0 {}
+        while world.store.sweep(100).await.expect("sweeps").claims > 0 {}
         world.clock.set(Time::from_micros(START.micros() - step_back * 1_000_000));
     }
 }
@@ -324,11 +324,11 @@ pub async fn sweeping_removes_the_expired_and_nothing_else(world: World) {
     for i in 0..5 {
         world.win(&key(&format!("new {i}"))).await;
     }
-    assert_eq!(world.store.sweep(1000).await.expect("sweeps"), 0);
+    assert_eq!(world.store.sweep(1000).await.expect("sweeps").claims, 0);
     world.clock.advance(MS);
-    assert_eq!(world.store.sweep(20).await.expect("sweeps"), 20, "a sweep is bounded");
-    assert_eq!(world.store.sweep(20).await.expect("sweeps"), 10);
-    assert_eq!(world.store.sweep(20).await.expect("sweeps"), 0);
+    assert_eq!(world.store.sweep(20).await.expect("sweeps").claims, 20, "a sweep is bounded");
+    assert_eq!(world.store.sweep(20).await.expect("sweeps").claims, 10);
+    assert_eq!(world.store.sweep(20).await.expect("sweeps").claims, 0);
     for i in 0..5 {
         assert!(world.read(&key(&format!("new {i}"))).await.is_some());
     }

@@ -204,7 +204,7 @@ impl Action {
     /// One that has been given back to the queue is in no state.
     pub(super) fn record(&self, workspace: &WorkspaceName, id: Uuid, version: i64) -> Record {
         let state = self.ended.as_ref().map(|ended| ended.status.as_str().to_owned());
-        Record { workspace: workspace.clone(), kind: KIND, id, version, state, body: self.bytes() }
+        Record { workspace: workspace.clone(), kind: KIND, id, version, state, expires_at: None, body: self.bytes() }
     }
 
     /// When a revision was made, if that is still kept.

@@ -181,6 +181,7 @@ impl Kept {
             id: self.id,
             version: self.version,
             state: Some(self.reminder.state.as_str().to_owned()),
+            expires_at: None,
             body: crate::document::bytes(&self.reminder),
         }
     }

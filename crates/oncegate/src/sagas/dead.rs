@@ -95,7 +95,15 @@ impl DeadLetter {
 
     fn record(&self, workspace: &WorkspaceName, version: i64) -> Record {
         let state = Some(self.standing.as_str().to_owned());
-        Record { workspace: workspace.clone(), kind: LETTER, id: self.id, version, state, body: bytes(self) }
+        Record {
+            workspace: workspace.clone(),
+            kind: LETTER,
+            id: self.id,
+            version,
+            state,
+            expires_at: None,
+            body: bytes(self),
+        }
     }
 
     fn lists(&self) -> Vec<String> {

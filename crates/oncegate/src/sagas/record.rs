@@ -106,7 +106,7 @@ impl Kept {
 
     pub fn record(&self, workspace: &WorkspaceName, id: Uuid, version: i64) -> Record {
         let state = Some(state_of(&self.saga, &self.instance.state));
-        Record { workspace: workspace.clone(), kind: INSTANCE, id, version, state, body: bytes(self) }
+        Record { workspace: workspace.clone(), kind: INSTANCE, id, version, state, expires_at: None, body: bytes(self) }
     }
 
     pub fn names(&self) -> Vec<String> {
@@ -134,7 +134,8 @@ impl Stored {
 impl Line {
     pub fn created(&self, workspace: &WorkspaceName, id: Uuid, instance: Uuid) -> Change {
         let body = bytes(self);
-        let record = Record { workspace: workspace.clone(), kind: LINE, id, version: 1, state: None, body };
+        let record =
+            Record { workspace: workspace.clone(), kind: LINE, id, version: 1, state: None, expires_at: None, body };
         Change::Create { record, names: vec![], lists: vec![list_of(instance)] }
     }
 

@@ -337,6 +337,7 @@ impl Kept {
             id: self.id,
             version: self.version,
             state: Some(self.send.state.as_str().to_owned()),
+            expires_at: None,
             body: crate::document::bytes(&self.send),
         }
     }

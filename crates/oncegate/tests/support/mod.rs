@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use futures::future::BoxFuture;
 use oncegate::store::{
     ApiKey, Commit, Committed, DuplicateCount, JobListing, Keyring, Leased, Listed, Listing, MainStore, ManualClock,
-    MemoryStore, Page, Place, Query, Reading, Record, Report, Store, Waiters, Wanted,
+    MemoryStore, Page, Place, Query, Reading, Record, Report, Store, Swept, Waiters, Wanted,
 };
 use oncegate::{Claim, ClaimKey, StoreError, Time, WorkspaceName};
 use oncegate_core::job::Job;
@@ -167,7 +167,7 @@ impl Store for Hooked {
         self.store.scan(query).await
     }
 
-    async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
+    async fn sweep(&self, limit: usize) -> Result<Swept, StoreError> {
         self.store.sweep(limit).await
     }
 
@@ -198,6 +198,10 @@ impl MainStore for Hooked {
         self.store.list(listing).await
     }
 
+    async fn count(&self, listing: Listing) -> Result<usize, StoreError> {
+        self.store.count(listing).await
+    }
+
     async fn find_jobs(&self, ids: &[(WorkspaceName, Uuid)]) -> Result<Reading<Vec<Option<Job>>>, StoreError> {
         let hook = self.look.lock().expect("not poisoned").take();
         if let Some(hook) = hook {
@@ -208,6 +212,10 @@ impl MainStore for Hooked {
 
     async fn list_jobs(&self, listing: JobListing) -> Result<Vec<Job>, StoreError> {
         self.store.list_jobs(listing).await
+    }
+
+    async fn count_jobs(&self, listing: JobListing) -> Result<usize, StoreError> {
+        self.store.count_jobs(listing).await
     }
 
     async fn lease_jobs(&self, wanted: &Wanted) -> Result<Reading<Leased>, StoreError> {
