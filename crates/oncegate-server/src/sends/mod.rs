@@ -62,7 +62,7 @@ impl SendLog {
         Arc::new(SendLog { sends: Sends::over(store.clone(), ledger, options(config)), store, worker, hook })
     }
 
-    /// Begins to see to leases that end, and to what has been kept for long enough.
+    /// Begins to see to leases that end.
     pub fn start(self: &Arc<SendLog>) {
         tokio::spawn(self.worker.clone().keep_leasing(vec![JOB.to_owned()], self.clone()));
     }

@@ -1,4 +1,4 @@
-//! Leases that have ended, sends of which nobody can say, and those that have been kept for long enough.
+//! Leases that have ended, and sends of which nobody can say.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ impl Handler for SendLog {
                 Ok(())
             }
             Ok(Tended::Open(kept)) => self.ask(kept).await,
-            Ok(Tended::Removed | Tended::Nothing) => Ok(()),
+            Ok(Tended::Nothing) => Ok(()),
             Err(error) => Err(error),
         };
         crash::point("send.tended").await;

@@ -2,7 +2,7 @@
 //!
 //! One send for each campaign and recipient. Whether a worker may send is decided by a **claim** of guard `send`: in flight while a worker is at it, settled
 //! when it was sent, given back when it surely was not. Beside the claim, and written in the same commit, are the send's **record**, which people
-//! list, and one **job**, which wakes when the worker's lease ends, and when the send has been kept for long enough.
+//! list, and one **job**, which wakes when the worker's lease ends, and leaves the queue when there is nothing more to look at. A record has an end, as its claim has.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use oncegate_core::job::{Job, Reached, Tries};
+use oncegate_core::job::{self, Job, Reached, Tries};
 use oncegate_core::{ClaimKey, Time, Token, WorkspaceName};
 use oncegate_store::{At, Change, Place, Record, StoreError};
 use serde::{Deserialize, Serialize};
@@ -14,6 +14,8 @@ use super::{Begin, GUARD, JOB, Options};
 pub const KIND: &str = "send";
 /// Attempts that are kept with a send: the last ones.
 const ATTEMPTS_KEPT: usize = 20;
+/// How long a send's record outlasts it. Its claim's end is counted from the commit, a little later: whoever meets the claim can look at the send.
+const LINGERS: Duration = Duration::from_secs(60);
 /// Tending to a send is nothing that fails; if it does, it is tried again for as long as it takes.
 const TRIES: Tries = Tries { max: i32::MAX, pause: Duration::from_secs(1), pause_max: Duration::from_secs(60) };
 
@@ -233,7 +235,8 @@ impl Send {
                     last.error = Some(error.clone());
                 }
                 let state = if *maybe { self.lost.state() } else { State::Failed };
-                Send { state, ..send }
+                // What was said before is the hook's turn again.
+                Send { state, asked: 0, ..send }
             }
         }
     }
@@ -285,16 +288,17 @@ impl Send {
         matches!(self.state, State::Failed | State::Lost) && (said == Some(token.0) || resolved == Some(token.0))
     }
 
-    /// When somebody has to look at it next.
-    pub(super) fn wakes_at(&self) -> Time {
-        Time::from_micros(match self.state {
+    /// When somebody has to look at it next, if ever.
+    pub(super) fn wakes_at(&self) -> Option<Time> {
+        let micros = match self.state {
             State::Sending => self.lease_until_us,
             // At once: there may be a hook to ask.
             State::Unknown if self.asked == 0 => {
                 self.attempts.last().and_then(|last| last.ended_us).unwrap_or(self.lease_until_us)
             }
-            State::Sent | State::Failed | State::Lost | State::Unknown => self.expires_us,
-        })
+            State::Sent | State::Failed | State::Lost | State::Unknown => return None,
+        };
+        Some(Time::from_micros(micros))
     }
 
     pub(super) fn key(&self, workspace: &WorkspaceName) -> ClaimKey {
@@ -337,46 +341,55 @@ impl Kept {
             id: self.id,
             version: self.version,
             state: Some(self.send.state.as_str().to_owned()),
-            expires_at: None,
+            expires_at: Some(Time::from_micros(self.send.expires_us) + LINGERS),
             body: crate::document::bytes(&self.send),
         }
     }
 
-    fn names(&self) -> Vec<String> {
-        vec![self.send.key(&self.workspace).id.to_string()]
-    }
-
-    fn lists(&self) -> Vec<String> {
-        vec![list_of(&self.send.campaign)]
-    }
-
     /// With the job that tends to it.
     pub(super) fn created(&self, now: Time) -> Vec<Change> {
-        let create = Change::Create { record: self.record(), names: self.names(), lists: self.lists() };
-        vec![create, Change::Enqueue(self.job(now))]
+        let key = self.send.key(&self.workspace).id.to_string();
+        let lists = vec![list_of(&self.send.campaign)];
+        let create = Change::Create { record: self.record(), names: vec![key], lists };
+        [Some(create), self.tended(self.send.wakes_at(), None, now)].into_iter().flatten().collect()
     }
 
     /// The same send, as `send`, and the job that tends to it woken when that wants looking at.
     pub(super) fn replaced(&self, send: Send, job: Option<&Job>, now: Time) -> (Kept, Vec<Change>) {
+        let wakes_at = send.wakes_at();
+        self.replaced_until(send, wakes_at, job, now)
+    }
+
+    /// The same, looked at then.
+    ///
+    /// Whatever becomes of the job is written with the record: a job that has left the queue and come back begins with its first version, and
+    /// whoever still holds the one before it must not take it for that one. The record's versions only grow.
+    pub(super) fn replaced_until(
+        &self,
+        send: Send,
+        wakes_at: Option<Time>,
+        job: Option<&Job>,
+        now: Time,
+    ) -> (Kept, Vec<Change>) {
         let next = Kept { version: self.version + 1, send, ..self.clone() };
-        let changes = vec![Change::replace(next.record()), next.tended_at(next.send.wakes_at(), job, now)];
+        let replace = Change::replace(next.record());
+        let changes = [Some(replace), next.tended(wakes_at, job, now)].into_iter().flatten().collect();
         (next, changes)
     }
 
-    /// Its job, due then. Whoever has it leased finds it changed.
-    pub(super) fn tended_at(&self, due_at: Time, job: Option<&Job>, now: Time) -> Change {
-        match job {
-            Some(job) => Change::Requeue { job: job.again(job.payload.clone(), due_at), stands_until: Time::NEVER },
-            None => Change::Enqueue(Job { due_at, ..self.job(now) }),
+    /// Its job, due then, or out of the queue where there is nothing more to look at. Whoever has it leased finds it changed.
+    fn tended(&self, wakes_at: Option<Time>, job: Option<&Job>, now: Time) -> Option<Change> {
+        match (wakes_at, job) {
+            (Some(due_at), Some(job)) => {
+                Some(Change::Requeue { job: job.again(job.payload.clone(), due_at), stands_until: Time::NEVER })
+            }
+            (Some(due_at), None) => {
+                let new = Job::new(&self.workspace, self.id, JOB, Default::default(), TRIES, now);
+                Some(Change::Enqueue(Job { due_at, ..new }))
+            }
+            // As one that nobody has leased: also when the lease of whoever has it is over.
+            (None, Some(job)) => Some(Change::Dequeue(Job { state: job::State::Pending, ..job.clone() })),
+            (None, None) => None,
         }
-    }
-
-    fn job(&self, now: Time) -> Job {
-        let due_at = self.send.wakes_at();
-        Job { due_at, ..Job::new(&self.workspace, self.id, JOB, Default::default(), TRIES, now) }
-    }
-
-    pub(super) fn removed(&self) -> Change {
-        Change::Remove { record: self.record(), names: self.names(), lists: self.lists() }
     }
 }

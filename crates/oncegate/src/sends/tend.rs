@@ -1,4 +1,5 @@
-//! One job for each send: it wakes when the worker's lease ends, while the hook has to be asked, and when the send has been kept for long enough.
+//! One job for each send that a worker is at, or that the hook has to be asked about: it wakes when the lease ends, and when it is the hook's turn.
+//! A send that stands has none; the store removes its record by itself.
 
 use std::time::Duration;
 
@@ -20,8 +21,6 @@ pub enum Tended {
     Overdue(Kept),
     /// It is unknown: if there is a hook, it is the hook's turn.
     Open(Kept),
-    /// It is gone.
-    Removed,
     /// Nothing, or somebody else was faster.
     Nothing,
 }
@@ -33,22 +32,12 @@ impl Sends {
             self.write(vec![Change::Dequeue(job.clone())]).await?;
             return Ok(Tended::Nothing);
         };
-        if now.micros() >= kept.send.expires_us {
-            // The claim's end is counted from its commit, a little later: whoever meets it can look at its send.
-            if let Some(claim) = self.ledger.read(&kept.send.key(&kept.workspace)).await?.value {
-                self.write(vec![kept.tended_at(claim.expires_at, Some(job), now)]).await?;
-                return Ok(Tended::Nothing);
-            }
-            let removed = self.write(vec![kept.removed(), Change::Dequeue(job.clone())]).await?;
-            return Ok(if removed { Tended::Removed } else { Tended::Nothing });
-        }
+        let is_over = now.micros() >= kept.send.expires_us;
         match kept.send.state {
-            State::Sending => self.tend_to_worker(&kept, job, now).await,
-            State::Unknown => Ok(Tended::Open(kept)),
-            State::Sent | State::Failed | State::Lost => {
-                self.write(vec![kept.tended_at(kept.send.wakes_at(), Some(job), now)]).await?;
-                Ok(Tended::Nothing)
-            }
+            State::Sending if !is_over => self.tend_to_worker(&kept, job, now).await,
+            State::Unknown if !is_over => Ok(Tended::Open(kept)),
+            // Its job is one of an earlier version's, which left it in the queue, and its record without an end.
+            _ => self.rest(&kept, Some(job), now).await.map(|()| Tended::Nothing),
         }
     }
 
@@ -56,30 +45,33 @@ impl Sends {
     async fn tend_to_worker(&self, kept: &Kept, job: &Job, now: Time) -> Result<Tended, StoreError> {
         let reading = self.ledger.read(&kept.send.key(&kept.workspace)).await?;
         if let Some(claim) = reading.value.filter(|claim| claim.owner_is_alive(reading.now)) {
-            self.write(vec![kept.tended_at(claim.lease_until, Some(job), now)]).await?;
+            let send = Send { lease_until_us: claim.lease_until.micros(), ..kept.send.clone() };
+            self.write(kept.replaced(send, Some(job), now).1).await?;
             return Ok(Tended::Nothing);
         }
         let (next, changes) = kept.replaced(kept.send.overdue(now), Some(job), now);
         Ok(if self.write(changes).await? { Tended::Overdue(next) } else { Tended::Nothing })
     }
 
-    /// It stays as it is. If the hook was asked, it is asked again after a while; else there is nothing to do until its time is over.
+    /// It stays as it is. If the hook was asked, it is asked again after a while; else there is nothing more to do.
     pub async fn leave(&self, kept: &Kept, was_asked: bool) -> Result<(), StoreError> {
         let Some((kept, job, now)) = self.load(&kept.workspace, At::Id(kept.id)).await? else { return Ok(()) };
         if !kept.send.state.is_open() {
             return Ok(());
         }
-        let expires_at = Time::from_micros(kept.send.expires_us);
         if !was_asked {
-            return self.write(vec![kept.tended_at(expires_at, job.as_ref(), now)]).await.map(drop);
+            return self.rest(&kept, job.as_ref(), now).await;
         }
         let asked = kept.send.asked + 1;
-        let (next, mut changes) = kept.replaced(Send { asked, ..kept.send.clone() }, job.as_ref(), now);
-        if asked < ASKED_MAX {
-            let pause = ASK_PAUSE.saturating_mul(1 << (asked - 1).min(10)).min(ASK_PAUSE_MAX);
-            changes[1] = next.tended_at((now + pause).min(expires_at), job.as_ref(), now);
-        }
-        self.write(changes).await.map(drop)
+        let pause = ASK_PAUSE.saturating_mul(1 << (asked - 1).min(10)).min(ASK_PAUSE_MAX);
+        let wakes_at = (asked < ASKED_MAX).then_some(now + pause);
+        let send = Send { asked, ..kept.send.clone() };
+        self.write(kept.replaced_until(send, wakes_at, job.as_ref(), now).1).await.map(drop)
+    }
+
+    /// Nobody has to look at it any more.
+    async fn rest(&self, kept: &Kept, job: Option<&Job>, now: Time) -> Result<(), StoreError> {
+        self.write(kept.replaced_until(kept.send.clone(), None, job, now).1).await.map(drop)
     }
 
     async fn write(&self, changes: Vec<Change>) -> Result<bool, StoreError> {

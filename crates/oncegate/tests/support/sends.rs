@@ -14,6 +14,8 @@ pub const SECOND: Duration = Duration::from_secs(1);
 pub const MILLI: Duration = Duration::from_millis(1);
 pub const LEASE: Duration = Duration::from_secs(60);
 pub const KEEP: Duration = Duration::from_secs(365 * 24 * 3600);
+/// How long a record outlasts its send.
+pub const LINGERS: Duration = Duration::from_secs(60);
 pub const POLICIES: [Lost; 3] = [Lost::Resend, Lost::Skip, Lost::Hold];
 
 pub fn workspace() -> WorkspaceName {
