@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use url::{Host, Url};
 
-pub use post::{NotPosted, Posted, post};
+pub use post::{NotPosted, Posted, exchange, post};
 
 /// Not for the public: this machine, this network, nobody, everybody, and ways around that (addresses that stand for others).
 static REFUSED: LazyLock<Vec<IpNet>> = LazyLock::new(|| {

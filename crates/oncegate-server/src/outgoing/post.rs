@@ -18,6 +18,7 @@ use url::{Position, Url};
 use uuid::Uuid;
 
 use super::{NoConnection, connect};
+use crate::trace;
 
 /// What is read of an answer.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
@@ -32,13 +33,16 @@ pub struct Posted {
 }
 
 /// There is no answer.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum NotPosted {
     /// It is not to be called.
+    #[error("{0}")]
     Forbidden(String),
     /// Nothing was sent.
+    #[error("{0}")]
     Unsent(String),
     /// It may have arrived.
+    #[error("{0}")]
     Broke(String),
 }
 
@@ -69,6 +73,16 @@ pub async fn post(
     allow: &[IpNet],
     within: Duration,
 ) -> Result<Posted, NotPosted> {
+    exchange(url, request(key, more, body), allow, within).await
+}
+
+/// Sends a request to where the URL says, and reads the answer.
+pub async fn exchange(
+    url: &Url,
+    request: Request<Full<Bytes>>,
+    allow: &[IpNet],
+    within: Duration,
+) -> Result<Posted, NotPosted> {
     let deadline = Instant::now() + within;
     let stream = match timeout_at(deadline, connect(url, allow)).await {
         Ok(Ok(stream)) => stream,
@@ -81,7 +95,7 @@ pub async fn post(
     // It ends with this request, also where that is given up.
     let _connection = Aborted(tokio::spawn(connection));
     // From here on it may have arrived, whatever goes wrong.
-    match timeout_at(deadline, sender.send_request(request(url, key, more, body))).await {
+    match timeout_at(deadline, sender.send_request(addressed(url, request))).await {
         Ok(Ok(response)) => {
             let (head, body) = response.into_parts();
             // An answer is an answer, also where its body breaks off or does not end.
@@ -102,18 +116,24 @@ impl<T> Drop for Aborted<T> {
     }
 }
 
-fn request(url: &Url, key: Uuid, more: &[(&'static str, HeaderValue)], body: Bytes) -> Request<Full<Bytes>> {
-    let mut request = Request::new(Full::new(body));
-    *request.method_mut() = Method::POST;
+fn addressed(url: &Url, mut request: Request<Full<Bytes>>) -> Request<Full<Bytes>> {
     let path = url[Position::BeforePath..Position::AfterQuery].parse();
     *request.uri_mut() = path.expect("a URL's path is a path");
     let host = &url[Position::BeforeHost..Position::AfterPort];
+    let host = HeaderValue::from_str(host).expect("a URL's host is a header's value");
+    request.headers_mut().insert(HOST, host);
+    request
+}
+
+fn request(key: Uuid, more: &[(&'static str, HeaderValue)], body: Bytes) -> Request<Full<Bytes>> {
+    let mut request = Request::new(Full::new(body));
+    *request.method_mut() = Method::POST;
     let headers = request.headers_mut();
-    headers.insert(HOST, HeaderValue::from_str(host).expect("a URL's host is a header's value"));
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(USER_AGENT, HeaderValue::from_static(concat!("oncegate/", env!("CARGO_PKG_VERSION"))));
     let key = HeaderValue::from_str(&key.to_string()).expect("an id is a header's value");
     headers.insert("idempotency-key", key);
     headers.extend(more.iter().map(|(name, value)| (hyper::header::HeaderName::from_static(name), value.clone())));
+    trace::pass_on(headers);
     request
 }

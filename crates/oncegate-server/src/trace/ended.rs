@@ -1,0 +1,68 @@
+//! How an effect ended, as far as its span says it.
+
+use oncegate::StoreError;
+use oncegate::sagas::{Fired, Handled, Outcome};
+use oncegate_core::job::{Failure, Reached};
+use serde_json::value::RawValue;
+
+/// What an effect comes to.
+pub trait Ended {
+    /// Why it failed, if it did, in one word of ours: what a receiver said may repeat what it was sent.
+    fn failed(&self) -> Option<&'static str>;
+}
+
+impl Ended for Failure {
+    fn failed(&self) -> Option<&'static str> {
+        Some(match self.reached {
+            Reached::No => "failed",
+            Reached::Maybe => "unknown",
+        })
+    }
+}
+
+impl Ended for StoreError {
+    fn failed(&self) -> Option<&'static str> {
+        Some(match self {
+            StoreError::Unavailable(_) => "store_unavailable",
+            StoreError::Unknown(_) => "store_unknown",
+            StoreError::Refused(_) => "store_refused",
+        })
+    }
+}
+
+/// What a receiver said, where that is kept.
+impl Ended for Option<Box<RawValue>> {
+    fn failed(&self) -> Option<&'static str> {
+        None
+    }
+}
+
+impl<T: Ended, E: Ended> Ended for Result<T, E> {
+    fn failed(&self) -> Option<&'static str> {
+        match self {
+            Ok(done) => done.failed(),
+            Err(error) => error.failed(),
+        }
+    }
+}
+
+impl Ended for Handled {
+    fn failed(&self) -> Option<&'static str> {
+        matches!(self.outcome, Outcome::DeadLetter { .. }).then(|| self.outcome.as_str())
+    }
+}
+
+impl Ended for Vec<Handled> {
+    fn failed(&self) -> Option<&'static str> {
+        self.iter().find_map(Handled::failed)
+    }
+}
+
+impl Ended for Fired {
+    fn failed(&self) -> Option<&'static str> {
+        match self {
+            Fired::Done { handled, .. } => handled.failed(),
+            Fired::Lost | Fired::NotOurs { .. } => None,
+        }
+    }
+}
