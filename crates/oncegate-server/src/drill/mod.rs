@@ -152,12 +152,15 @@ impl Command {
     }
 }
 
-/// Ctrl-C, or SIGTERM. Whoever is dropped then kills what it has started.
-async fn told_to_stop() {
-    let mut terminate = signal(SignalKind::terminate()).expect("a handler can be set");
-    tokio::select! {
-        _ = tokio::signal::ctrl_c() => {}
-        _ = terminate.recv() => {}
+/// Ctrl-C, or SIGTERM, from now on. Whoever is dropped then kills what it has started.
+pub fn told_to_stop() -> impl Future<Output = ()> {
+    let on = |kind| signal(kind).expect("a handler can be set");
+    let (mut terminate, mut interrupt) = (on(SignalKind::terminate()), on(SignalKind::interrupt()));
+    async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
     }
 }
 

@@ -34,7 +34,7 @@ impl Worker {
             .args(arguments)
             .env("ONCEGATE_URL", format!("http://{address}"))
             .env("DRILL_PROVIDER_URL", provider.url())
-            .env("DRILL_QUEUE", format!("drill-{}-{}", std::process::id(), provider.address.port()))
+            .env("DRILL_QUEUE", format!("drill-{}-{}", std::process::id(), provider.listener.address.port()))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())

@@ -1,26 +1,16 @@
 //! The provider: what arrives here has happened. It counts, and it can be a trap: who calls it while it is set is killed in the call, or just after its answer.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper::{Request, Response, StatusCode};
-use hyper_util::rt::TokioIo;
+use hyper::StatusCode;
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
 
 use crate::cli::Failure;
+use crate::loopback::{Call, Listener, Told};
 
-const BODY_BYTES_MAX: usize = 1024 * 1024;
 /// How long a caller is held that is to be killed in its call.
 const HELD_MAX: Duration = Duration::from_secs(30);
 /// Turns that others get between an answer and the kill.
@@ -36,9 +26,8 @@ pub enum Moment {
 }
 
 pub struct Provider {
-    pub address: SocketAddr,
+    pub listener: Listener,
     books: Arc<Mutex<Books>>,
-    server: JoinHandle<()>,
 }
 
 /// What has arrived of one job.
@@ -64,23 +53,14 @@ struct Books {
 
 impl Provider {
     pub async fn start() -> Result<Provider, Failure> {
-        let failed = |error: std::io::Error| Failure::new(format!("cannot listen on a loopback address: {error}"));
-        let listener = TcpListener::bind("127.0.0.1:0").await.map_err(failed)?;
-        let address = listener.local_addr().map_err(failed)?;
         let books: Arc<Mutex<Books>> = Arc::default();
         let kept = books.clone();
-        let server = tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                let books = books.clone();
-                let service = service_fn(move |request| answer(books.clone(), request));
-                tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
-            }
-        });
-        Ok(Provider { address, books: kept, server })
+        let listener = Listener::start(move |call| answer(books.clone(), call)).await?;
+        Ok(Provider { listener, books: kept })
     }
 
     pub fn url(&self) -> String {
-        format!("http://{}/send", self.address)
+        format!("http://{}/send", self.listener.address)
     }
 
     /// Sets the trap. What is returned tells when it springs.
@@ -112,28 +92,17 @@ impl Provider {
     }
 }
 
-impl Drop for Provider {
-    fn drop(&mut self) {
-        self.server.abort();
-    }
-}
-
 /// A call has its job in `recipientId`, or, from our own workers, in its text.
 fn job_of(body: &Value) -> Option<&str> {
     ["recipientId", "message", "text"].iter().find_map(|field| body[field].as_str())
 }
 
-async fn answer(books: Arc<Mutex<Books>>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
-    let key = request.headers().get("idempotency-key").and_then(|value| value.to_str().ok()).map(str::to_owned);
-    let read = Limited::new(request.into_body(), BODY_BYTES_MAX).collect().await;
-    // Its caller died on the way: it has not arrived.
-    let Ok(read) = read else { return Ok(told(StatusCode::BAD_REQUEST, &Value::Null)) };
-    let body: Value = serde_json::from_slice(&read.to_bytes()).unwrap_or_default();
+async fn answer(books: Arc<Mutex<Books>>, Call { key, body, .. }: Call) -> Option<Told> {
     let (number, trap) = {
         let mut books = books.lock().expect("no holder panics");
         let Some(job) = job_of(&body) else {
             books.strange += 1;
-            return Ok(told(StatusCode::BAD_REQUEST, &json!({"error": "there is no recipientId in the body"})));
+            return Some((StatusCode::BAD_REQUEST, json!({"error": "there is no recipientId in the body"})));
         };
         let owner = key.map(|key| books.keys.entry(key).or_default());
         let is_new = match owner {
@@ -169,11 +138,5 @@ async fn answer(books: Arc<Mutex<Books>>, request: Request<Incoming>) -> Result<
         }
         None => {}
     }
-    Ok(told(StatusCode::OK, &json!({"id": format!("esp-{}-{number}", job_of(&body).unwrap_or_default())})))
-}
-
-fn told(status: StatusCode, body: &Value) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(Bytes::from(body.to_string())));
-    *response.status_mut() = status;
-    response
+    Some((StatusCode::OK, json!({"id": format!("esp-{}-{number}", job_of(&body).unwrap_or_default())})))
 }

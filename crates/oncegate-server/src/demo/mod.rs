@@ -1,0 +1,147 @@
+//! `oncegate demo`: the server, in a folder of its own, with traffic that shows what it does.
+//!
+//! Nothing is made up: callers, workers and providers are on the other side of real HTTP, and whatever goes wrong does so because one of them
+//! repeats itself, dies or refuses. Each of them is in a file of its own, and does a few things in turn: each once, so that there is something to see
+//! within seconds, and then again by chance, at a pace that can go on for days.
+
+mod bookings;
+mod caller;
+mod campaign;
+mod crm;
+mod imports;
+mod messages;
+mod payments;
+mod providers;
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use clap::Args;
+use tokio::sync::oneshot;
+
+use self::caller::Caller;
+use self::providers::Providers;
+use crate::child::Folder;
+use crate::cli::Failure;
+use crate::cli::output::say;
+use crate::config::{Config, Flag};
+use crate::decisions::Decisions;
+use crate::drill::told_to_stop;
+
+const CONFIG: &str = include_str!("oncegate.toml");
+const PACES: std::ops::RangeInclusive<f64> = 0.1..=20.0;
+
+/// Run the server with traffic that shows what it does
+///
+/// A server as `oncegate serve` runs it, with a configuration of its own (oncegate.toml, ONCEGATE_*, --store and --config are not for it) and a
+/// temporary store, which is gone when the demo ends. Clients that retry, hooks that fire twice, workers that die and
+/// providers that fail use its API, six or seven requests a second, until it is stopped. Nothing leaves this machine.
+#[derive(Args)]
+#[command(after_help = "Stop it with Ctrl-C. With --log pretty every decision is printed as it is made.")]
+pub struct Command {
+    /// Where to listen; port 0 takes a free one and prints it
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:4600")]
+    listen: String,
+    /// How many times as fast things happen: 0.1 to 20
+    #[arg(long, value_name = "TIMES", default_value_t = 1.0)]
+    pace: f64,
+}
+
+pub async fn run(command: Command, log: Option<String>) -> Result<(), Failure> {
+    let Command { listen, pace } = command;
+    if !PACES.contains(&pace) {
+        let wrong = format!("--pace is {} to {}", PACES.start(), PACES.end());
+        return Err(Failure::usage(wrong).hint("oncegate demo --pace 2"));
+    }
+    // Before there is anything that is to be removed.
+    let stopped = told_to_stop();
+    let folder = Folder::new(None, "demo")?;
+    let providers = Providers::start().await?;
+    let config = configure(&folder.path, providers.address(), listen, log)?;
+    if !config.listen.ip().is_loopback() {
+        return Err(Failure::usage("the demo has no API keys: it listens on a loopback address only")
+            .hint("oncegate demo --listen 127.0.0.1:4600"));
+    }
+    let decisions = Arc::new(Decisions::default());
+    let _log = crate::log::start(&config.log, decisions.clone());
+    let (listens, listening) = oneshot::channel();
+    let announce = |_: &Config, address| {
+        tell(address);
+        // Whoever waits for it may have been told to stop.
+        let _ = listens.send(address);
+    };
+    tokio::select! {
+        served = crate::serve::serve(config, decisions, announce) => served,
+        () = traffic(listening, stopped, providers.address(), pace) => Ok(()),
+    }
+}
+
+/// All that the demo's server is started with, and needs, is in its folder.
+fn configure(folder: &Path, providers: SocketAddr, listen: String, log: Option<String>) -> Result<Config, Failure> {
+    let unwritable = |error: std::io::Error| Failure::new(format!("cannot write to {}: {error}", folder.display()));
+    let (file, saga) = (folder.join("oncegate.toml"), folder.join("search-import.toml"));
+    std::fs::write(&file, CONFIG.replace("PROVIDERS", &providers.to_string())).map_err(unwritable)?;
+    std::fs::write(&saga, imports::definition()).map_err(unwritable)?;
+    // Nearly all that goes wrong here is meant to: what is worth a line is what would wake somebody.
+    let level = if log.is_some() { "info" } else { "error" };
+    let settings = [
+        ("listen", "--listen", listen),
+        ("data_dir", "the demo", folder.display().to_string()),
+        ("sagas.files", "the demo", saga.display().to_string()),
+        ("log.format", "--log", log.unwrap_or_else(|| "pretty".into())),
+        ("log.level", "the demo", level.into()),
+    ];
+    let flags = settings.map(|(key, name, value)| Flag { key: key.into(), name: name.into(), value });
+    Ok(Config::load(flags.into(), [], Some(file)).map_err(crate::cli::misconfigured)?.config)
+}
+
+fn tell(address: SocketAddr) {
+    say(format_args!(
+        "oncegate {} shows what it does: open http://{address}/
+
+  messages   clients do not hear the answer, and post again: one text arrives
+  claims     a payment provider calls its hook twice, or twice at once: one receipt
+  actions    a CRM saves a lead again and again: one sync, with what was saved last
+  sagas      uploads are told of twice and in the wrong order: each is parsed once
+  sends      workers of a campaign die between the send and the word: nobody gets two mails
+  reminders  for bookings that are moved and cancelled; one that no carrier takes
+
+Some of it needs a person: settle it, and soon there is another. Nothing leaves this machine, and nothing is left
+of it when you stop it with Ctrl-C.",
+        env!("CARGO_PKG_VERSION")
+    ));
+}
+
+/// Ends if it is told to stop before the server listens; after that the server ends, and this only falls silent.
+async fn traffic(
+    listening: oneshot::Receiver<SocketAddr>,
+    stopped: impl Future<Output = ()>,
+    providers: SocketAddr,
+    pace: f64,
+) {
+    tokio::pin!(stopped);
+    let address = tokio::select! {
+        // First: what came before the server listens is not known to it.
+        biased;
+        () = &mut stopped => return,
+        Ok(address) = listening => address,
+    };
+    let caller = |seed| Caller::new(address, seed, pace);
+    tokio::select! {
+        () = stopped => {}
+        _ = async {
+            tokio::join!(
+                messages::post(caller(1)),
+                payments::take_hooks(caller(2)),
+                crm::schedule(caller(3)),
+                crm::work(caller(4)),
+                imports::upload(caller(5)),
+                imports::parse(caller(6)),
+                campaign::work(caller(7), providers),
+                bookings::remind(caller(8)),
+            )
+        } => {}
+    }
+    std::future::pending().await
+}

@@ -1,0 +1,89 @@
+//! Who the server calls: an SMS carrier, a mail provider, a CRM and others that take webhooks. Some recipients are trouble.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use hyper::StatusCode;
+use serde_json::{Value, json};
+
+use super::caller::Dice;
+use crate::cli::Failure;
+use crate::loopback::{Call, Listener, Told};
+
+/// The carrier refuses it, always.
+pub const NO_MOBILE: &str = "+15550198";
+/// The carrier takes it, and its answer gets lost.
+pub const CUT_OFF: &str = "+15550197";
+/// Addresses that begin so are refused by the mail provider, always.
+pub const NO_MAILBOX: &str = "nobody-";
+/// Its mails go by another company, into whose log nobody can look.
+pub const PARTNER_CAMPAIGN: &str = "partner-offer";
+
+/// Mails that the provider can still say something about.
+const MAILS_KNOWN: usize = 1000;
+
+pub struct Providers(Listener);
+
+struct Books {
+    /// The keys of mails that were taken.
+    mails: VecDeque<String>,
+    dice: Dice,
+}
+
+impl Providers {
+    pub async fn start() -> Result<Providers, Failure> {
+        let books = Arc::new(Mutex::new(Books { mails: VecDeque::new(), dice: Dice(9) }));
+        Ok(Providers(Listener::start(move |call| answer(books.clone(), call)).await?))
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.0.address
+    }
+}
+
+async fn answer(books: Arc<Mutex<Books>>, Call { path, key, body }: Call) -> Option<Told> {
+    let roll = books.lock().expect("no holder panics").dice.roll();
+    // As long as it takes to talk to somebody far away.
+    tokio::time::sleep(Duration::from_millis(60 + roll % 240)).await;
+    let key = key.unwrap_or_default();
+    let taken = |prefix: &str| Some((StatusCode::OK, json!({"id": format!("{prefix}-{}", roll % 1_000_000)})));
+    let refused = |status, why: &str| Some((status, json!({"error": why})));
+    match path.as_str() {
+        "/sms" if body["recipientPhone"] == NO_MOBILE => {
+            refused(StatusCode::UNPROCESSABLE_ENTITY, "not a mobile number")
+        }
+        "/sms" if body["recipientPhone"] == CUT_OFF => None,
+        "/sms" => taken("sms"),
+        "/mail" if body["to"].as_str().is_some_and(|to| to.starts_with(NO_MAILBOX)) => {
+            refused(StatusCode::UNPROCESSABLE_ENTITY, "no such mailbox")
+        }
+        "/mail" => {
+            books.lock().expect("no holder panics").take(key);
+            taken("mail")
+        }
+        "/was-it-sent" => Some((StatusCode::OK, json!({"sent": books.lock().expect("no holder panics").knows(&body)}))),
+        "/crm" if roll.is_multiple_of(7) => refused(StatusCode::TOO_MANY_REQUESTS, "too many requests: come again"),
+        "/crm" => taken("crm"),
+        "/closed-account" => refused(StatusCode::GONE, "this account is closed"),
+        // The door may be open: nobody says so.
+        "/door" => None,
+        _ => refused(StatusCode::NOT_FOUND, "nobody is here"),
+    }
+}
+
+impl Books {
+    fn take(&mut self, key: String) {
+        if self.mails.len() == MAILS_KNOWN {
+            self.mails.pop_front();
+        }
+        self.mails.push_back(key);
+    }
+
+    /// Whether a send was made; null, if there is no way to know.
+    fn knows(&self, send: &Value) -> Option<bool> {
+        let is_known = send["campaignId"] != PARTNER_CAMPAIGN;
+        is_known.then(|| self.mails.iter().any(|key| send["providerKey"] == key.as_str()))
+    }
+}
