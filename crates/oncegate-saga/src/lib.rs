@@ -20,6 +20,7 @@ use std::time::Duration;
 
 pub use check::{Defect, Defects};
 pub use definition::{Cell, Definition, Kind as FieldKind, NONE};
+pub use diagram::{Picture, STYLE as PICTURE_STYLE};
 pub use draft::{Draft, Effects};
 pub use event::{Event, Instance};
 pub use s3::{Notification, NotificationError};

@@ -1,8 +1,8 @@
 //! Diagrams say what the definition says: no transition is missing, none is drawn twice.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use oncegate_saga::{Definition, Draft, Effects, FieldKind};
+use oncegate_saga::{Definition, Draft, Effects, FieldKind, Picture};
 
 fn search_import() -> Definition {
     let text = include_str!("../../../sagas/search-import.toml");
@@ -34,8 +34,8 @@ fn odd_names() -> Definition {
         .expect("odd, but sound")
 }
 
-fn nobody() -> BTreeMap<String, u64> {
-    BTreeMap::new()
+fn nobody() -> Picture {
+    Picture::default()
 }
 
 /// From, to and event of all that may happen, as the definition says.
@@ -188,8 +188,9 @@ fn every_state_has_one_box_drawn_as_what_it_is() {
 
 #[test]
 fn counts_are_shown_in_the_boxes_of_their_states() {
-    let counts = BTreeMap::from([("Parsing".to_owned(), 12), ("Error".to_owned(), 0), ("Gone".to_owned(), 7)]);
-    let svg = search_import().svg(&counts);
+    let counts = [("Parsing", "12"), ("Error", "0"), ("Gone", "7<")];
+    let counts = counts.map(|(state, count)| (state.to_owned(), count.to_owned())).into();
+    let svg = search_import().svg(&Picture { counts, ..nobody() });
     assert_balanced(&svg);
     let count_in = |state: &str| {
         let group = between(&svg, &format!("data-state=\"{state}\">"), "</g>").unwrap();
@@ -208,4 +209,14 @@ fn the_same_definition_gives_the_same_bytes() {
     let svgs: BTreeSet<String> = (0..8).map(|_| odd_names().svg(&nobody())).collect();
     let texts: BTreeSet<String> = (0..8).map(|_| odd_names().mermaid()).collect();
     assert_eq!((svgs.len(), texts.len()), (1, 1));
+}
+
+#[test]
+fn the_way_of_an_instance_is_marked() {
+    let walked = [(None, "Uploading".to_owned())].into();
+    let picture = Picture { walked, here: Some("Uploading".into()), is_part: true, ..nobody() };
+    let svg = search_import().svg(&picture);
+    assert_balanced(&svg);
+    assert_eq!((svg.matches("class=\"arrow walked\"").count(), svg.matches(" here\"").count()), (1, 1));
+    assert!(!svg.contains("<style>"), "a part of a page has the page's styles");
 }

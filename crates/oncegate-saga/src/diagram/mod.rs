@@ -14,9 +14,25 @@ mod svg;
 mod tests;
 mod text;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::definition::Definition;
+
+/// What is shown beside the definition itself.
+#[derive(Clone, Debug, Default)]
+pub struct Picture {
+    /// Behind the name of a state, say how many instances are in it.
+    pub counts: BTreeMap<String, String>,
+    /// The transitions that an instance has made; nothing is where it began.
+    pub walked: BTreeSet<(Option<String>, String)>,
+    /// The state that it is in.
+    pub here: Option<String>,
+    /// It is part of a page that has [`STYLE`] among its own styles.
+    pub is_part: bool,
+}
+
+/// The styles of a picture.
+pub const STYLE: &str = include_str!("style.css");
 
 /// The events that lead from a state to a state; to the same, where they are handled and it stays.
 struct Transition<'a> {
@@ -38,9 +54,9 @@ impl Definition {
         mermaid::draw(self)
     }
 
-    /// An SVG, for light and for dark. Of the states in `counts` it shows the number, say of instances.
-    pub fn svg(&self, counts: &BTreeMap<String, u64>) -> String {
-        svg::draw(self, counts)
+    /// An SVG, for light and for dark.
+    pub fn svg(&self, picture: &Picture) -> String {
+        svg::draw(self, picture)
     }
 
     /// All that is drawn between states, in the order of the states as they are listed.

@@ -1,11 +1,9 @@
 //! The box of a state: its name, how many are in it, and the loop of the events that leave it as it is.
 
-use std::collections::BTreeMap;
-
-use super::Transition;
 use super::layout::{Rect, Shape, Size};
 use super::svg::{BASELINE, LINE_HEIGHT, SMALL_FONT, TIP_HALF, TIP_LENGTH, lines, text_size};
 use super::text::{escaped, px, width};
+use super::{Picture, Transition};
 use crate::definition::Definition;
 
 const NAME_FONT: f64 = 14.0;
@@ -31,22 +29,19 @@ pub(super) struct State<'a> {
     count: Option<String>,
     is_terminal: bool,
     is_unreached: bool,
+    is_here: bool,
     /// The events that are handled while it stays.
     events: &'a [&'a str],
 }
 
 impl<'a> State<'a> {
-    pub fn new(
-        definition: &Definition,
-        counts: &BTreeMap<String, u64>,
-        loops: &[&'a Transition<'a>],
-        name: &'a str,
-    ) -> State<'a> {
+    pub fn new(definition: &Definition, picture: &Picture, loops: &[&'a Transition<'a>], name: &'a str) -> State<'a> {
         State {
             name,
-            count: counts.get(name).map(u64::to_string),
+            count: picture.counts.get(name).cloned(),
             is_terminal: definition.is_terminal(name),
             is_unreached: definition.unreached.contains(name),
+            is_here: picture.here.as_deref() == Some(name),
             events: loops.iter().find(|transition| transition.to == name).map_or(&[], |transition| &transition.events),
         }
     }
@@ -69,7 +64,8 @@ impl<'a> State<'a> {
 
     pub fn draw(&self, rect: &Rect) -> String {
         let dashed = if self.is_unreached { " unreached" } else { "" };
-        let mut svg = format!("<g class=\"state{dashed}\" data-state=\"{}\">\n", escaped(self.name));
+        let here = if self.is_here { " here" } else { "" };
+        let mut svg = format!("<g class=\"state{dashed}{here}\" data-state=\"{}\">\n", escaped(self.name));
         svg += &border(rect, 0.0, "box");
         if self.is_terminal {
             svg += &border(rect, BORDERS, "inner");
@@ -95,7 +91,7 @@ impl<'a> State<'a> {
         let (left, half) = (right - badge_width(count), BADGE_HEIGHT / 2.0);
         name + &format!(
             "<rect class=\"badge\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" rx=\"{}\"/>\n\
-             <text class=\"count\" x=\"{}\" y=\"{}\">{count}</text>\n",
+             <text class=\"count\" x=\"{}\" y=\"{}\">{}</text>\n",
             px(left),
             px(centre - half),
             px(right - left),
@@ -103,6 +99,7 @@ impl<'a> State<'a> {
             px(half),
             px((left + right) / 2.0),
             px(centre + BASELINE * SMALL_FONT),
+            escaped(count),
         )
     }
 

@@ -2,13 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::Transition;
 use super::layout::{Arrow, Layout, Route, Shape, Size, lay_out};
 use super::state::State;
 use super::text::{escaped, px, width};
+use super::{Picture, STYLE, Transition};
 use crate::definition::{Definition, NONE};
-
-const STYLE: &str = include_str!("style.css");
 
 pub(super) const SMALL_FONT: f64 = 12.0;
 pub(super) const LINE_HEIGHT: f64 = 16.0;
@@ -19,15 +17,18 @@ pub(super) const TIP_LENGTH: f64 = 8.0;
 pub(super) const TIP_HALF: f64 = 4.0;
 const DOT: f64 = 14.0;
 
-pub(super) fn draw(definition: &Definition, counts: &BTreeMap<String, u64>) -> String {
+pub(super) fn draw(definition: &Definition, picture: &Picture) -> String {
     let transitions = definition.transitions();
     let (loops, moves): (Vec<_>, Vec<_>) = transitions.iter().partition(|transition| transition.is_loop());
-    let states = definition.states.iter().map(|name| State::new(definition, counts, &loops, name));
+    let states = definition.states.iter().map(|name| State::new(definition, picture, &loops, name));
     let states: Vec<State> = states.collect();
     let layout = lay_out(&shapes(&states), &arrows(definition, &moves));
-    let mut svg = head(definition, &transitions, &layout);
-    for (transition, route) in moves.iter().zip(&layout.routes) {
-        svg += &arrow(transition, route);
+    let mut svg = head(definition, &transitions, &layout, picture);
+    let mut routed: Vec<_> = moves.iter().zip(&layout.routes).collect();
+    // What was walked is on top, where it shares a line with others.
+    routed.sort_by_key(|(transition, _)| is_walked(transition, picture));
+    for (transition, route) in routed {
+        svg += &arrow(transition, route, picture);
     }
     let (dot, boxes) = layout.boxes.split_first().expect("the dot is the first of the shapes");
     let (x, y, radius) = (px(dot.middle()), px(dot.centre()), px(DOT / 2.0));
@@ -38,16 +39,17 @@ pub(super) fn draw(definition: &Definition, counts: &BTreeMap<String, u64>) -> S
     svg + "</svg>\n"
 }
 
-fn head(definition: &Definition, transitions: &[Transition], layout: &Layout) -> String {
+fn head(definition: &Definition, transitions: &[Transition], layout: &Layout, picture: &Picture) -> String {
     let (width, height) = (px(layout.size.width.ceil()), px(layout.size.height.ceil()));
     let step = |transition: &Transition| {
         format!("{} to {} on {}", transition.from.unwrap_or(NONE), transition.to, transition.events.join(", "))
     };
     let steps = transitions.iter().map(step).collect::<Vec<_>>().join("; ");
+    let style = if picture.is_part { String::new() } else { format!("<style>\n{STYLE}</style>\n") };
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"saga\" role=\"img\" \
          width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\">\n\
-         <title>{}</title>\n<desc>{}</desc>\n<style>\n{STYLE}</style>\n\
+         <title>{}</title>\n<desc>{}</desc>\n{style}\
          <rect class=\"ground\" width=\"{width}\" height=\"{height}\"/>\n",
         escaped(&format!("The saga {}", definition.name)),
         escaped(&format!("Its transitions: {steps}.")),
@@ -76,7 +78,12 @@ pub(super) fn text_size(lines: &[&str]) -> Size {
     Size { width, height: LINE_HEIGHT * lines.len() as f64 }
 }
 
-fn arrow(transition: &Transition, route: &Route) -> String {
+fn is_walked(transition: &Transition, picture: &Picture) -> bool {
+    picture.walked.iter().any(|(from, to)| from.as_deref() == transition.from && to == transition.to)
+}
+
+fn arrow(transition: &Transition, route: &Route, picture: &Picture) -> String {
+    let walked = if is_walked(transition, picture) { " walked" } else { "" };
     let (first, last) = (route.runs[0], route.runs[route.runs.len() - 1]);
     let (tip_x, tip_y, length) = match route.is_upwards {
         true => (first.x, first.top, TIP_LENGTH),
@@ -94,7 +101,7 @@ fn arrow(transition: &Transition, route: &Route) -> String {
         path += &format!("V{}C{from_x} {half} {to_x} {half} {to_x} {}", px(from.bottom), px(to.top));
     }
     format!(
-        "<g class=\"arrow\" data-from=\"{}\" data-to=\"{}\">\n<path class=\"line\" d=\"{path}V{}\"/>\n\
+        "<g class=\"arrow{walked}\" data-from=\"{}\" data-to=\"{}\">\n<path class=\"line\" d=\"{path}V{}\"/>\n\
          <path class=\"tip\" d=\"M{} {}l{} {}h{}z\"/>\n{}</g>\n",
         escaped(transition.from.unwrap_or(NONE)),
         escaped(transition.to),
