@@ -6,6 +6,7 @@ WHERE workspace = ?1
   AND expires_at > ?2
   AND (?3 IS NULL OR guard = ?3)
   AND (token, id) < (?4, ?5)
+  AND token >= ?7
   AND {state}
 ORDER BY token DESC, id DESC
 LIMIT ?6

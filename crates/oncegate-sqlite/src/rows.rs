@@ -6,7 +6,7 @@ use bytes::Bytes;
 use oncegate_core::{Claim, ClaimId, ClaimKey, GuardName, Lost, State, Time, Token};
 use oncegate_store::{Cursor, DuplicateCount, Page, Query};
 use rusqlite::types::{FromSqlError, Type};
-use rusqlite::{Connection, Statement, params};
+use rusqlite::{Connection, OptionalExtension, Statement, params};
 
 use crate::index::{Entry, Index, Rows};
 
@@ -76,6 +76,7 @@ pub fn scan(connection: &Connection, query: &Query, now: Time) -> rusqlite::Resu
     let after = query.after.unwrap_or(Cursor { token: Token(i64::MAX), id: ClaimId::from_bytes([0xff; 32]) });
     // One row more than asked for tells whether there is a next page.
     let limit = i64::try_from(query.limit).unwrap_or(i64::MAX - 1) + 1;
+    let horizon = if query.is_sparse() { horizon(connection, query, after.token)? } else { None };
     let sql = include_str!("../sql/scan_claims.sql").replace("{state}", state_condition(query.state));
     let mut statement = connection.prepare_cached(&sql)?;
     let rows = statement.query_map(
@@ -86,6 +87,7 @@ pub fn scan(connection: &Connection, query: &Query, now: Time) -> rusqlite::Resu
             after.token.0,
             after.id.as_bytes(),
             limit,
+            horizon.map_or(i64::MIN, |horizon| horizon.0),
         ],
         |row| {
             let guard = GuardName::new(row.get_ref(17)?.as_str()?).map_err(|error| broken(17, error))?;
@@ -95,8 +97,15 @@ pub fn scan(connection: &Connection, query: &Query, now: Time) -> rusqlite::Resu
     let mut claims: Vec<Claim> = rows.collect::<Result<_, _>>()?;
     let more = claims.len() > query.limit;
     claims.truncate(query.limit);
-    let next = claims.last().filter(|_| more).map(|last| Cursor { token: last.token, id: last.key.id });
-    Ok(Page { claims, next, now })
+    let last = claims.last().filter(|_| more).map(|last| Cursor { token: last.token, id: last.key.id });
+    Ok(Page { claims, next: last.or(horizon.map(Cursor::past)), now })
+}
+
+/// Down to which token a page looks; none, where it looks at all there are.
+fn horizon(connection: &Connection, query: &Query, from: Token) -> rusqlite::Result<Option<Token>> {
+    let looked = i64::try_from(Query::LOOKED_MAX).expect("not that many");
+    let mut statement = connection.prepare_cached(include_str!("../sql/scan_horizon.sql"))?;
+    statement.query_row(params![query.workspace.as_str(), from.0, looked], |row| row.get(0).map(Token)).optional()
 }
 
 /// [`Claim::state_at`] as a condition.

@@ -80,6 +80,16 @@ pub struct Query {
     pub after: Option<Cursor>,
 }
 
+impl Query {
+    /// Claims that a page may end after, if those that fit are fewer: nobody waits for all to be looked at. (PostgreSQL looks at all.)
+    pub const LOOKED_MAX: usize = 50_000;
+
+    /// Whether those that fit may be few among many. Unknown ones are found by themselves.
+    pub fn is_sparse(&self) -> bool {
+        self.state != Some(State::Unknown) && (self.guard.is_some() || self.state.is_some())
+    }
+}
+
 /// Where a page ended: the token of its last claim. Tokens are unique enough to order by, and
 /// those that are equal are told apart by their ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,10 +98,18 @@ pub struct Cursor {
     pub id: oncegate_core::ClaimId,
 }
 
+impl Cursor {
+    /// All with this token have been looked at.
+    pub fn past(token: Token) -> Cursor {
+        Cursor { token, id: oncegate_core::ClaimId::from_bytes([0; 32]) }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct Page {
     /// Without their outcomes, which may be large.
     pub claims: Vec<Claim>,
+    /// There may be more: also where there are fewer here than were asked for, or none.
     pub next: Option<Cursor>,
     pub now: Time,
 }

@@ -20,6 +20,10 @@ pub trait Observer: Send + Sync + 'static {
     fn decided(&self, _decided: &Decided<'_>) {}
     /// One of several in a commit: whoever made the commit says what it was about.
     fn counted(&self, _decided: &Decided<'_>) {}
+    /// Somebody met another's claim. If they asked for it, they are told so next.
+    fn met(&self, _claim: &Claim, _now: Time) {}
+    /// The same, of somebody who only looked: nothing else is told of them.
+    fn met_alone(&self, _claim: &Claim, _now: Time) {}
     fn store_failed(&self, _key: &ClaimKey, _error: &StoreError) {}
     fn swept(&self, _claims: usize) {}
 }
@@ -105,7 +109,7 @@ impl Ledger {
             reading = self.wait_and_claim(key, command, wait).await?;
         }
         if let Some(met) = reading.value.met() {
-            self.count_duplicate(met, reading.now);
+            self.meet(met, reading.now);
         }
         Ok((reading, waits))
     }
@@ -138,7 +142,7 @@ impl Ledger {
         for (op, answer) in ops.iter().zip(&committed.answers) {
             let (key, command, now) = (&op.key, &op.command, committed.now);
             if let Some(met) = answer.met() {
-                self.count_duplicate(met, now);
+                self.meet(met, now);
             }
             if committed.is_written() || answer.met().is_some() {
                 self.observer.counted(&Decided { key, command, answer, now, waited: false });
@@ -147,9 +151,15 @@ impl Ledger {
         Ok(committed)
     }
 
-    /// Somebody met a claim.
+    /// Somebody met a claim that they only looked at.
     pub fn count_duplicate(&self, met: &Claim, now: Time) {
+        self.meet(met, now);
+        self.observer.met_alone(met, now);
+    }
+
+    fn meet(&self, met: &Claim, now: Time) {
         self.duplicates.count(met, now);
+        self.observer.met(met, now);
     }
 
     /// The claim under a key, when nobody is at work on it any more, or as it stands after `wait`.
@@ -239,7 +249,7 @@ impl Ledger {
     /// What follows every claim: whoever met another's is counted.
     fn met(&self, key: &ClaimKey, command: &Command, reading: &Reading<Answer>, waited: bool) {
         if let Some(met) = reading.value.met() {
-            self.duplicates.count(met, reading.now);
+            self.meet(met, reading.now);
         }
         self.tell(key, command, reading, waited);
     }

@@ -88,6 +88,12 @@ impl Actions {
         record.map(found_record).transpose()
     }
 
+    /// How many have ended so, counted up to `limit`.
+    pub async fn count(&self, workspace: &WorkspaceName, ended: Status, limit: usize) -> Result<usize, StoreError> {
+        let (workspace, state) = (workspace.clone(), Some(ended.as_str().to_owned()));
+        self.store.count(Listing { workspace, kind: KIND, list: None, state, limit, before: None }).await
+    }
+
     /// A page; where actions are large, fewer make one.
     pub async fn list(&self, workspace: &WorkspaceName, filter: &Filter) -> Result<Page, StoreError> {
         let mut page = Page { items: vec![], next: filter.before };

@@ -45,15 +45,23 @@ impl Reminders {
     }
 
     pub async fn list(&self, workspace: &WorkspaceName, filter: &Filter) -> Result<Page, StoreError> {
-        let listing = Listing {
-            workspace: workspace.clone(),
-            kind: KIND,
-            list: filter.booking.as_deref().map(list_of),
-            state: filter.state.map(|state| state.as_str().to_owned()),
-            limit: filter.limit,
-            before: filter.before,
-        };
-        let Listed { records, next } = crate::document::page(&self.store, listing).await?;
+        let Listed { records, next } = crate::document::page(&self.store, listing(workspace, filter)).await?;
         Ok(Page { items: records.into_iter().map(Kept::read).collect::<Result<_, _>>()?, next })
+    }
+
+    /// How many there are, counted up to the filter's limit.
+    pub async fn count(&self, workspace: &WorkspaceName, filter: &Filter) -> Result<usize, StoreError> {
+        self.store.count(listing(workspace, filter)).await
+    }
+}
+
+fn listing(workspace: &WorkspaceName, filter: &Filter) -> Listing {
+    Listing {
+        workspace: workspace.clone(),
+        kind: KIND,
+        list: filter.booking.as_deref().map(list_of),
+        state: filter.state.map(|state| state.as_str().to_owned()),
+        limit: filter.limit,
+        before: filter.before,
     }
 }

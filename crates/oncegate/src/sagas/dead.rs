@@ -283,6 +283,12 @@ impl Sagas {
         }
     }
 
+    /// How many are open, counted up to `limit`.
+    pub async fn count_dead_letters(&self, workspace: &WorkspaceName, limit: usize) -> Result<usize, StoreError> {
+        let (workspace, state) = (workspace.clone(), Some(LetterState::Open.as_str().to_owned()));
+        self.store.count(Listing { workspace, kind: LETTER, list: None, state, limit, before: None }).await
+    }
+
     /// Applies it now. In the same commit it is a dead letter no more.
     pub async fn retry_dead_letter(&self, workspace: &WorkspaceName, id: Uuid) -> Result<Handled, NotRetried> {
         loop {

@@ -139,6 +139,18 @@ impl Sagas {
         Ok((items, bytes, next))
     }
 
+    /// How many instances are in a state, counted up to `limit`.
+    pub async fn count(
+        &self,
+        workspace: &WorkspaceName,
+        saga: &str,
+        state: &str,
+        limit: usize,
+    ) -> Result<usize, StoreError> {
+        let (workspace, state) = (workspace.clone(), Some(state_of(saga, state)));
+        self.store.count(Listing { workspace, kind: INSTANCE, list: None, state, limit, before: None }).await
+    }
+
     /// The last lines of an instance's history, oldest first, and whether there are older ones.
     pub async fn history(
         &self,

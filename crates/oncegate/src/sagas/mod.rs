@@ -58,6 +58,7 @@ pub use dead::{DeadLetter, LetterState, NotRetried};
 pub use look::{Found, LineSeen, Page};
 pub use oncegate_saga::{
     Cell, DATA_BYTES_MAX, Defect, Defects, Definition, Draft, Effects, Event, FieldKind, Instance, NONE, Notification,
+    PICTURE_STYLE, Picture,
 };
 pub use record::{Line, Sent};
 pub use timer::Fired;

@@ -31,16 +31,24 @@ impl Sends {
     }
 
     pub async fn list(&self, workspace: &WorkspaceName, filter: &Filter) -> Result<Page, StoreError> {
-        let listing = Listing {
-            workspace: workspace.clone(),
-            kind: KIND,
-            list: filter.campaign.as_deref().map(list_of),
-            state: filter.state.map(|state| state.as_str().to_owned()),
-            limit: filter.limit,
-            before: filter.before,
-        };
-        let Listed { records, next } = crate::document::page(&self.store, listing).await?;
+        let Listed { records, next } = crate::document::page(&self.store, listing(workspace, filter)).await?;
         let items = records.into_iter().map(Kept::read).collect::<Result<_, _>>()?;
         Ok(Page { items, next, now: self.now().await? })
+    }
+
+    /// How many there are, counted up to the filter's limit.
+    pub async fn count(&self, workspace: &WorkspaceName, filter: &Filter) -> Result<usize, StoreError> {
+        self.store.count(listing(workspace, filter)).await
+    }
+}
+
+fn listing(workspace: &WorkspaceName, filter: &Filter) -> Listing {
+    Listing {
+        workspace: workspace.clone(),
+        kind: KIND,
+        list: filter.campaign.as_deref().map(list_of),
+        state: filter.state.map(|state| state.as_str().to_owned()),
+        limit: filter.limit,
+        before: filter.before,
     }
 }
