@@ -6,18 +6,27 @@
 
 use std::cell::RefCell;
 use std::fmt::{Debug, Write};
+use std::ops::Range;
 use std::sync::Arc;
 
 use oncegate::Time;
 use oncegate::store::{Clock, SystemClock};
 use tracing::field::{Field, Visit};
+use tracing::level_filters::LevelFilter;
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
 use super::sink::Sink;
+use crate::decisions::Decisions;
 
-pub struct JsonLines(pub Arc<Sink>);
+/// Writes lines to the log, and has decisions heard.
+pub struct JsonLines {
+    /// None, where people read the log in another form.
+    pub log: Option<Arc<Sink>>,
+    pub level: LevelFilter,
+    pub decisions: Arc<Decisions>,
+}
 
 thread_local! {
     static LINE: RefCell<Line> = RefCell::default();
@@ -31,7 +40,12 @@ impl<S: Subscriber> Layer<S> for JsonLines {
                 line.begin(*event.metadata().level());
                 event.record(&mut *line);
                 line.text.push_str("}\n");
-                self.0.append(line.text.as_bytes());
+                if let Some(log) = self.log.as_ref().filter(|_| *event.metadata().level() <= self.level) {
+                    log.append(line.text.as_bytes());
+                }
+                if let (Some(event), Some(workspace)) = (line.seen(Seen::Event), line.seen(Seen::Workspace)) {
+                    self.decisions.hear(event, workspace, line.seen(Seen::Guard), &line.text);
+                }
             }
         });
     }
@@ -44,6 +58,27 @@ struct Line {
     value: String,
     /// A second, and how it begins in print.
     second: (i64, String),
+    /// Where in the text what was seen of it is.
+    seen: [Option<Range<usize>>; 3],
+}
+
+/// What a decision is known by.
+#[derive(Clone, Copy)]
+enum Seen {
+    Event,
+    Workspace,
+    Guard,
+}
+
+impl Seen {
+    fn of(field: &str) -> Option<Seen> {
+        match field {
+            "event" => Some(Seen::Event),
+            "workspace" => Some(Seen::Workspace),
+            "guard" => Some(Seen::Guard),
+            _ => None,
+        }
+    }
 }
 
 impl Line {
@@ -56,6 +91,7 @@ impl Line {
             Level::TRACE => "trace",
         };
         self.text.clear();
+        self.seen = Default::default();
         self.text.push_str("{\"timestamp\":\"");
         self.timestamp(SystemClock.now());
         self.text.push_str("\",\"level\":\"");
@@ -79,6 +115,10 @@ impl Line {
         self.text.write_fmt(text).expect("a String takes anything");
     }
 
+    fn seen(&self, what: Seen) -> Option<&str> {
+        self.seen[what as usize].clone().map(|place| &self.text[place])
+    }
+
     fn name(&mut self, field: &Field) {
         // The message of an event that has no name of its own.
         let name = if field.name() == "message" { "detail" } else { field.name() };
@@ -100,9 +140,12 @@ impl Visit for Line {
     fn record_str(&mut self, field: &Field, value: &str) {
         self.name(field);
         if value.bytes().all(|byte| byte >= b' ' && byte != b'"' && byte != b'\\') {
-            for piece in ["\"", value, "\""] {
-                self.text.push_str(piece);
+            self.text.push('"');
+            if let Some(what) = Seen::of(field.name()) {
+                self.seen[what as usize] = Some(self.text.len()..self.text.len() + value.len());
             }
+            self.text.push_str(value);
+            self.text.push('"');
         } else {
             self.text.push_str(&serde_json::to_string(value).expect("text is JSON"));
         }
@@ -138,18 +181,25 @@ mod tests {
     #[test]
     fn an_event_is_one_flat_line_of_json_whatever_its_fields_hold() {
         let sink = Arc::new(Sink::default());
-        let subscriber = tracing_subscriber::registry().with(JsonLines(sink.clone()));
+        let decisions = Arc::new(Decisions::default());
+        let layer = JsonLines { log: Some(sink.clone()), level: LevelFilter::INFO, decisions: decisions.clone() };
+        let subscriber = tracing_subscriber::registry().with(layer);
         tracing::subscriber::with_default(subscriber, || {
             let nothing: Option<&str> = None;
             tracing::info!(event = "a.b", text = "quote \" and\nnewline \\ ü", number = -7, share = 0.5, yes = true, nothing, shown = %"x\"y");
             tracing::warn!("plain {}", 1);
+            tracing::debug!(event = "claim.won", workspace = %"w", guard = "g", below = "the log's level");
+            tracing::info!(event = "server.listening", workspace = "w", no = "decision");
         });
         sink.close();
         let mut written = vec![];
         sink.write_until_closed(&mut written);
         let lines: Vec<serde_json::Value> =
             String::from_utf8(written).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        assert_eq!(lines.len(), 2);
+        assert_eq!(lines.len(), 3);
+        let heard = decisions.since("w", Default::default()).told;
+        assert_eq!(heard.len(), 1, "a decision is heard whatever the log's level is, and nothing else");
+        assert_eq!(heard[0].read()["guard"], "g");
         assert_eq!(lines[0]["level"], "info");
         assert_eq!(lines[0]["event"], "a.b");
         assert_eq!(lines[0]["text"], "quote \" and\nnewline \\ ü");

@@ -9,12 +9,14 @@ use std::time::Duration;
 
 use tracing::Metadata;
 use tracing::level_filters::LevelFilter;
+use tracing_subscriber::Layer;
 use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::config::{self, LogFormat, LogLevel};
+use crate::decisions::Decisions;
 use json::JsonLines;
 use sink::Sink;
 
@@ -27,8 +29,8 @@ pub struct Log {
     written: mpsc::Receiver<()>,
 }
 
-/// Starts logging for the whole process.
-pub fn start(config: &config::Log) -> Log {
+/// Starts logging for the whole process. Decisions are heard whatever the log's level is.
+pub fn start(config: &config::Log, decisions: Arc<Decisions>) -> Log {
     let sink = Arc::new(Sink::default());
     let writer = sink.clone();
     let (done, written) = mpsc::channel();
@@ -53,13 +55,14 @@ pub fn start(config: &config::Log) -> Log {
         target.starts_with("oncegate")
             || (level >= LevelFilter::DEBUG && !["lapin", "async_nats"].iter().any(|client| target.starts_with(client)))
     };
-    let lines = tracing_subscriber::registry().with(level).with(filter_fn(is_ours));
+    let lines = tracing_subscriber::registry().with(level.max(LevelFilter::INFO)).with(filter_fn(is_ours));
     match config.format {
-        LogFormat::Json => lines.with(JsonLines(sink.clone())).init(),
+        LogFormat::Json => lines.with(JsonLines { log: Some(sink.clone()), level, decisions }).init(),
         LogFormat::Pretty => {
             let is_terminal = io::IsTerminal::is_terminal(&io::stdout());
             let people = tracing_subscriber::fmt::layer().with_target(false).with_ansi(is_terminal);
-            lines.with(people.with_writer(Lines(sink.clone()))).init();
+            let people = people.with_writer(Lines(sink.clone())).with_filter(level);
+            lines.with(JsonLines { log: None, level, decisions }).with(people).init();
         }
     }
     Log { sink, written }

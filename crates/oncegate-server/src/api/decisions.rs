@@ -1,0 +1,125 @@
+//! `/api/decisions`: every decision as it is made, for `oncegate tail` and whoever else wants to listen.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::response::IntoResponse;
+use axum::response::sse::{Event, KeepAlive, Sse};
+use futures::stream;
+use serde::Deserialize;
+use serde_json::json;
+use utoipa::IntoParams;
+
+use super::extract::Params;
+use super::{Answered, App};
+use crate::auth::Caller;
+use crate::decisions::words::Fate;
+use crate::decisions::{Follower, Place, Told};
+use crate::problem::Kind;
+
+/// How long a decision may take to be heard of.
+const TICK: Duration = Duration::from_millis(100);
+/// How many of those before can be asked for.
+const BACKLOG_MAX: u64 = 1_000;
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct FollowParams {
+    guard: Option<String>,
+    /// `passed`, `done`, `stopped`, `failed`, `needed` (a person has to look at it) or `noted`.
+    fate: Option<String>,
+    /// What the names of the events begin with: `claim.`, `message.api.duplicate`, …
+    event: Option<String>,
+    /// How many of the last ones to begin with, up to 1000; none unless given.
+    last: Option<u64>,
+}
+
+/// Which decisions somebody wants to hear of.
+struct Wanted {
+    guard: Option<String>,
+    fate: Option<Fate>,
+    event: Option<String>,
+}
+
+impl Wanted {
+    fn fits(&self, told: &Told) -> bool {
+        let is_named = |wanted: &String| told.read()["event"].as_str().is_some_and(|event| event.starts_with(wanted));
+        self.guard.as_ref().is_none_or(|wanted| wanted == told.guard())
+            && self.fate.is_none_or(|wanted| wanted == told.meaning.fate)
+            && self.event.as_ref().is_none_or(is_named)
+    }
+}
+
+/// Follow decisions
+///
+/// Server-sent events, each the line that the log has of a decision of this server in this workspace. Whoever does not keep up is told how many were
+/// missed, by an event `missed`. What people did is told to keys with the role `operate`.
+#[utoipa::path(get, path = "/api/decisions", tag = "decisions", params(FollowParams),
+    responses((status = 200, description = "Lines of JSON, as they come.", content_type = "text/event-stream")))]
+pub async fn follow(State(app): State<Arc<App>>, caller: Caller, Params(params): Params<FollowParams>) -> Answered {
+    let bad = |detail: String| Kind::InvalidRequest.because(detail);
+    let fate = |name: String| {
+        let names = Fate::ALL.map(Fate::as_str).join(", ");
+        Fate::parse(&name).ok_or_else(|| bad(format!("fate: one of {names}, not {name:?}")))
+    };
+    let last = params.last.unwrap_or(0);
+    if last > BACKLOG_MAX {
+        return Err(bad(format!("last: at most {BACKLOG_MAX}, not {last}")));
+    }
+    let following = Following {
+        next: app.decisions.last(caller.workspace.as_str(), last),
+        wanted: Wanted { guard: params.guard, fate: params.fate.map(fate).transpose()?, event: params.event },
+        missed: 0,
+        ready: VecDeque::new(),
+        _follower: app.decisions.follow()?,
+        app,
+        caller,
+    };
+    let events = stream::unfold(following, |mut following| async move {
+        let event = following.hear().await?;
+        Some((Ok::<_, Infallible>(event), following))
+    });
+    Ok(Sse::new(events).keep_alive(KeepAlive::default()).into_response())
+}
+
+struct Following {
+    app: Arc<App>,
+    caller: Caller,
+    wanted: Wanted,
+    _follower: Follower,
+    next: Place,
+    /// How many there were before those that are ready, and are not kept any more.
+    missed: u64,
+    /// What has been heard, and not sent yet: at most what is kept, and shared with all who follow. Who does not read costs little.
+    ready: VecDeque<Told>,
+}
+
+impl Following {
+    /// None, once the server stops or the key is no more.
+    async fn hear(&mut self) -> Option<Event> {
+        loop {
+            if self.missed > 0 {
+                let missed = json!({"missed": std::mem::take(&mut self.missed)});
+                return Some(Event::default().event("missed").data(missed.to_string()));
+            }
+            if let Some(told) = self.ready.pop_front() {
+                return Some(Event::default().event("decision").id(told.number.to_string()).data(&told.line));
+            }
+            if self.app.stopping.load(Ordering::SeqCst) || !self.app.keys.stands(&self.caller) {
+                return None;
+            }
+            let heard = self.app.decisions.since(self.caller.workspace.as_str(), self.next);
+            (self.next, self.missed) = (heard.next, heard.missed);
+            let (role, wanted) = (self.caller.role, &self.wanted);
+            self.ready.extend(heard.told.into_iter().filter(|told| told.is_for(role) && wanted.fits(told)));
+            if self.ready.is_empty() && self.missed == 0 {
+                tokio::time::sleep(TICK).await;
+            }
+        }
+    }
+}
