@@ -18,6 +18,9 @@ use crate::problem::{Kind, Problem};
 
 pub const WORKSPACE_HEADER: &str = "oncegate-workspace";
 
+/// Who asks while there are no keys.
+const LOCAL: &str = "local";
+
 /// A key as its holder has it: `og_ID_SECRET`. Shown once, kept by nobody but them.
 pub struct NewKey {
     pub id: String,
@@ -51,6 +54,10 @@ pub struct Caller {
 }
 
 impl Caller {
+    fn of(key: &ApiKey) -> Caller {
+        Caller { workspace: key.workspace.clone(), role: key.role, name: key.id.clone() }
+    }
+
     pub fn require(&self, role: Role) -> Result<(), Problem> {
         if self.role >= role {
             return Ok(());
@@ -87,6 +94,12 @@ impl Keys {
         *self.listen.write().expect("no holder of this lock panics") = address.into();
     }
 
+    /// As it is written in a URL.
+    pub fn address(&self) -> String {
+        let listen = self.listen.read().expect("no holder of this lock panics");
+        format!("{}:{}", listen.host, listen.port)
+    }
+
     /// No key was ever made. (A revoked one counts: revoking the last key must not open the server.)
     pub fn is_open(&self) -> bool {
         self.snapshot().is_empty()
@@ -97,7 +110,7 @@ impl Keys {
         if keys.is_empty() {
             self.check_local(uri, headers)?;
             let workspace = named_workspace(headers)?.unwrap_or_else(WorkspaceName::default_workspace);
-            return Ok(Caller { workspace, role: Role::Admin, name: "local".into() });
+            return Ok(Caller { workspace, role: Role::Admin, name: LOCAL.into() });
         }
         let key = bearer(headers)
             .and_then(|secret| verify(&keys, secret))
@@ -105,7 +118,22 @@ impl Keys {
         if named_workspace(headers)?.is_some_and(|named| named != key.workspace) {
             return Err(Kind::Forbidden.because("the key is not for the workspace that the request names"));
         }
-        Ok(Caller { workspace: key.workspace.clone(), role: key.role, name: key.id.clone() })
+        Ok(Caller::of(key))
+    }
+
+    /// Who has the key with this id, if it stands.
+    pub fn holder(&self, id: &str) -> Option<Caller> {
+        self.snapshot().get(id).filter(|key| key.revoked_at.is_none()).map(Caller::of)
+    }
+
+    /// Whether somebody who was let in may stay: their key stands, or there is still none at all.
+    pub fn stands(&self, caller: &Caller) -> bool {
+        if caller.name == LOCAL { self.is_open() } else { self.holder(&caller.name).is_some() }
+    }
+
+    /// Who has this key.
+    pub fn holder_of(&self, secret: &str) -> Option<Caller> {
+        verify(&self.snapshot(), secret).map(Caller::of)
     }
 
     /// For what needs no key: open to all once there are keys, and to this machine alone before.

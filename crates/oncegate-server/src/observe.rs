@@ -3,11 +3,15 @@
 //! Nothing here holds a part of a key, an outcome or an attribute: they may be personal data.
 
 use std::collections::HashMap;
-use std::sync::RwLock;
+use std::sync::{Arc, RwLock};
 
 use metrics::{Counter, counter};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
-use oncegate::{Answer, ClaimKey, Command, Decided, GuardName, Observer, StoreError};
+use oncegate::{Answer, Claim, ClaimKey, Command, Decided, GuardName, Observer, StoreError, Time};
+
+use crate::trace;
+
+use crate::decisions::timeline::Timelines;
 
 /// Guards that get a label of their own. Guards are named by callers: more of them share the label `other`.
 const GUARD_LABELS_MAX: usize = 100;
@@ -46,13 +50,21 @@ pub fn install_metrics() -> PrometheusHandle {
     handle
 }
 
-#[derive(Default)]
+/// Who this is among the replicas: the machine, and the process on it.
+pub fn replica() -> String {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    format!("{host}/{}", std::process::id())
+}
+
 pub struct Telemetry {
     guards: RwLock<HashMap<GuardName, Counters>>,
+    timelines: Arc<Timelines>,
 }
 
 impl Observer for Telemetry {
     fn decided(&self, decided: &Decided<'_>) {
+        self.timelines.decided(decided);
+        trace::decided(decided);
         self.count(&decided.key.guard, |counters| {
             counters.answered(decided.answer);
             if decided.answer.met().is_some() {
@@ -72,7 +84,17 @@ impl Observer for Telemetry {
     }
 
     fn counted(&self, decided: &Decided<'_>) {
+        self.timelines.decided(decided);
+        trace::decided(decided);
         self.count(&decided.key.guard, |counters| counters.answered(decided.answer));
+    }
+
+    fn met(&self, claim: &Claim, now: Time) {
+        trace::met(claim, now);
+    }
+
+    fn met_alone(&self, claim: &Claim, now: Time) {
+        self.timelines.met(claim, now);
     }
 
     fn store_failed(&self, key: &ClaimKey, error: &StoreError) {
@@ -138,6 +160,10 @@ impl Counters {
 }
 
 impl Telemetry {
+    pub fn new(timelines: Arc<Timelines>) -> Telemetry {
+        Telemetry { guards: RwLock::default(), timelines }
+    }
+
     fn count(&self, guard: &GuardName, increment: impl Fn(&Counters)) {
         if let Some(counters) = self.guards.read().expect("no holder of this lock panics").get(guard) {
             return increment(counters);

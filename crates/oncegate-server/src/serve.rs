@@ -22,7 +22,7 @@ use oncegate::store::{MainStore, Store};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tower::ServiceExt;
 
 use crate::actions::Runner;
@@ -31,6 +31,8 @@ use crate::auth::Keys;
 use crate::channels::Channels;
 use crate::cli::Failure;
 use crate::config::Config;
+use crate::decisions::timeline::{self, Timelines};
+use crate::decisions::{Decisions, tally};
 use crate::messages::{self, Messages};
 use crate::observe::{self, REQUEST_SECONDS, Telemetry};
 use crate::patience::Patient;
@@ -39,6 +41,7 @@ use crate::rate::Rates;
 use crate::reminders::Desk;
 use crate::sagas::{self, Director};
 use crate::sends::SendLog;
+use crate::trace;
 use crate::transports::Consumers;
 use crate::worker::Worker;
 
@@ -59,8 +62,14 @@ const REFRESH_EVERY: Duration = Duration::from_secs(1);
 /// After an error of `accept` (too many open files, say).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-pub async fn serve(config: Config) -> Result<(), Failure> {
+/// `announce` is called once it listens.
+pub async fn serve(
+    config: Config,
+    decisions: Arc<Decisions>,
+    announce: impl FnOnce(&Config, SocketAddr),
+) -> Result<(), Failure> {
     let metrics = observe::install_metrics();
+    let traces = trace::start()?;
     allow_many_files(config.limits.connections);
     let store = crate::cli::open_store(&config).await?;
     warn_of_weaknesses(&*store).await;
@@ -68,10 +77,10 @@ pub async fn serve(config: Config) -> Result<(), Failure> {
     if let Some(guards) = &guards {
         warn_of_weaknesses(&**guards).await;
     }
-    let app = start(config, store, guards, metrics).await?;
+    let app = start(config, store, guards, metrics, decisions).await?;
     let listener = TcpListener::bind(app.config.listen).await.map_err(|error| {
         Failure::new(format!("cannot listen on {}: {error}", app.config.listen))
-            .hint("oncegate serve --listen 127.0.0.1:0 takes a free port")
+            .hint("--listen 127.0.0.1:0 takes a free port")
     })?;
     let address = listener.local_addr().map_err(|error| Failure::new(format!("no local address: {error}")))?;
     app.keys.listens_on(address);
@@ -84,17 +93,30 @@ pub async fn serve(config: Config) -> Result<(), Failure> {
     app.sends.start();
     app.reminders.start();
     let consumers = Consumers::start(&app.config, &app.sagas);
+    let (store, version) = (&app.config.store, env!("CARGO_PKG_VERSION"));
+    tracing::info!(event = "server.listening", %address, %store, version);
     announce(&app.config, address);
     let refresher = tokio::spawn(refresh(app.clone()));
+    let told_to_stop = Arc::new(Notify::new());
+    let recorder = tokio::spawn(record(app.clone(), told_to_stop.clone()));
     accept_until_stopped(listener, app.clone(), signals, consumers).await;
     refresher.abort();
+    told_to_stop.notify_one();
     let close = async {
+        // Told, not aborted: what it has taken out to write, it writes.
+        let _ = recorder.await;
         app.messages.main.close().await;
         if let Some(apart) = &app.messages.apart {
             apart.close().await;
         }
     };
-    if tokio::time::timeout(CLOSE_GRACE, close).await.is_err() {
+    let flush = async {
+        if let Some(traces) = traces {
+            traces.stop(CLOSE_GRACE).await;
+        }
+    };
+    let (closed, ()) = tokio::join!(tokio::time::timeout(CLOSE_GRACE, close), flush);
+    if closed.is_err() {
         tracing::warn!(event = "server.store_not_closed", after = ?CLOSE_GRACE);
     }
     tracing::info!(event = "server.stopped");
@@ -106,6 +128,7 @@ async fn start(
     store: Arc<dyn MainStore>,
     guards: Option<Arc<dyn Store>>,
     metrics: metrics_exporter_prometheus::PrometheusHandle,
+    decisions: Arc<Decisions>,
 ) -> Result<Arc<App>, Failure> {
     let keys = Keys::load(&*store, config.listen).await?;
     if keys.is_open() && !config.listen.ip().is_loopback() {
@@ -116,7 +139,8 @@ async fn start(
         .hint("oncegate key create --workspace default"));
     }
     let rates = Rates::new(config.limits.rate.map_or(0, u64::from));
-    let telemetry = Arc::new(Telemetry::default());
+    let timelines = Arc::new(Timelines::new(store.clone(), &observe::replica()));
+    let telemetry = Arc::new(Telemetry::new(timelines.clone()));
     let main = Arc::new(Ledger::start(store.clone(), telemetry.clone()));
     let apart = guards.map(|guards| Arc::new(Ledger::start(guards, telemetry)));
     let ledger = apart.clone().unwrap_or_else(|| main.clone());
@@ -150,6 +174,9 @@ async fn start(
         sagas,
         sends,
         reminders,
+        decisions,
+        timelines,
+        dashboard: Default::default(),
         metrics,
         rates,
         bodies: Bodies::default(),
@@ -168,11 +195,11 @@ async fn warn_of_weaknesses(store: &dyn Store) {
     }
 }
 
-/// To people on standard error, to programs in the log.
-fn announce(config: &Config, address: SocketAddr) {
-    tracing::info!(event = "server.listening", %address, store = %config.store, version = env!("CARGO_PKG_VERSION"));
+/// To people, on standard error.
+pub fn announce(config: &Config, address: SocketAddr) {
     eprintln!("oncegate {} listens on http://{address}", env!("CARGO_PKG_VERSION"));
     eprintln!("  store  {}", config.store);
+    eprintln!("  see    http://{address}/");
     eprintln!(
         "  try    curl -s http://{address}/api/messages -H 'content-type: application/json' \
          -d '{{\"recipientPhone\":\"+15550100\",\"message\":\"Your table is ready.\"}}'"
@@ -188,6 +215,17 @@ async fn refresh(app: Arc<App>) {
             tracing::warn!(event = "keys.not_refreshed", %error);
         }
     }
+}
+
+/// Writes down what was counted and noted, for people to look at; the rest of it when the server stops.
+async fn record(app: Arc<App>, told_to_stop: Arc<Notify>) {
+    let tally_every = tally::WRITE_EVERY.as_secs() / timeline::WRITE_EVERY.as_secs();
+    let mut second = 0;
+    while tokio::time::timeout(timeline::WRITE_EVERY, told_to_stop.notified()).await.is_err() {
+        second += 1;
+        app.record(second % tally_every == 0).await;
+    }
+    while app.record(true).await {}
 }
 
 /// What tells the server to stop.
@@ -285,13 +323,18 @@ async fn answer(
     request: Request<Incoming>,
 ) -> Result<Response, Infallible> {
     let asked = Instant::now();
-    let answered = AssertUnwindSafe(router.oneshot(request.map(Body::new))).catch_unwind().await;
+    let span = trace::request(&request);
+    let answering = trace::within(span.clone(), router.oneshot(request.map(Body::new)));
+    let answered = AssertUnwindSafe(answering).catch_unwind().await;
     let response = match answered {
         Ok(Ok(response)) => response,
         Ok(Err(never)) => match never {},
         Err(_) => Kind::Internal.because("the request ended in a panic").into_response(),
     };
     responses.count(response.status(), asked.elapsed());
+    if let Some(span) = span {
+        span.answered(response.status());
+    }
     Ok(response)
 }
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use oncegate::actions::{Action, Actions, Leased, Outcome, Schedule, ScheduleError, Scheduled};
+use oncegate::actions::{Action, Actions, Found, Leased, Outcome, Schedule, ScheduleError, Scheduled};
 use oncegate::sagas::Sagas;
 use oncegate::store::{Clock, MainStore, SystemClock};
 use oncegate::{Ledger, WorkspaceName};
@@ -30,7 +30,10 @@ pub use view::ActionView;
 
 use crate::channels::lines::JsonLines;
 use crate::config::{self, Config, HandlerKind};
+use crate::problem::Problem;
 use crate::sends::SendLog;
+use crate::task::to_the_end;
+use crate::trace::Ended;
 use crate::transports::{AmqpPublisher, NatsPublisher};
 use crate::worker::Worker;
 
@@ -43,6 +46,28 @@ pub struct Runner {
     /// What a worker says of an action is kept with it.
     pub keeps_results: bool,
     handlers: BTreeMap<String, Handler>,
+}
+
+/// What a person can do to an action.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    Cancel,
+    Retry,
+    RunNow,
+}
+
+impl Verb {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Verb::Cancel => "cancel",
+            Verb::Retry => "retry",
+            Verb::RunNow => "run-now",
+        }
+    }
+
+    pub fn parse(name: &str) -> Option<Verb> {
+        [Verb::Cancel, Verb::Retry, Verb::RunNow].into_iter().find(|verb| verb.as_str() == name)
+    }
 }
 
 /// Who runs actions of a type here.
@@ -104,6 +129,15 @@ enum NotRun {
     },
 }
 
+impl Ended for NotRun {
+    fn failed(&self) -> Option<&'static str> {
+        match self {
+            NotRun::Failed(failure) => failure.failed(),
+            NotRun::PutOff { .. } => None,
+        }
+    }
+}
+
 impl From<Failure> for NotRun {
     fn from(failure: Failure) -> Self {
         NotRun::Failed(failure)
@@ -135,6 +169,32 @@ impl Handler {
 }
 
 impl Runner {
+    /// What a person does, with who and why in the log.
+    pub async fn by_hand(
+        self: Arc<Self>,
+        workspace: WorkspaceName,
+        id: Uuid,
+        verb: Verb,
+        by: String,
+        why: Option<String>,
+    ) -> Result<Found, Problem> {
+        to_the_end(async move {
+            let (event, found) = match verb {
+                Verb::Cancel => {
+                    let found = self.actions.cancel(&workspace, id).await?;
+                    Event::Ended(found.status()).tell(&workspace, id, &found.action.action_type);
+                    ("audit.action_cancelled", found)
+                }
+                Verb::Retry => ("audit.action_retried", self.actions.retry(&workspace, id).await?),
+                Verb::RunNow => ("audit.action_run_now", self.actions.run_now(&workspace, id).await?),
+            };
+            // A warning, so that no usual level leaves it out.
+            tracing::warn!(event, %workspace, actionId = %id, by, why);
+            Ok(found)
+        })
+        .await
+    }
+
     pub fn open(
         config: &Config,
         store: Arc<dyn MainStore>,

@@ -11,6 +11,7 @@ use oncegate_core::job::{Command, Failure, Job};
 use super::{Effect, Event, NotRun, Runner};
 use crate::channels::unknown;
 use crate::crash;
+use crate::trace;
 use crate::worker::{Handler, Held};
 
 /// Between two attempts to write down how it went.
@@ -41,12 +42,15 @@ impl Handler for Runner {
             crash::point("action.begun").await;
         }
         crash::point("action.running").await;
-        let effect = async {
+        let workspace = &leased.job.workspace;
+        let about =
+            &[("oncegate.action.id", &leased.job.id as _), ("oncegate.action.type", &leased.action.action_type as _)];
+        let effect = trace::work("run action", workspace, about, async {
             tokio::select! {
-                ran = handler.run(&leased.job.workspace, Effect::of(&leased)) => ran,
+                ran = handler.run(workspace, Effect::of(&leased)) => ran,
                 () = self.worker.cut_off() => Err(unknown("the server was stopped").into()),
             }
-        };
+        });
         let ran = held.renewed(&self.store, self.config.lease, effect).await;
         held.slot = None;
         crash::point("action.ran").await;

@@ -17,7 +17,7 @@ use uuid::Uuid;
 use super::extract::{Json, Named, Params};
 use super::page::{self, Page, missing};
 use super::{Answered, App};
-use crate::actions::{ActionView, Event};
+use crate::actions::{ActionView, Verb};
 use crate::auth::Caller;
 use crate::crash;
 use crate::problem::{Kind, Problem};
@@ -100,26 +100,39 @@ pub struct ListParams {
     responses((status = 200, description = "A page: `items` and `nextCursor`.")))]
 pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): Params<ListParams>) -> Answered {
     caller.require(Role::Operate)?;
-    let bad = |detail: String| Kind::InvalidRequest.because(detail);
-    let status = |name: String| {
-        let names = Status::ALL.map(Status::as_str).join(", ");
-        Status::parse(&name).ok_or_else(|| bad(format!("status: one of {names}, not {name:?}")))
-    };
-    for (field, name) in [("type", &params.action_type), ("entityId", &params.entity_id)] {
-        name.as_ref().map_or(Ok(()), |name| check_name(field, name))?;
-    }
-    let filter = Filter {
-        status: params.status.map(status).transpose()?,
-        action_type: params.action_type,
-        entity_id: params.entity_id,
-        // What is no id is the id of nothing.
-        schedule: params.schedule_id.map(|id| id.parse().unwrap_or(Uuid::nil())),
-        limit: page::limit(params.limit)?,
-        before: page::cursor(params.cursor)?,
-    };
+    let ListParams { status, action_type, entity_id, schedule_id, limit, cursor } = params;
+    let filter = filter(status, action_type, entity_id, schedule_id, limit, cursor)?;
     let listed = app.actions.actions.list(&caller.workspace, &filter).await?;
     let items = listed.items.iter().map(ActionView::from).collect();
     Ok(axum::Json(Page { items, next_cursor: listed.next }).into_response())
+}
+
+/// Which actions somebody wants to see.
+pub fn filter(
+    status: Option<String>,
+    action_type: Option<String>,
+    entity_id: Option<String>,
+    schedule_id: Option<String>,
+    limit: Option<usize>,
+    cursor: Option<String>,
+) -> Result<Filter, Problem> {
+    let bad = |detail: String| Kind::InvalidRequest.because(detail);
+    let parse = |name: String| {
+        let names = Status::ALL.map(Status::as_str).join(", ");
+        Status::parse(&name).ok_or_else(|| bad(format!("status: one of {names}, not {name:?}")))
+    };
+    for (field, name) in [("type", &action_type), ("entityId", &entity_id)] {
+        name.as_ref().map_or(Ok(()), |name| check_name(field, name))?;
+    }
+    Ok(Filter {
+        status: status.map(parse).transpose()?,
+        action_type,
+        entity_id,
+        // What is no id is the id of nothing.
+        schedule: schedule_id.map(|id| id.parse().unwrap_or(Uuid::nil())),
+        limit: page::limit(limit)?,
+        before: page::cursor(cursor)?,
+    })
 }
 
 /// Show an action, with its revisions' times and its tries
@@ -135,10 +148,14 @@ pub async fn show(State(app): State<Arc<App>>, caller: Caller, Named(id): Named)
     (status = 200, description = "The action: cancelled, or unknown, if it had begun and its worker was lost.", body = ActionView), (status = 404, description = "None."),
     (status = 409, description = "`wrong-status`: it is running, or over.")))]
 pub async fn cancel(State(app): State<Arc<App>>, caller: Caller, Named(id): Named) -> Answered {
+    by_hand(&app, caller, &id, Verb::Cancel).await
+}
+
+/// A person's verb.
+async fn by_hand(app: &App, caller: Caller, id: &str, verb: Verb) -> Answered {
     caller.require(Role::Operate)?;
-    let found = app.actions.actions.cancel(&caller.workspace, page::id(&id, "action")?).await?;
-    Event::Ended(found.status()).tell(&caller.workspace, found.id, &found.action.action_type);
-    answered(&found)
+    let id = page::id(id, "action")?;
+    answered(&app.actions.clone().by_hand(caller.workspace, id, verb, caller.name, None).await?)
 }
 
 /// Try an action again that is dead, unknown or cancelled, from its first try on
@@ -146,8 +163,7 @@ pub async fn cancel(State(app): State<Arc<App>>, caller: Caller, Named(id): Name
     (status = 200, description = "The action, pending.", body = ActionView), (status = 404, description = "None."),
     (status = 409, description = "`wrong-status`: it is under way, or has succeeded.")))]
 pub async fn retry(State(app): State<Arc<App>>, caller: Caller, Named(id): Named) -> Answered {
-    caller.require(Role::Operate)?;
-    answered(&app.actions.actions.retry(&caller.workspace, page::id(&id, "action")?).await?)
+    by_hand(&app, caller, &id, Verb::Retry).await
 }
 
 /// Run an action now that is to run later
@@ -155,8 +171,7 @@ pub async fn retry(State(app): State<Arc<App>>, caller: Caller, Named(id): Named
     (status = 200, description = "The action, due.", body = ActionView), (status = 404, description = "None."),
     (status = 409, description = "`wrong-status`: it is running, or over.")))]
 pub async fn run_now(State(app): State<Arc<App>>, caller: Caller, Named(id): Named) -> Answered {
-    caller.require(Role::Operate)?;
-    answered(&app.actions.actions.run_now(&caller.workspace, page::id(&id, "action")?).await?)
+    by_hand(&app, caller, &id, Verb::RunNow).await
 }
 
 fn answered(found: &Found) -> Answered {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use oncegate::store::{Cursor, Query, Reading, Role};
+use oncegate::store::{Clock, Cursor, Query, Reading, Role, SystemClock};
 use oncegate::{Answer, ClaimId, ClaimKey, Command, GuardName, StoreError, Verdict, limits};
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -17,11 +17,13 @@ use utoipa::IntoParams;
 use super::extract::{Json, Named, Params, WithOutcome};
 use super::{Answered, App};
 use crate::auth::Caller;
+use crate::decisions::timeline::What;
 use crate::problem::{Kind, Problem};
+use crate::task::to_the_end;
 
-pub use body::check_note;
 use body::{BadClaim, ClaimBody, FindBody, OwnerBody, ResolveBody, ToClaim};
-pub use view::{ClaimView, PageView, parse_cursor};
+pub use body::{check_note, guard, state};
+pub use view::{ClaimView, PageView, cursor_of, parse_cursor};
 
 /// Claim a key
 ///
@@ -83,6 +85,8 @@ pub struct ListParams {
 }
 
 /// List claims, newest first
+///
+/// Where few of many fit, a page may have fewer than were asked for, or none: there may be more as long as there is a `nextCursor`.
 #[utoipa::path(get, path = "/api/claims", tag = "claims", params(ListParams),
     responses((status = 200, description = "A page.", body = PageView)))]
 pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): Params<ListParams>) -> Answered {
@@ -102,7 +106,7 @@ pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): P
     Ok(axum::Json(PageView::of(&page)).into_response())
 }
 
-fn cursor(given: &str) -> Result<Cursor, BadClaim> {
+pub fn cursor(given: &str) -> Result<Cursor, BadClaim> {
     parse_cursor(given).ok_or_else(|| BadClaim("cursor: not one that a page before has given".into()))
 }
 
@@ -155,7 +159,7 @@ pub async fn forget(
     caller.require(Role::Operate)?;
     body::check_note(params.note.as_deref())?;
     let key = key(&caller, &id, body::guard(&params.guard)?)?;
-    by_hand(app, key, Command::Forget, "audit.forget", caller.name, params.note).await
+    by_hand(app, key, Command::Forget, caller.name, params.note).await
 }
 
 /// Resolve an unknown claim
@@ -172,27 +176,24 @@ pub async fn resolve(
     body::check_note(body.note.as_deref())?;
     let key = key(&caller, &id, body.guard()?)?;
     let resolve = Command::Resolve { done: body.is_done(), outcome: None };
-    by_hand(app, key, resolve, "audit.resolve", caller.name, body.note).await
+    by_hand(app, key, resolve, caller.name, body.note).await
 }
 
-/// What a person does, with who and why in the log. On a task of its own: a client that hangs up does not take
-/// the line with it.
-async fn by_hand(
-    app: Arc<App>,
-    key: ClaimKey,
-    command: Command,
-    event: &'static str,
-    by: String,
-    why: Option<String>,
-) -> Answered {
-    let done = tokio::spawn(async move {
+/// What a person does, forget or resolve, with who and why in the log.
+pub async fn by_hand(app: Arc<App>, key: ClaimKey, command: Command, by: String, why: Option<String>) -> Answered {
+    let (event, what) = match command {
+        Command::Forget => ("audit.forget", What::Forgotten),
+        _ => ("audit.resolve", What::Resolved),
+    };
+    to_the_end(async move {
         let response = apply(&app, &key, command).await?;
+        app.timelines.done_by(&key, what, SystemClock.now(), &by, why.as_deref()).await;
         let ClaimKey { workspace, guard, id } = &key;
         // A warning, so that no usual level leaves it out.
         tracing::warn!(event, %workspace, %guard, claimId = %id, by, why);
         Ok(response)
-    });
-    done.await.unwrap_or_else(|_| Err(Kind::Internal.because("the request ended in a panic")))
+    })
+    .await
 }
 
 /// Renew a lease

@@ -73,6 +73,22 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for WithOutcome<T> {
     }
 }
 
+/// The fields of a form that a page has posted.
+pub struct RawForm(pub Bytes);
+
+impl FromRequest<Arc<App>> for RawForm {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Problem> {
+        const FORM: &str = "application/x-www-form-urlencoded";
+        let is_form = declared(&request).is_some_and(|declared| declared.split(';').next() == Some(FORM));
+        if !is_form {
+            return Err(wrong_type(declared(&request), FORM));
+        }
+        body(request, &app.bodies, SMALL_BODY_BYTES).await.map(RawForm)
+    }
+}
+
 /// A body that is declared as JSON, as it came.
 pub struct RawJson(pub Bytes);
 

@@ -22,6 +22,7 @@ use crate::messages::document::{Message, Status};
 use crate::messages::post::PostBody;
 use crate::messages::reply::{MessageView, PostView};
 use crate::problem::{Kind, Problem};
+use crate::trace;
 
 const PATH: &str = "/api/messages";
 
@@ -58,10 +59,10 @@ pub async fn create(
     let (answer, answered) = oneshot::channel();
     let messages = app.messages.clone();
     // Boxed: it is large, and a task is moved a few times before it runs.
-    tokio::spawn(Box::pin(async move {
+    tokio::spawn(trace::carried(Box::pin(async move {
         messages.post(caller.workspace, asked, body, answer).await;
         drop(room);
-    }));
+    })));
     answered.await.unwrap_or_else(|_| Err(Kind::Internal.because("the request ended in a panic")))
 }
 

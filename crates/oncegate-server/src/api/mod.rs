@@ -2,6 +2,7 @@
 
 mod actions;
 mod claims;
+mod decisions;
 mod docs;
 mod events;
 mod extract;
@@ -13,38 +14,49 @@ mod reminders;
 mod sagas;
 mod sends;
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
 use axum::Router;
 use axum::extract::FromRequestParts;
+use axum::http::HeaderMap;
+use axum::http::header::ACCEPT;
 use axum::http::request::Parts;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use metrics_exporter_prometheus::PrometheusHandle;
 use oncegate::actions::GUARD as SLOTS;
 use oncegate::reminders::GUARD as REMINDERS;
 use oncegate::sagas::GUARD as INBOX;
 use oncegate::sends::GUARD as SENDS;
-use oncegate::store::MainStore;
+use oncegate::store::{Clock, MainStore, SystemClock};
 use oncegate::{GuardName, Ledger};
 
-pub use claims::{ClaimView, PageView, parse_cursor};
-pub use extract::{Bodies, JSON_DEPTH_MAX, is_too_deep, parse as read_json};
-pub use page::Page;
+pub use actions::filter as action_filter;
+pub use claims::{
+    ClaimView, PageView, by_hand, check_note, cursor as claim_cursor, cursor_of, guard as claim_guard, parse_cursor,
+    state as claim_state,
+};
+pub use docs::description;
+pub use extract::{Bodies, JSON_DEPTH_MAX, RawForm, is_too_deep, parse as read_json};
+pub use page::{Page, cursor as page_cursor, id as page_id, missing};
 pub use sagas::HISTORY_MAX;
 pub use sends::esp_id;
 
 use crate::actions::Runner;
 use crate::auth::{Caller, Keys};
 use crate::config::Config;
+use crate::dashboard;
+use crate::decisions::Decisions;
+use crate::decisions::timeline::Timelines;
 use crate::messages::{GUARD as MESSAGES, IDEMPOTENCY, Messages};
 use crate::problem::{Kind, Problem};
 use crate::rate::Rates;
 use crate::reminders::Desk;
 use crate::sagas::Director;
 use crate::sends::SendLog;
+use crate::trace;
 
 /// What every request needs.
 pub struct App {
@@ -58,6 +70,10 @@ pub struct App {
     pub sagas: Arc<Director>,
     pub sends: Arc<SendLog>,
     pub reminders: Arc<Desk>,
+    /// What was decided here, for whoever looks.
+    pub decisions: Arc<Decisions>,
+    pub timelines: Arc<Timelines>,
+    pub dashboard: dashboard::Shared,
     pub metrics: PrometheusHandle,
     pub rates: Rates,
     pub bodies: Bodies,
@@ -66,6 +82,23 @@ pub struct App {
 }
 
 impl App {
+    /// Writes down some of what was noted of claims, and, if it is time, what was counted. It is for people to look at, and not worth holding anything up
+    /// for. True: there is more.
+    pub async fn record(&self, counts: bool) -> bool {
+        let noted = self.timelines.write().await;
+        let counted = match counts {
+            true => self.decisions.tally.write(&*self.store, SystemClock.now()).await,
+            false => Ok(()),
+        };
+        match counted.and(noted) {
+            Ok(more) => more,
+            Err(error) => {
+                tracing::warn!(event = "decisions.not_recorded", %error);
+                false
+            }
+        }
+    }
+
     /// Where the claims of a guard are: most of our own are beside what they guard.
     pub fn ledger_of(&self, guard: Option<&GuardName>) -> &Ledger {
         if guard.is_some_and(is_kept_beside) { &self.messages.main } else { &self.ledger }
@@ -77,9 +110,11 @@ pub fn is_kept_beside(guard: &GuardName) -> bool {
     *guard != *MESSAGES && is_own(guard)
 }
 
-/// Whether a guard is the server's own: nobody else makes claims under it, or settles them.
+/// The server's own: nobody else makes claims under them, or settles them.
+pub static OWN_GUARDS: [&LazyLock<GuardName>; 6] = [&MESSAGES, &IDEMPOTENCY, &SLOTS, &INBOX, &SENDS, &REMINDERS];
+
 pub fn is_own(guard: &GuardName) -> bool {
-    [&*MESSAGES, &*IDEMPOTENCY, &*SLOTS, &*INBOX, &*SENDS, &*REMINDERS].contains(&guard)
+    OWN_GUARDS.iter().any(|own| ***own == *guard)
 }
 
 pub fn router(app: Arc<App>) -> Router {
@@ -102,6 +137,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/api/claims/{id}/fail", post(claims::fail))
         .route("/api/claims/{id}/release", post(claims::release))
         .route("/api/claims/{id}/resolve", post(claims::resolve))
+        .route("/api/decisions", get(decisions::follow))
         .route("/api/events", post(events::create))
         .route("/api/events/s3", post(events::s3))
         .route("/api/leads", get(leads::list).post(leads::create))
@@ -124,20 +160,21 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/api/sagas/dead-letters/{id}/retry", post(sagas::retry_letter))
         .route("/api/sagas/{definition}/{correlation_id}", get(sagas::show))
         .route("/api/threads/{id}", get(leads::show_thread))
-        .route("/", get(docs::home))
-        .route("/docs", get(docs::reference))
         .route("/healthz", get(health::healthz))
         .route("/metrics", get(health::metrics))
         .route("/openapi.json", get(docs::openapi))
-        .route("/problems/{name}", get(docs::problem))
         .route("/readyz", get(health::readyz))
+        .merge(dashboard::router())
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
         .with_state(app)
 }
 
-async fn no_such_path() -> Problem {
-    Kind::NotFound.because("there is no such path")
+/// A page for a browser, a problem for everybody else.
+async fn no_such_path(headers: HeaderMap) -> Response {
+    let problem = Kind::NotFound.because("there is no such path");
+    let is_browser = headers.get(ACCEPT).is_some_and(|accept| accept.as_bytes().starts_with(b"text/html"));
+    if is_browser { dashboard::Failed::from(problem).into_response() } else { problem.into_response() }
 }
 
 async fn no_such_method() -> Problem {
@@ -149,7 +186,9 @@ impl FromRequestParts<Arc<App>> for Caller {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
+        trace::routed(parts);
         let caller = app.keys.authenticate(&parts.uri, &parts.headers)?;
+        trace::asked_by(&caller.workspace);
         app.rates.take(&caller.workspace, Instant::now())?;
         Ok(caller)
     }

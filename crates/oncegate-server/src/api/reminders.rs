@@ -185,13 +185,7 @@ pub async fn send(
     check_note(body.note.as_deref())?;
     let id = page::id(&id, "reminder")?;
     let Caller { workspace, name: by, .. } = caller;
-    // On a task of its own: a client that hangs up does not take the audit line with it.
-    let sent = tokio::spawn(async move {
-        let kept = app.reminders.reminders.send_missed(&workspace, id, &by).await?;
-        tracing::warn!(event = "audit.reminder_sent", %workspace, reminderId = %id, by, why = body.note);
-        Ok::<_, NotChanged>(kept)
-    });
-    answered(&sent.await.map_err(|_| Kind::Internal.because("the request ended in a panic"))??)
+    answered(&app.reminders.clone().send_by_hand(workspace, id, by, body.note).await?)
 }
 
 #[derive(Deserialize, IntoParams)]

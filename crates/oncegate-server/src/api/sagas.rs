@@ -15,6 +15,7 @@ use super::{Answered, App};
 use crate::auth::Caller;
 use crate::problem::{Kind, Problem};
 use crate::sagas::{DeadLetterView, HandledView, InstanceView};
+use crate::task::to_the_end;
 
 /// Lines of an instance's history that are shown, at most.
 pub const HISTORY_MAX: usize = 200;
@@ -114,7 +115,8 @@ pub async fn show_letter(State(app): State<Arc<App>>, caller: Caller, Named(id):
 pub async fn retry_letter(State(app): State<Arc<App>>, caller: Caller, Named(id): Named) -> Answered {
     caller.require(Role::Operate)?;
     let id = page::id(&id, "dead letter")?;
-    let handled = app.sagas.retry(&caller.workspace, id, &caller.name).await?;
+    let handled =
+        to_the_end(async move { Ok(app.sagas.retry(&caller.workspace, id, &caller.name, None).await?) }).await?;
     Ok(axum::Json(HandledView::from(handled)).into_response())
 }
 
@@ -124,7 +126,9 @@ pub async fn retry_letter(State(app): State<Arc<App>>, caller: Caller, Named(id)
     (status = 409, description = "`wrong-status`: it is settled already.")))]
 pub async fn discard_letter(State(app): State<Arc<App>>, caller: Caller, Named(id): Named) -> Answered {
     caller.require(Role::Operate)?;
-    let letter = app.sagas.discard(&caller.workspace, page::id(&id, "dead letter")?, &caller.name).await?;
+    let id = page::id(&id, "dead letter")?;
+    let letter =
+        to_the_end(async move { Ok(app.sagas.discard(&caller.workspace, id, &caller.name, None).await?) }).await?;
     Ok(axum::Json(DeadLetterView::from(letter)).into_response())
 }
 

@@ -24,6 +24,7 @@ use crate::channels::http::MESSAGE_ID_CHARS_MAX;
 use crate::crash;
 use crate::problem::{Kind, Problem};
 use crate::sends::{Resolution, SendView};
+use crate::task::to_the_end;
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "an object with `campaignId` and `recipientId`")]
@@ -262,9 +263,7 @@ pub async fn resolve(
     let esp_message_id = checked_esp_id(body.esp_message_id)?;
     let resolution = Resolution { sent, esp_message_id, by: caller.name, note: body.note };
     let (id, workspace) = (page::id(&id, "send")?, caller.workspace);
-    // On a task of its own: a client that hangs up does not take the audit line with it.
-    let resolved = tokio::spawn(async move { app.sends.resolve(&workspace, id, resolution).await });
-    told(&resolved.await.map_err(|_| Kind::Internal.because("the request ended in a panic"))??)
+    told(&to_the_end(async move { Ok(app.sends.resolve(&workspace, id, resolution).await?) }).await?)
 }
 
 /// The send as it was just written.

@@ -85,7 +85,7 @@ fn claim(caller: usize, turn: u64) -> String {
     format!(r#"{{"guard":"bench","key":["{caller}","{}"]}}"#, turn / 2)
 }
 
-fn post(address: SocketAddr, path: &str, body: &str) -> Vec<u8> {
+pub fn post(address: SocketAddr, path: &str, body: &str) -> Vec<u8> {
     let length = body.len();
     format!("POST {path} HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}")
         .into_bytes()
@@ -149,7 +149,7 @@ async fn load(
 }
 
 /// The least that an HTTP client can be: it must not be what is measured.
-struct Client {
+pub struct Client {
     stream: TcpStream,
     buffer: Vec<u8>,
     /// Of the last response.
@@ -157,14 +157,14 @@ struct Client {
 }
 
 impl Client {
-    async fn connect(address: SocketAddr) -> std::io::Result<Self> {
+    pub async fn connect(address: SocketAddr) -> std::io::Result<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         Ok(Client { stream, buffer: Vec::with_capacity(64 * 1024), head: 0 })
     }
 
     /// Sends a request and reads its whole response, which must not be a server's error.
-    async fn ask(&mut self, request: &[u8]) -> std::io::Result<()> {
+    pub async fn ask(&mut self, request: &[u8]) -> std::io::Result<()> {
         self.stream.write_all(request).await?;
         self.buffer.clear();
         let (head, length) = loop {
@@ -181,7 +181,7 @@ impl Client {
     }
 
     /// The body of the last response.
-    fn answer(&self) -> &[u8] {
+    pub fn answer(&self) -> &[u8] {
         &self.buffer[self.head..]
     }
 
@@ -195,7 +195,8 @@ impl Client {
 
 fn content_length(head: &[u8]) -> std::io::Result<usize> {
     let head = String::from_utf8_lossy(head);
-    if !head.starts_with("HTTP/1.1 2") && !head.starts_with("HTTP/1.1 409") {
+    let is_expected = ["HTTP/1.1 2", "HTTP/1.1 303", "HTTP/1.1 409"].iter().any(|status| head.starts_with(status));
+    if !is_expected {
         return Err(std::io::Error::other(head.lines().next().unwrap_or_default().to_owned()));
     }
     head.lines()

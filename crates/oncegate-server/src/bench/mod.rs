@@ -7,6 +7,7 @@ mod actions;
 mod decisions;
 mod http;
 mod library;
+mod pages;
 mod postgres;
 mod sagas;
 mod sqlite;
@@ -36,7 +37,7 @@ pub struct Command {
     /// Where the files go: the disk that is measured [default: a temporary folder]
     #[arg(long, value_name = "FOLDER")]
     folder: Option<PathBuf>,
-    /// Measure PostgreSQL too, in a schema that is made for it and dropped
+    /// Measure PostgreSQL too, in a schema (for pages, in a database) that is made for it and dropped
     #[arg(long, value_name = "URL")]
     postgres: Option<String>,
     /// Measure others beside us, whose node modules are in this folder (scripts/install-peers)
@@ -57,6 +58,8 @@ enum Part {
     Actions,
     Sagas,
     Sends,
+    /// The dashboard's pages, on a full store: only where it is asked for, since filling one takes minutes
+    Pages,
 }
 
 /// What every measurement is told.
@@ -111,6 +114,11 @@ pub async fn run(command: Command) -> Result<(), Failure> {
         postgres: command.postgres,
         peers: command.peers,
     };
+    if command.only == Some(Part::Pages) {
+        let looked = pages::measure(&setting).await?;
+        command.format.print(&looked, |looked| pages::text(looked));
+        return Ok(());
+    }
     let mut figures = Figures::default();
     let bar = ProgressBar::new(command.rounds as u64).with_style(
         ProgressStyle::with_template("{bar:30} round {pos}/{len} {msg} [{elapsed}]").expect("the template is right"),

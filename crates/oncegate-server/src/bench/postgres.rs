@@ -92,13 +92,13 @@ async fn by_hand(url: &str, setting: &Setting) -> Result<Measured, Failure> {
     Ok(Measured { name: "INSERT by hand, 32 connections", rate, latency: Latency::of(micros) })
 }
 
-async fn connect(url: &str) -> Result<Client, Failure> {
+pub async fn connect(url: &str) -> Result<Client, Failure> {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await.map_err(failed)?;
     // It ends with the client.
     tokio::spawn(connection);
     Ok(client)
 }
 
-fn failed(error: tokio_postgres::Error) -> Failure {
+pub fn failed(error: tokio_postgres::Error) -> Failure {
     Failure::new(format!("PostgreSQL: {error}"))
 }

@@ -16,7 +16,7 @@ use super::{Measured, Setting};
 use crate::cli::Failure;
 
 const CALLERS: usize = 256;
-const SEARCH_IMPORT: &str = include_str!("../../../../sagas/search-import.toml");
+pub const SEARCH_IMPORT: &str = include_str!("../../../../sagas/search-import.toml");
 
 pub async fn measure(setting: &Setting) -> Result<Vec<Measured>, Failure> {
     let store: Arc<dyn MainStore> = Arc::new(SqliteStore::open(setting.folder.join("sagas.db"), Default::default())?);

@@ -21,6 +21,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::config::{self, ChannelKind, Config};
+use crate::trace::Ended;
 use lines::JsonLines;
 
 /// What goes out.
@@ -72,6 +73,12 @@ struct Line<'a> {
 pub struct Receipt {
     /// What the provider calls it.
     pub provider_message_id: Option<String>,
+}
+
+impl Ended for Receipt {
+    fn failed(&self) -> Option<&'static str> {
+        None
+    }
 }
 
 pub type Sent = Result<Receipt, Failure>;
@@ -128,6 +135,14 @@ impl Channel {
                 Err(smtp::NotMailed::Unreached(error)) => Err(refused(error)),
                 Err(smtp::NotMailed::Failed(failure)) => Err(failure),
             },
+        }
+    }
+
+    pub fn kind(&self) -> &'static str {
+        match self.how {
+            How::Log(_) => "log",
+            How::Http { .. } => "http",
+            How::Smtp(_) => "smtp",
         }
     }
 

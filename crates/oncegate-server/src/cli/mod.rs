@@ -17,6 +17,7 @@ pub mod output;
 mod reminders;
 mod sagas;
 mod sends;
+mod tail;
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -29,7 +30,8 @@ use oncegate::store::{MainStore, Store, StoreError};
 use oncegate::{GuardName, OnStoreError, OpenError, StoreUrl};
 
 use self::output::say;
-use crate::config::{Config, Flag, Loaded, SecretUrl};
+use crate::config::{Config, ConfigError, Flag, Loaded, SecretUrl};
+use crate::decisions::Decisions;
 use crate::late::LateStore;
 use crate::sagas::NotLoaded;
 
@@ -64,6 +66,8 @@ enum Command {
         #[arg(long, value_name = "ADDRESS:PORT")]
         listen: Option<String>,
     },
+    // What its help says is longer, and with its arguments.
+    Demo(crate::demo::Command),
     /// See claims, forget and resolve them
     #[command(subcommand)]
     Claims(claims::Command),
@@ -95,6 +99,8 @@ enum Command {
     Migrate(migrate::Command),
     /// Look for what is wrong with the configuration, the store and this machine
     Doctor(doctor::Command),
+    /// Follow the decisions of a running server, and why each was made
+    Tail(tail::Command),
     /// Kill workers at every point of their work, and count what really arrived
     Drill(crate::drill::Command),
     /// Measure decisions per second, beside their limits
@@ -102,7 +108,9 @@ enum Command {
     #[command(hide = true)]
     BenchHello,
     /// Print completions for a shell
-    Completions { shell: clap_complete::Shell },
+    Completions {
+        shell: clap_complete::Shell,
+    },
 }
 
 /// Why a command did not do what it was asked to.
@@ -187,6 +195,13 @@ fn dispatch(settings: Settings, command: Command) -> Result<(), Failure> {
         print_completions(shell);
         return Ok(());
     }
+    if let Command::Demo(command) = command {
+        if settings.store.is_some() || settings.config.is_some() {
+            return Err(Failure::usage("the demo has a store and a configuration of its own")
+                .hint("leave out --store and --config; oncegate serve takes both"));
+        }
+        return runtime()?.block_on(crate::demo::run(command, settings.log));
+    }
     let listen = match &command {
         Command::Serve { listen } => listen.clone(),
         _ => None,
@@ -194,14 +209,11 @@ fn dispatch(settings: Settings, command: Command) -> Result<(), Failure> {
     let loaded = load(settings, listen)?;
     let serves = matches!(command, Command::Serve { .. });
     // Commands talk to people; their store's troubles belong on standard error, as failures.
-    let _log = serves.then(|| crate::log::start(&loaded.config.log));
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::new(format!("cannot start: {error}")))?;
-    runtime.block_on(async {
+    let decisions = Arc::new(Decisions::default());
+    let _log = serves.then(|| crate::log::start(&loaded.config.log, decisions.clone()));
+    runtime()?.block_on(async {
         match command {
-            Command::Serve { .. } => crate::serve::serve(loaded.config).await,
+            Command::Serve { .. } => crate::serve::serve(loaded.config, decisions, crate::serve::announce).await,
             Command::Claims(command) => claims::run(command, &loaded.config).await,
             Command::Actions(command) => actions::run(command, &loaded.config).await,
             Command::Sends(command) => sends::run(command, &loaded.config).await,
@@ -213,12 +225,18 @@ fn dispatch(settings: Settings, command: Command) -> Result<(), Failure> {
             Command::Config(command) => config::run(command, &loaded),
             Command::Migrate(command) => migrate::run(command, &loaded.config).await,
             Command::Doctor(command) => doctor::run(command, &loaded).await,
+            Command::Tail(command) => tail::run(command, &loaded.config).await,
             Command::Drill(command) => crate::drill::run(command).await,
             Command::Bench(command) => crate::bench::run(command).await,
             Command::BenchHello => crate::bench::hello().await,
-            Command::Completions { .. } => unreachable!("needs no configuration"),
+            Command::Completions { .. } | Command::Demo(_) => unreachable!("needs no configuration"),
         }
     })
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    let built = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    built.map_err(|error| Failure::new(format!("cannot start: {error}")))
 }
 
 /// By way of a buffer: the generator panics when it cannot write.
@@ -237,13 +255,16 @@ fn load(settings: Settings, listen: Option<String>) -> Result<Loaded, Failure> {
         flag("log.format", "--log", settings.log),
         flag("listen", "--listen", listen),
     ];
-    Config::load(flags.into_iter().flatten().collect(), std::env::vars_os(), settings.config).map_err(|errors| {
-        let (last, others) = errors.split_last().expect("a failure has a reason");
-        for error in others {
-            say(format_args!("oncegate: {error}"));
-        }
-        Failure::usage(last.to_string())
-    })
+    Config::load(flags.into_iter().flatten().collect(), std::env::vars_os(), settings.config).map_err(misconfigured)
+}
+
+/// Each error by itself.
+pub fn misconfigured(errors: Vec<ConfigError>) -> Failure {
+    let (last, others) = errors.split_last().expect("a failure has a reason");
+    for error in others {
+        say(format_args!("oncegate: {error}"));
+    }
+    Failure::usage(last.to_string())
 }
 
 /// The store that the configuration names.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::{Args, Subcommand, ValueEnum};
-use oncegate::sagas::{Cell, Definition, LetterState, LineSeen, NONE, NotRetried, Outcome, Sagas};
+use oncegate::sagas::{Cell, Definition, LetterState, LineSeen, NONE, NotRetried, Outcome, Picture, Sagas};
 use oncegate::{Ledger, Time, WorkspaceName};
 use serde_json::json;
 use uuid::Uuid;
@@ -98,7 +98,7 @@ pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
         Command::Diagram { file, drawing } => {
             let definition = sagas::load(&file).map_err(not_loaded)?;
             match drawing {
-                Drawing::Svg => print(&definition.svg(&BTreeMap::new())),
+                Drawing::Svg => print(&definition.svg(&Picture::default())),
                 Drawing::Mermaid => print(&definition.mermaid()),
             }
             Ok(())

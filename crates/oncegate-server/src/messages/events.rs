@@ -40,8 +40,12 @@ impl Event {
     pub fn tell(self, workspace: &WorkspaceName, claim: Option<&ClaimKey>, message: Option<Uuid>, age_seconds: f64) {
         let event = self.name();
         counter!(Event::COUNTER, "event" => event).increment(1);
-        if matches!(self, Event::DuplicateBlocked(_) | Event::DuplicatePending) {
-            counter!(STOPPED, "guard" => super::GUARD.as_str()).increment(1);
+        match self {
+            Event::DuplicateBlocked(_) | Event::DuplicatePending => {
+                counter!(STOPPED, "guard" => super::GUARD.as_str()).increment(1);
+            }
+            Event::Replayed => counter!(STOPPED, "guard" => super::IDEMPOTENCY.as_str()).increment(1),
+            _ => {}
         }
         let workspace = workspace.as_str();
         let claim_id = claim.map(|key| key.id.to_string());

@@ -18,6 +18,7 @@ use super::reply::Reply;
 use crate::channels::Receipt;
 use crate::crash;
 use crate::problem::Problem;
+use crate::trace;
 use crate::worker::{Handler, Held};
 
 /// Between two attempts to write down how it went.
@@ -152,7 +153,10 @@ impl Messages {
         }
         crash::point("message.sending").await;
         let channel = self.channels.get(&task.message.document.channel);
-        let sent = channel.send(&task.message.outgoing(), within).await;
+        let outgoing = task.message.outgoing();
+        let (workspace, id, sending) = (&task.message.workspace, &task.message.id, channel.send(&outgoing, within));
+        let about = &[("oncegate.message.id", id as _), ("oncegate.channel", &channel.kind() as _)];
+        let sent = trace::call("send message", workspace, about, sending).await;
         held.slot = None;
         crash::point("message.sent").await;
         let token = held.job.token;

@@ -8,15 +8,18 @@ mod view;
 
 use std::sync::Arc;
 
-use oncegate::Ledger;
-use oncegate::reminders::{JOB, Options, Reminders};
+use oncegate::reminders::{JOB, Kept, Options, Reminders};
 use oncegate::store::MainStore;
+use oncegate::{Ledger, WorkspaceName};
+use uuid::Uuid;
 
 pub use events::Event;
 pub use view::ReminderView;
 
 use crate::channels::Channels;
 use crate::config::Config;
+use crate::problem::Problem;
+use crate::task::to_the_end;
 use crate::worker::Worker;
 
 pub struct Desk {
@@ -40,6 +43,40 @@ impl Desk {
         worker: Arc<Worker>,
     ) -> Arc<Desk> {
         Arc::new(Desk { reminders: Reminders::over(store.clone(), ledger, options(config)), channels, store, worker })
+    }
+
+    /// A person has a missed one sent, with who and why in the log.
+    pub async fn send_by_hand(
+        self: Arc<Desk>,
+        workspace: WorkspaceName,
+        id: Uuid,
+        by: String,
+        why: Option<String>,
+    ) -> Result<Kept, Problem> {
+        to_the_end(async move {
+            let kept = self.reminders.send_missed(&workspace, id, &by).await?;
+            // A warning, so that no usual level leaves it out.
+            tracing::warn!(event = "audit.reminder_sent", %workspace, reminderId = %id, by, why);
+            Ok(kept)
+        })
+        .await
+    }
+
+    /// The same, of one that is not to be sent.
+    pub async fn cancel_by_hand(
+        self: Arc<Desk>,
+        workspace: WorkspaceName,
+        id: Uuid,
+        by: String,
+        why: Option<String>,
+    ) -> Result<Kept, Problem> {
+        to_the_end(async move {
+            let kept = self.reminders.cancel(&workspace, id).await?;
+            Event::Cancelled.tell(&workspace, id);
+            tracing::warn!(event = "audit.reminder_cancelled", %workspace, reminderId = %id, by, why);
+            Ok(kept)
+        })
+        .await
     }
 
     /// Begins to send what is due.

@@ -11,6 +11,7 @@ use oncegate_core::job::{Failure, Reached};
 use super::{Desk, Event};
 use crate::channels::{Outgoing, Sent, failure};
 use crate::crash;
+use crate::trace;
 use crate::worker::{Handler, Held};
 
 /// Between two attempts to write down how it went.
@@ -63,7 +64,9 @@ impl Desk {
             attachments: &[],
             metadata: None,
         };
-        let sent = self.channels.get(&text.channel).send(&outgoing, within).await;
+        let channel = self.channels.get(&text.channel);
+        let about = &[("oncegate.reminder.id", &kept.id as _), ("oncegate.channel", &channel.kind() as _)];
+        let sent = trace::call("send reminder", &kept.workspace, about, channel.send(&outgoing, within)).await;
         // Whatever surely reached nobody may be tried again: the grace says for how long.
         sent.map_err(|failure| match failure.reached {
             Reached::No => Failure { is_final: false, ..failure },

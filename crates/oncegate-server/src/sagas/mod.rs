@@ -23,6 +23,8 @@ pub use view::{DeadLetterView, HandledView, InstanceView};
 
 use crate::config::{self, Config};
 use crate::crash;
+use crate::observe;
+use crate::trace;
 use crate::worker::Worker;
 
 /// Runs sagas, with the workers of actions.
@@ -73,17 +75,11 @@ pub fn engine(config: &Config, store: Arc<dyn MainStore>, ledger: Arc<Ledger>) -
     };
     let options = Options {
         retries: config.sagas.retries.clone(),
-        replica: replica(),
+        replica: observe::replica(),
         store_parts: config.privacy.store_parts,
         commands: Box::new(commands),
     };
     Ok(Sagas::over(store, ledger, load_all(&config.sagas)?, options))
-}
-
-/// Who this is among the replicas: the machine, and the process on it.
-fn replica() -> String {
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    format!("{host}/{}", std::process::id())
 }
 
 impl Director {
@@ -105,7 +101,8 @@ impl Director {
     pub async fn handle(&self, workspace: &WorkspaceName, events: &[Event]) -> Result<Vec<Vec<Handled>>, StoreError> {
         crash::point("saga.received").await;
         let handled = try_join_all(events.iter().map(async |event| {
-            let handled = self.sagas.handle(workspace, event).await?;
+            let about = &[("oncegate.event.type", &event.event_type as _)];
+            let handled = trace::work("apply event", workspace, about, self.sagas.handle(workspace, event)).await?;
             handled.iter().for_each(|handled| tell::handled(workspace, &event.event_type, handled));
             Ok::<_, StoreError>(handled)
         }));
@@ -122,16 +119,29 @@ impl Director {
     }
 
     /// Applies a dead letter again.
-    pub async fn retry(&self, workspace: &WorkspaceName, id: Uuid, by: &str) -> Result<Handled, NotRetried> {
+    pub async fn retry(
+        &self,
+        workspace: &WorkspaceName,
+        id: Uuid,
+        by: &str,
+        why: Option<&str>,
+    ) -> Result<Handled, NotRetried> {
         let handled = self.sagas.retry_dead_letter(workspace, id).await?;
         tell::handled(workspace, "(dead letter)", &handled);
-        tracing::info!(event = "audit.dead_letter_retried", workspace = %workspace, deadLetterId = %id, by);
+        // A warning, so that no usual level leaves it out.
+        tracing::warn!(event = "audit.dead_letter_retried", workspace = %workspace, deadLetterId = %id, by, why);
         Ok(handled)
     }
 
-    pub async fn discard(&self, workspace: &WorkspaceName, id: Uuid, by: &str) -> Result<DeadLetter, NotRetried> {
+    pub async fn discard(
+        &self,
+        workspace: &WorkspaceName,
+        id: Uuid,
+        by: &str,
+        why: Option<&str>,
+    ) -> Result<DeadLetter, NotRetried> {
         let letter = self.sagas.discard_dead_letter(workspace, id).await?;
-        tracing::info!(event = "audit.dead_letter_discarded", workspace = %workspace, deadLetterId = %id, by);
+        tracing::warn!(event = "audit.dead_letter_discarded", workspace = %workspace, deadLetterId = %id, by, why);
         Ok(letter)
     }
 
@@ -144,7 +154,9 @@ impl Director {
     ) -> Result<Vec<Handled>, StoreError> {
         crash::point("saga.received").await;
         let handled = try_join_all(events.iter().map(async |event| {
-            let handled = self.sagas.handle_in(workspace, definition, event).await?;
+            let applying = self.sagas.handle_in(workspace, definition, event);
+            let about = &[("oncegate.event.type", &event.event_type as _)];
+            let handled = trace::work("apply event", workspace, about, applying).await?;
             tell::handled(workspace, &event.event_type, &handled);
             Ok::<_, StoreError>(handled)
         }));

@@ -8,6 +8,7 @@ use oncegate::sagas::{Fired, TIMER};
 
 use super::{Director, tell};
 use crate::crash;
+use crate::trace;
 use crate::worker::{Handler, Held};
 
 #[async_trait]
@@ -16,7 +17,7 @@ impl Handler for Director {
         crash::point("saga.leased").await;
         let job = &held.job;
         let done = match job.kind.as_str() {
-            TIMER => match self.sagas.fire(job).await {
+            TIMER => match trace::work("apply event", &job.workspace, &[], self.sagas.fire(job)).await {
                 Ok(Fired::Done { event, handled }) => {
                     tell::handled(&job.workspace, &event, &handled);
                     Ok(())

@@ -12,6 +12,7 @@ use url::Url;
 
 use crate::channels::http::message_id;
 use crate::outgoing::{NotPosted, post};
+use crate::trace::Ended;
 
 pub struct Hook {
     url: Url,
@@ -41,6 +42,12 @@ struct Answer {
     /// Of whatever type: it is the word about the send that counts.
     #[serde(default)]
     esp_message_id: Value,
+}
+
+impl Ended for Said {
+    fn failed(&self) -> Option<&'static str> {
+        matches!(self, Said::Nothing(_)).then_some("no_answer")
+    }
 }
 
 impl Hook {

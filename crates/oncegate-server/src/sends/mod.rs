@@ -21,6 +21,7 @@ use events::Event;
 pub use view::SendView;
 
 use crate::config::Config;
+use crate::trace;
 use crate::worker::Worker;
 use hook::{Hook, Said};
 
@@ -75,7 +76,7 @@ impl SendLog {
         {
             let log = self.clone();
             // On a task of its own: a client that hangs up does not take the audit line with it.
-            if tokio::spawn(async move { log.reconcile(&kept).await }).await.unwrap_or(false) {
+            if tokio::spawn(trace::carried(async move { log.reconcile(&kept).await })).await.unwrap_or(false) {
                 begun = self.sends.begin(workspace, begin).await?;
             }
         }
@@ -133,7 +134,9 @@ impl SendLog {
     /// Asks the hook, and believes it. False: nobody can say yet.
     async fn reconcile(&self, kept: &Kept) -> bool {
         let Some(hook) = &self.hook else { return false };
-        let (sent, esp_message_id) = match hook.ask(kept).await {
+        let asked =
+            trace::call("ask reconcile hook", &kept.workspace, &[("oncegate.send.id", &kept.id)], hook.ask(kept));
+        let (sent, esp_message_id) = match asked.await {
             Said::Sent(esp_message_id) => (true, esp_message_id),
             Said::NotSent => (false, None),
             Said::Nothing(why) => {

@@ -172,6 +172,9 @@ impl ResolveBody {
 }
 
 pub fn check_note(note: Option<&str>) -> Result<(), BadClaim> {
+    if note.is_some_and(|note| note.contains(|c: char| c.is_control() && c != '\n' && c != '\t')) {
+        return Err(bad("note: has control characters in it"));
+    }
     match note.map_or(0, str::len) {
         0..=limits::NOTE_BYTES_MAX => Ok(()),
         found => Err(bad(format!("note: at most {} bytes; this one has {found}", limits::NOTE_BYTES_MAX))),

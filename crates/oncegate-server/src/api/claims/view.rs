@@ -235,9 +235,13 @@ impl PageView {
                 .iter()
                 .map(|claim| ClaimView { outcome: None, ..ClaimView::of(claim, page.now) })
                 .collect(),
-            next_cursor: page.next.map(|cursor| format!("{}.{}", cursor.token, cursor.id)),
+            next_cursor: page.next.map(cursor_of),
         }
     }
+}
+
+pub fn cursor_of(cursor: Cursor) -> String {
+    format!("{}.{}", cursor.token, cursor.id)
 }
 
 pub fn parse_cursor(cursor: &str) -> Option<Cursor> {

@@ -1,0 +1,177 @@
+//! Reminders: what is to be sent, what was, and what was missed.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use oncegate::Time;
+use oncegate::reminders::{Filter as Wanted, Kept, Reminder, State as ReminderState};
+use oncegate::sends::checked;
+use oncegate::store::{Clock, Role, SystemClock};
+use uuid::Uuid;
+
+use super::parts::{
+    Body, Button, Cell, Detail, Filter, Happened, List, Section, Table, Tone, ago, facts, query, short,
+};
+use super::session::{Visitor, see_other};
+use super::{Failed, Fields, Frame, Named, Shown, did, show_detail, show_list};
+use crate::api::{App, missing, page_cursor, page_id};
+use crate::problem::Kind;
+
+const PAGE: usize = 50;
+
+pub async fn list(State(app): State<Arc<App>>, visitor: Visitor, fields: Fields) -> Shown {
+    visitor.require(Role::Operate)?;
+    let state = |name: &str| {
+        ReminderState::parse(name).ok_or_else(|| Kind::InvalidRequest.because(format!("state: there is no {name:?}")))
+    };
+    let wanted = Wanted {
+        booking: fields.get("booking").map(|id| checked("booking", id)).transpose()?,
+        state: fields.get("state").map(state).transpose()?,
+        limit: PAGE,
+        before: page_cursor(fields.get("cursor").map(str::to_owned))?,
+    };
+    let page = app.reminders.reminders.list(visitor.workspace(), &wanted).await?;
+    let list = List {
+        path: "/reminders".into(),
+        lead: "One for each booking and kind, newest first.".into(),
+        picture: None,
+        filters: vec![
+            Filter::text("booking", "Booking", fields.text("booking")),
+            Filter::choice("state", "State", fields.text("state"), &ReminderState::ALL.map(ReminderState::as_str)),
+        ],
+        table: table("Reminders", &page.items),
+        next: None,
+    };
+    show_list(Frame::new(&visitor, "/reminders", "Reminders"), list.then(page.next.map(|id| id.to_string())))
+}
+
+pub fn table(title: &str, reminders: &[Kept]) -> Table {
+    let now = SystemClock.now();
+    let row = |kept: &Kept| {
+        let reminder = &kept.reminder;
+        let to = reminder.text.phone.as_ref().or(reminder.text.email.as_ref());
+        vec![
+            Cell::state(reminder.state.as_str()),
+            Cell::code(short(&kept.id.to_string())).link(format!("/reminders/{}", kept.id)),
+            Cell::text(&reminder.booking).link(query("/reminders", [("booking", reminder.booking.as_str())])),
+            Cell::text(&reminder.kind),
+            Cell::maybe(to),
+            Cell::time(Time::from_micros(reminder.send_at_us), now),
+        ]
+    };
+    Table {
+        title: title.into(),
+        head: vec!["State", "Reminder", "Booking", "Kind", "To", "To be sent"],
+        rows: reminders.iter().map(row).collect(),
+        empty: "There are none.",
+    }
+}
+
+pub async fn show(State(app): State<Arc<App>>, visitor: Visitor, Named(id): Named<String>, fields: Fields) -> Shown {
+    let found = app.reminders.reminders.find(visitor.workspace(), page_id(&id, "reminder")?).await?;
+    let kept = found.ok_or_else(|| missing("reminder"))?;
+    let (reminder, now) = (&kept.reminder, SystemClock.now());
+    let time = |micros: i64| Cell::time(Time::from_micros(micros), now);
+    let about = vec![
+        ("Booking", Cell::text(&reminder.booking).link(query("/reminders", [("booking", reminder.booking.as_str())]))),
+        ("Kind", Cell::text(&reminder.kind)),
+        ("To be sent", time(reminder.send_at_us)),
+        ("Its grace ends", time(reminder.grace_until_us)),
+        ("Channel", Cell::text(&reminder.text.channel)),
+        ("Phone", Cell::maybe(reminder.text.phone.as_ref())),
+        ("Email", Cell::maybe(reminder.text.email.as_ref())),
+        ("Flag", Cell::text(if reminder.reminder_sent() { "set" } else { "not set" })),
+        ("Sent by hand by", Cell::maybe(reminder.sent_by.as_ref())),
+        ("Made", time(reminder.created_us)),
+        ("Id", Cell::code(kept.id)),
+    ];
+    let detail = Detail {
+        above: ("Reminders", "/reminders".into()),
+        state: Cell::state(reminder.state.as_str()),
+        says: says(reminder, now),
+        did: did(&fields),
+        buttons: buttons(&kept),
+        sections: vec![
+            Section { title: "What happened", body: Body::Moments(moments(reminder)) },
+            Section { title: "Text", body: Body::Text(reminder.text.message.clone()) },
+            facts("Facts", about),
+        ],
+    };
+    show_detail(Frame::new(&visitor, "/reminders", format!("Reminder {}", short(&id))), detail)
+}
+
+fn says(reminder: &Reminder, now: Time) -> String {
+    match reminder.state {
+        ReminderState::Scheduled => format!("It is to be sent {}.", ago(Time::from_micros(reminder.send_at_us), now)),
+        ReminderState::Sending => "Its flag is set: the carrier is being called, or will be again within the grace.".into(),
+        ReminderState::Sent => "It was sent.".into(),
+        ReminderState::Missed if reminder.deliveries.iter().any(|row| row.maybe) => {
+            "It was missed, as far as anybody knows; but the carrier may have taken it (see what happened). Look there before you send it.".into()
+        }
+        ReminderState::Missed => "It was missed: its time and its grace are over, and it reached nobody. Somebody has to say whether it is still worth sending.".into(),
+        ReminderState::Cancelled => "It was cancelled.".into(),
+    }
+}
+
+fn buttons(kept: &Kept) -> Vec<Button> {
+    match kept.reminder.state {
+        ReminderState::Missed => vec![Button {
+            name: "Send anyway",
+            action: format!("/reminders/{}/send", kept.id),
+            explains: "It is sent now, under the same key as before. If the carrier may have taken it already, look there first.",
+            is_grave: true,
+            fields: vec![],
+        }],
+        ReminderState::Scheduled => vec![Button {
+            name: "Cancel",
+            action: format!("/reminders/{}/cancel", kept.id),
+            explains: "It will not be sent. Moving it to another time brings it back.",
+            is_grave: true,
+            fields: vec![],
+        }],
+        ReminderState::Sending | ReminderState::Sent | ReminderState::Cancelled => vec![],
+    }
+}
+
+fn moments(reminder: &Reminder) -> Vec<Happened> {
+    let at = Time::from_micros;
+    let mut moments = vec![(reminder.created_us, Happened::new(at(reminder.created_us), Tone::Good, "It was set."))];
+    if let Some(flagged) = reminder.flagged_us {
+        let says = "Its flag was set, before the carrier was called.";
+        moments.push((flagged, Happened::new(at(flagged), Tone::Busy, says)));
+    }
+    for row in &reminder.deliveries {
+        let happened = match &row.error {
+            None => Happened::new(at(row.at_us), Tone::Good, "The carrier took it."),
+            Some(error) => {
+                let reached = if row.maybe { "It may have reached somebody." } else { "It surely reached nobody." };
+                Happened::new(at(row.at_us), Tone::Warn, format!("The carrier was called: {error}")).about(reached)
+            }
+        };
+        moments.push((row.at_us, happened));
+    }
+    if let Some(ended) = reminder.ended_us.filter(|_| reminder.state != ReminderState::Sent) {
+        let state = reminder.state.as_str();
+        moments.push((ended, Happened::new(at(ended), Tone::of(state), format!("It was {state}."))));
+    }
+    moments.sort_by_key(|(at_us, _)| *at_us);
+    moments.into_iter().map(|(_, moment)| moment).collect()
+}
+
+pub async fn act(
+    State(app): State<Arc<App>>,
+    visitor: Visitor,
+    Named((id, verb)): Named<(Uuid, String)>,
+    fields: Fields,
+) -> Result<Response, Failed> {
+    visitor.require(Role::Operate)?;
+    let reason = Some(fields.reason()?);
+    let (desk, workspace, by) = (app.reminders.clone(), visitor.caller.workspace, visitor.caller.name);
+    match verb.as_str() {
+        "send" => desk.send_by_hand(workspace, id, by, reason).await?,
+        "cancel" => desk.cancel_by_hand(workspace, id, by, reason).await?,
+        _ => return Err(Kind::NotFound.because("there is no such path").into()),
+    };
+    Ok(see_other(&format!("/reminders/{id}?did={verb}")))
+}

@@ -1,0 +1,186 @@
+//! The send log: what was sent to whom, and what nobody can say.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use oncegate::Time;
+use oncegate::sends::{Filter as Wanted, Kept, State as SendState, checked};
+use oncegate::store::Role;
+use uuid::Uuid;
+
+use super::parts::{
+    Body, Button, Cell, Detail, Filter, Happened, List, Section, Table, Tone, ago, facts, query, short,
+};
+use super::session::{Visitor, see_other};
+use super::{Failed, Fields, Frame, Named, Shown, did, show_detail, show_list};
+use crate::api::{App, missing, page_cursor, page_id};
+use crate::problem::Kind;
+use crate::sends::Resolution;
+use crate::task::to_the_end;
+
+const PAGE: usize = 50;
+
+pub async fn list(State(app): State<Arc<App>>, visitor: Visitor, fields: Fields) -> Shown {
+    visitor.require(Role::Operate)?;
+    let state = |name: &str| {
+        SendState::parse(name).ok_or_else(|| Kind::InvalidRequest.because(format!("state: there is no {name:?}")))
+    };
+    let wanted = Wanted {
+        campaign: fields.get("campaign").map(|id| checked("campaign", id)).transpose()?,
+        state: fields.get("state").map(state).transpose()?,
+        limit: PAGE,
+        before: page_cursor(fields.get("cursor").map(str::to_owned))?,
+    };
+    let page = app.sends.sends.list(visitor.workspace(), &wanted).await?;
+    let list = List {
+        path: "/sends".into(),
+        lead: "What workers have sent, or were about to, newest first: one for each campaign and recipient.".into(),
+        picture: None,
+        filters: vec![
+            Filter::text("campaign", "Campaign", fields.text("campaign")),
+            Filter::choice("state", "State", fields.text("state"), &SendState::ALL.map(SendState::as_str)),
+        ],
+        table: table("Sends", &page.items, page.now),
+        next: None,
+    };
+    show_list(Frame::new(&visitor, "/sends", "Sends"), list.then(page.next.map(|id| id.to_string())))
+}
+
+pub fn table(title: &str, sends: &[Kept], now: Time) -> Table {
+    let row = |kept: &Kept| {
+        let send = &kept.send;
+        vec![
+            Cell::state(send.state_at(now).as_str()),
+            Cell::code(short(&kept.id.to_string())).link(format!("/sends/{}", kept.id)),
+            Cell::text(&send.campaign).link(query("/sends", [("campaign", send.campaign.as_str())])),
+            Cell::text(&send.recipient),
+            Cell::text(send.attempt),
+            Cell::time(Time::from_micros(send.created_us), now),
+        ]
+    };
+    Table {
+        title: title.into(),
+        head: vec!["State", "Send", "Campaign", "Recipient", "Attempts", "Begun"],
+        rows: sends.iter().map(row).collect(),
+        empty: "There are none.",
+    }
+}
+
+pub async fn show(State(app): State<Arc<App>>, visitor: Visitor, Named(id): Named<String>, fields: Fields) -> Shown {
+    let found = app.sends.sends.find(visitor.workspace(), page_id(&id, "send")?).await?;
+    let (kept, now) = found.ok_or_else(|| missing("send"))?;
+    let send = &kept.send;
+    let time = |micros: i64| Cell::time(Time::from_micros(micros), now);
+    let about = vec![
+        ("Campaign", Cell::text(&send.campaign).link(query("/sends", [("campaign", send.campaign.as_str())]))),
+        ("Recipient", Cell::text(&send.recipient)),
+        ("Template", Cell::maybe(send.template.as_ref())),
+        ("The provider's key", Cell::code(send.provider_key)),
+        ("The provider's id", send.esp_message_id.as_ref().map_or_else(Cell::default, Cell::code)),
+        ("If its worker is lost", Cell::text(send.lost.as_str())),
+        ("Attempts", Cell::text(send.attempt)),
+        ("Sent", send.sent_us.map_or_else(Cell::default, time)),
+        ("Kept until", time(send.expires_us)),
+        ("Id", Cell::code(kept.id)),
+    ];
+    let detail = Detail {
+        above: ("Sends", "/sends".into()),
+        state: Cell::state(send.state_at(now).as_str()),
+        says: says(&kept, now),
+        did: did(&fields),
+        buttons: buttons(&kept, now),
+        sections: vec![
+            Section { title: "What happened", body: Body::Moments(moments(&kept, now)) },
+            facts("Facts", about),
+        ],
+    };
+    show_detail(Frame::new(&visitor, "/sends", format!("Send {}", short(&id))), detail)
+}
+
+fn says(kept: &Kept, now: Time) -> String {
+    let send = &kept.send;
+    match send.state_at(now) {
+        SendState::Sending => {
+            let until = Time::from_micros(send.lease_until_us);
+            format!("A worker is at it; its lease ends {}. Others are told that it is busy.", ago(until, now))
+        }
+        SendState::Sent => "It was sent. Whoever comes with it again is told to skip it.".into(),
+        SendState::Failed => "It surely was not sent: the next worker that comes may try.".into(),
+        SendState::Lost => "It may have been sent: its worker was lost, or could not say. The next worker that comes sends it again under the same key, by which the provider can tell.".into(),
+        SendState::Unknown => "It may have been sent: its worker was lost between the call and the word about it, or could not say. It is not sent again before somebody has looked at the provider and says so here.".into(),
+    }
+}
+
+fn buttons(kept: &Kept, now: Time) -> Vec<Button> {
+    if !kept.send.state_at(now).is_open() {
+        return vec![];
+    }
+    let action = format!("/sends/{}/resolve", kept.id);
+    vec![
+        Button {
+            name: "It was sent",
+            action: action.clone(),
+            explains: "You have looked at the provider, and it has it. Nobody sends it again.",
+            is_grave: false,
+            fields: vec![("as", "sent".into())],
+        },
+        Button {
+            name: "It was not sent",
+            action,
+            explains: "You have looked at the provider, and it does not have it. The next worker that comes sends it.",
+            is_grave: true,
+            fields: vec![("as", "not_sent".into())],
+        },
+    ]
+}
+
+fn moments(kept: &Kept, now: Time) -> Vec<Happened> {
+    let send = &kept.send;
+    let at = Time::from_micros;
+    let mut moments = vec![];
+    for attempt in &send.attempts {
+        let job = attempt.job.as_ref().map_or(String::new(), |job| format!(", for “{job}”"));
+        let says = format!("A worker began attempt {}{job}.", attempt.number);
+        moments.push((attempt.begun_us, Happened::new(at(attempt.begun_us), Tone::Busy, says)));
+        if let (Some(ended), Some(error)) = (attempt.ended_us, &attempt.error) {
+            moments.push((ended, Happened::new(at(ended), Tone::Warn, format!("It failed: {error}"))));
+        }
+    }
+    if let Some(sent) = send.sent_us {
+        moments.push((sent, Happened::new(at(sent), Tone::Good, "It was sent.")));
+    }
+    if let Some(resolved) = &send.resolved {
+        let says =
+            if resolved.sent { "Somebody said that it was sent." } else { "Somebody said that it was not sent." };
+        let why = resolved.note.as_ref().map_or(String::new(), |note| format!(": {note}"));
+        moments.push((
+            resolved.at_us,
+            Happened::new(at(resolved.at_us), Tone::Plain, says).about(format!("By {}{why}", resolved.by)),
+        ));
+    }
+    if send.state_at(now).is_open() {
+        let ended = send.lease_until_us.min(now.micros());
+        moments.push((ended, Happened::new(at(ended), Tone::Bad, "Nobody can say what became of the last attempt.")));
+    }
+    moments.sort_by_key(|(at_us, _)| *at_us);
+    moments.into_iter().map(|(_, moment)| moment).collect()
+}
+
+pub async fn resolve(
+    State(app): State<Arc<App>>,
+    visitor: Visitor,
+    Named(id): Named<Uuid>,
+    fields: Fields,
+) -> Result<Response, Failed> {
+    visitor.require(Role::Operate)?;
+    let sent = match fields.get("as") {
+        Some("sent") => true,
+        Some("not_sent") => false,
+        _ => return Err(Kind::InvalidRequest.because("as: sent or not_sent").into()),
+    };
+    let resolution = Resolution { sent, esp_message_id: None, by: visitor.caller.name, note: Some(fields.reason()?) };
+    let workspace = visitor.caller.workspace;
+    to_the_end(async move { Ok(app.sends.resolve(&workspace, id, resolution).await?) }).await?;
+    Ok(see_other(&format!("/sends/{id}?did=resolve")))
+}

@@ -1,0 +1,310 @@
+//! Who looks at the dashboard.
+//!
+//! Where keys exist, one logs in with a key and has a session: a random secret in a cookie, of which the store keeps the hash, under an end of its own. It stands on every
+//! replica, and falls with its key. While no key exists the rules of the API hold: this machine alone, and no other site's pages.
+//!
+//! What changes something is taken only from our own pages: the browser says where a request comes from, and one that does not say so is refused.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use axum::extract::{FromRequestParts, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use oncegate::store::{At, Change, Clock, Commit, Place, Record, Role, SystemClock};
+use oncegate::{StoreError, WorkspaceName};
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
+use super::parts::query;
+use super::{Failed, Fields, Frame, Login, render};
+use crate::api::App;
+use crate::auth::{Caller, WORKSPACE_HEADER};
+use crate::problem::{Kind, Problem};
+
+const KIND: &str = "session";
+const COOKIE: &str = "oncegate_session";
+const KEPT_FOR: Duration = Duration::from_secs(12 * 3600);
+
+/// Chosen by whoever looks while there are no keys.
+const WORKSPACE_COOKIE: &str = "oncegate_workspace";
+/// How long a session that was seen stands though the store cannot be asked: that is when somebody wants to look.
+const STANDS_WITHOUT_STORE: Duration = Duration::from_secs(600);
+const SEEN_MAX: usize = 1_000;
+
+/// Sessions that were found in the store, by their names, and when.
+#[derive(Default)]
+pub struct Seen(Mutex<HashMap<String, Instant>>);
+
+impl Seen {
+    fn add(&self, name: String) {
+        let mut seen = self.0.lock().expect("no holder of this lock panics");
+        if seen.len() >= SEEN_MAX {
+            seen.retain(|_, at| at.elapsed() < STANDS_WITHOUT_STORE);
+        }
+        if seen.len() < SEEN_MAX {
+            seen.insert(name, Instant::now());
+        }
+    }
+
+    fn has(&self, name: &str) -> bool {
+        let seen = self.0.lock().expect("no holder of this lock panics");
+        seen.get(name).is_some_and(|at| at.elapsed() < STANDS_WITHOUT_STORE)
+    }
+
+    fn forget(&self, name: &str) {
+        self.0.lock().expect("no holder of this lock panics").remove(name);
+    }
+}
+
+/// Somebody who may look.
+pub struct Visitor {
+    pub caller: Caller,
+    pub is_open: bool,
+    /// The place of their session, where they have one.
+    pub session: Option<Place>,
+}
+
+impl Visitor {
+    pub fn require(&self, role: Role) -> Result<(), Problem> {
+        self.caller.require(role)
+    }
+
+    pub fn workspace(&self) -> &WorkspaceName {
+        &self.caller.workspace
+    }
+}
+
+impl FromRequestParts<Arc<App>> for Visitor {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Response> {
+        let reads = matches!(parts.method, Method::GET | Method::HEAD);
+        if !reads {
+            check_ours(&parts.headers).map_err(refused)?;
+        }
+        let is_open = app.keys.is_open();
+        let taken = |visitor: Visitor| {
+            app.rates.take(visitor.workspace(), Instant::now())?;
+            Ok::<_, Problem>(visitor)
+        };
+        match app.keys.authenticate(&parts.uri, &parts.headers) {
+            Ok(mut caller) => {
+                // Somebody whose browser cannot send the header.
+                let chosen = cookie(&parts.headers, WORKSPACE_COOKIE).and_then(|name| WorkspaceName::new(name).ok());
+                if let Some(chosen) = chosen.filter(|_| is_open && !parts.headers.contains_key(WORKSPACE_HEADER)) {
+                    caller.workspace = chosen;
+                }
+                return taken(Visitor { caller, is_open, session: None }).map_err(refused);
+            }
+            Err(problem) if is_open => return Err(refused(problem)),
+            Err(_) => {}
+        }
+        match session(app, &parts.headers).await {
+            Ok(Some((caller, place))) => taken(Visitor { caller, is_open, session: Some(place) }).map_err(refused),
+            Ok(None) if reads => {
+                let to = parts.uri.path_and_query().map_or("/", |to| to.as_str());
+                Err(see_other(&query("/login", [("to", to)])))
+            }
+            Ok(None) => Err(refused(Kind::Unauthorized.because("the session has ended: log in again"))),
+            Err(problem) => Err(refused(problem)),
+        }
+    }
+}
+
+fn refused(problem: Problem) -> Response {
+    Failed(problem).into_response()
+}
+
+pub fn see_other(to: &str) -> Response {
+    (StatusCode::SEE_OTHER, [(header::LOCATION, to)]).into_response()
+}
+
+/// Against other sites' pages that post here with our visitor's cookie.
+fn check_ours(headers: &HeaderMap) -> Result<(), Problem> {
+    let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
+    let is_ours = match text("sec-fetch-site") {
+        Some(site) => site == "same-origin",
+        // An old browser: the origin is the host that it was asked for.
+        None => text("origin")
+            .and_then(|origin| origin.split_once("://"))
+            .is_some_and(|(_, origin_host)| text("host").is_some_and(|host| host.eq_ignore_ascii_case(origin_host))),
+    };
+    is_ours.then_some(()).ok_or_else(|| Kind::Forbidden.because("this is taken from our own pages alone"))
+}
+
+/// A secret, as it is kept.
+fn name_of(secret: &str) -> String {
+    Sha256::digest(secret.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Whose session the request is in, and its place.
+async fn session(app: &App, headers: &HeaderMap) -> Result<Option<(Caller, Place)>, Problem> {
+    let Some((key, secret)) = cookie(headers, COOKIE).and_then(|value| value.split_once('.')) else { return Ok(None) };
+    let Some(caller) = app.keys.holder(key) else { return Ok(None) };
+    let name = name_of(secret);
+    let place = Place { workspace: caller.workspace.clone(), kind: KIND, at: At::Name(name.clone()) };
+    let stands = match find(app, &place, key).await {
+        Ok(record) => record.is_some(),
+        Err(_) if app.dashboard.sessions.has(&name) => return Ok(Some((caller, place))),
+        Err(error) => return Err(error.into()),
+    };
+    if stands {
+        app.dashboard.sessions.add(name);
+    }
+    Ok(stands.then_some((caller, place)))
+}
+
+/// Whether a session still stands; if the store cannot be asked, it does.
+pub async fn stands(app: &App, place: &Place, caller: &Caller) -> bool {
+    find(app, place, &caller.name).await.map_or(true, |record| record.is_some())
+}
+
+async fn find(app: &App, place: &Place, key: &str) -> Result<Option<Record>, StoreError> {
+    let found = app.store.find(std::slice::from_ref(place)).await?;
+    let record = found.value.into_iter().next().flatten();
+    // The store removes it some time after its end. Another key's is not ours.
+    let is_ours =
+        |record: &Record| record.expires_at.is_some_and(|ends| found.now < ends) && *record.body == *key.as_bytes();
+    Ok(record.filter(is_ours))
+}
+
+fn cookie<'h>(headers: &'h HeaderMap, wanted: &str) -> Option<&'h str> {
+    let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
+    cookies.flat_map(|cookies| cookies.split(';')).find_map(|cookie| {
+        let (name, value) = cookie.trim().split_once('=')?;
+        (name == wanted).then_some(value)
+    })
+}
+
+fn set_cookie(headers: &HeaderMap, name: &str, value: &str, kept_for: Duration) -> String {
+    // Behind a proxy that speaks TLS; we do not. Of several, the first is the browser's.
+    let proto = headers.get("x-forwarded-proto").and_then(|proto| proto.to_str().ok());
+    let is_secure = proto.is_some_and(|proto| proto.split(',').next().is_some_and(|first| first.trim() == "https"));
+    let secure = if is_secure { "; Secure" } else { "" };
+    format!("{name}={value}; Path=/; HttpOnly; SameSite=Lax; Max-Age={}{secure}", kept_for.as_secs())
+}
+
+/// Only a path of ours.
+fn way_back(to: &str) -> &str {
+    let is_ours =
+        to.starts_with('/') && !to.starts_with("//") && !to.contains('\\') && to.bytes().all(|b| b.is_ascii_graphic());
+    if is_ours { to } else { "/" }
+}
+
+pub async fn login_page(State(app): State<Arc<App>>, Fields(fields): Fields) -> Response {
+    let to = fields.get("to").map_or("/", |to| way_back(to)).to_owned();
+    if app.keys.is_open() {
+        return see_other(&to);
+    }
+    render(StatusCode::OK, &Login { frame: Frame::bare("Log in"), to, wrong: false })
+}
+
+pub async fn login(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    Fields(fields): Fields,
+) -> Result<Response, Failed> {
+    check_ours(&headers)?;
+    let to = fields.get("to").map_or("/", |to| way_back(to)).to_owned();
+    let Some(caller) = fields.get("key").and_then(|key| app.keys.holder_of(key.trim())) else {
+        let again = Login { frame: Frame::bare("Log in"), to, wrong: true };
+        return Ok(render(StatusCode::UNAUTHORIZED, &again));
+    };
+    let mut random = [0; 32];
+    getrandom::fill(&mut random).expect("the operating system has randomness");
+    let secret: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    let record = Record {
+        workspace: caller.workspace.clone(),
+        kind: KIND,
+        id: Uuid::now_v7(),
+        version: 1,
+        state: None,
+        body: caller.name.clone().into(),
+        expires_at: Some(SystemClock.now() + KEPT_FOR),
+    };
+    let made = Change::Create { record, names: vec![name_of(&secret)], lists: vec![] };
+    app.store.commit(Commit { ops: vec![], changes: vec![made] }).await?;
+    tracing::info!(event = "session.begun", workspace = %caller.workspace, by = caller.name);
+    let cookie = set_cookie(&headers, COOKIE, &format!("{}.{secret}", caller.name), KEPT_FOR);
+    Ok(([(header::SET_COOKIE, cookie)], see_other(&to)).into_response())
+}
+
+pub async fn logout(State(app): State<Arc<App>>, headers: HeaderMap) -> Result<Response, Failed> {
+    check_ours(&headers)?;
+    if let Some((caller, place)) = session(&app, &headers).await?
+        && let At::Name(name) = &place.at
+    {
+        app.dashboard.sessions.forget(name);
+        if let Some(record) = find(&app, &place, &caller.name).await? {
+            let removed = Change::Remove { record, names: vec![name.clone()], lists: vec![] };
+            app.store.commit(Commit { ops: vec![], changes: vec![removed] }).await?;
+        }
+    }
+    Ok(([(header::SET_COOKIE, set_cookie(&headers, COOKIE, "", Duration::ZERO))], see_other("/login")).into_response())
+}
+
+/// Another workspace, while there are no keys: with one, it is the key's.
+pub async fn choose_workspace(visitor: Visitor, headers: HeaderMap, fields: Fields) -> Result<Response, Failed> {
+    if !visitor.is_open {
+        return Err(Kind::Forbidden.because("the workspace is the key's").into());
+    }
+    let name = WorkspaceName::new(fields.text("workspace"));
+    let name = name.map_err(|error| Kind::InvalidRequest.because(format!("workspace: {error}")))?;
+    let cookie = set_cookie(&headers, WORKSPACE_COOKIE, name.as_str(), KEPT_FOR);
+    Ok(([(header::SET_COOKIE, cookie)], see_other("/")).into_response())
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        pairs.iter().map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value))).collect()
+    }
+
+    #[test]
+    fn only_our_own_pages_may_post() {
+        let ours = [
+            &[("sec-fetch-site", "same-origin")][..],
+            &[("host", "h:1"), ("origin", "http://h:1")],
+            &[("host", "h"), ("origin", "https://H")],
+        ];
+        for ours in ours {
+            assert!(check_ours(&headers(ours)).is_ok(), "{ours:?}");
+        }
+        let others = [
+            &[][..],
+            &[("host", "h:1")],
+            &[("sec-fetch-site", "cross-site"), ("host", "h"), ("origin", "http://h")],
+            &[("sec-fetch-site", "same-site")],
+            &[("sec-fetch-site", "none")],
+            &[("host", "h:1"), ("origin", "http://h:2")],
+            &[("host", "h:1"), ("origin", "null")],
+            &[("origin", "http://h:1")],
+        ];
+        for others in others {
+            assert!(check_ours(&headers(others)).is_err(), "{others:?}");
+        }
+    }
+
+    #[test]
+    fn a_login_leads_back_to_our_own_pages_alone() {
+        for to in
+            ["//evil.example", "https://evil.example", "/\\evil.example", "", "javascript:x", "/a\r\nb", "/€", "/\u{1}"]
+        {
+            assert_eq!(way_back(to), "/", "{to}");
+        }
+        assert_eq!(way_back("/claims?guard=a"), "/claims?guard=a");
+    }
+
+    #[test]
+    fn a_cookie_is_found_among_others() {
+        assert_eq!(cookie(&headers(&[("cookie", "a=b; oncegate_session=k.s; c=d")]), COOKIE), Some("k.s"));
+        assert_eq!(cookie(&headers(&[("cookie", "xoncegate_session=k.s")]), COOKIE), None);
+    }
+}
