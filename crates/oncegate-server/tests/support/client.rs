@@ -58,6 +58,19 @@ impl Client {
         self.send(Method::PUT, path, Some(body.to_string().into())).await
     }
 
+    /// A form, as one of our own pages posts it.
+    pub async fn submit(&mut self, path: &str, fields: &[(&str, &str)]) -> Reply {
+        let form = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish();
+        let own = [("sec-fetch-site", "same-origin"), ("content-type", "application/x-www-form-urlencoded")];
+        let before = self.headers.clone();
+        for (name, value) in own {
+            self.headers.insert(name, value.parse().expect("a header's value"));
+        }
+        let reply = self.send(Method::POST, path, Some(form.into())).await;
+        self.headers = before;
+        reply
+    }
+
     /// Claims, and returns the whole answer.
     pub async fn claim(&mut self, body: &Value) -> Reply {
         self.post("/api/claims", body).await
@@ -157,6 +170,15 @@ impl Reply {
             assert!(self.body[member].as_str().is_some_and(|text| !text.is_empty()), "{member}: {self:?}");
         }
         self
+    }
+
+    /// A page for people, complete, with this status.
+    #[track_caller]
+    pub fn expect_page(self, status: u16) -> Reply {
+        let is_html = self.header("content-type").is_some_and(|media| media.starts_with("text/html"));
+        assert!(is_html && self.text.trim_end().ends_with("</html>"), "no page: {self:?}");
+        assert!(self.header("content-security-policy").is_some(), "{self:?}");
+        self.expect(status)
     }
 
     /// A refusal of what was sent, whose detail names `what`.

@@ -1,8 +1,12 @@
 //! A folder with a configuration, in which the binary is run.
 
 use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -68,12 +72,29 @@ impl Home {
         Server::start(command)
     }
 
+    /// At an address that is known.
+    pub fn serve_at(&self, address: SocketAddr) -> Server {
+        Server::start(self.command(["serve", "--listen", &address.to_string()]))
+    }
+
+    /// With a log that says next to nothing.
+    pub fn serve_quietly(&self) -> Server {
+        Server::start_quiet(self.command(["serve", "--listen", "127.0.0.1:0"]))
+    }
+
     /// The same, on a clock that the test sets.
     pub fn serve_by_clock(&self, variables: &[(&str, &str)]) -> Server {
         let clock = self.clock().display().to_string();
         let all: Vec<(&str, &str)> =
             [("ONCEGATE_TEST_CLOCK", clock.as_str())].iter().chain(variables).copied().collect();
         self.serve_with(&all)
+    }
+
+    /// `oncegate demo`, listening; its temporary folder is in this one.
+    pub fn demo(&self) -> Server {
+        let mut command = self.command(["demo", "--listen", "127.0.0.1:0", "--log", "json"]);
+        command.env("TMPDIR", self.path());
+        Server::start(command)
     }
 
     /// What the stores take for now is so far ahead of what it is.
@@ -91,6 +112,22 @@ impl Home {
     /// The server, listening, with nobody to read its log from then on.
     pub fn serve_with_unread_log(&self) -> Server {
         Server::start_reading(self.command(["serve", "--listen", "127.0.0.1:0"]), 1)
+    }
+
+    /// A command that goes on.
+    pub fn start<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Running {
+        let mut child = self.command(arguments).spawn().expect("the binary was built");
+        let stderr = server::collect(child.stderr.take().expect("piped"));
+        let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
+        let (sender, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut line = String::new();
+            // Until nobody listens: then the pipe is closed.
+            while stdout.read_line(&mut line).is_ok_and(|read| read > 0) && sender.send(line.clone()).is_ok() {
+                line.clear();
+            }
+        });
+        Running { child, lines: Some(lines), stderr: Some(stderr) }
     }
 
     /// Runs a command to its end.
@@ -127,15 +164,62 @@ impl Home {
         (text("id"), text("key"))
     }
 
-    fn command<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Command {
+    pub fn command<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
         command.args(arguments).current_dir(self.path());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // Whoever runs the tests may have settings of their own.
-        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("ONCEGATE_")) {
+        let is_setting = |name: &str| name.starts_with("ONCEGATE_") || name.starts_with("OTEL_");
+        for (name, _) in std::env::vars_os().filter(|(name, _)| is_setting(&name.to_string_lossy())) {
             command.env_remove(name);
         }
         command
+    }
+}
+
+/// A command that goes on, until it is dropped.
+pub struct Running {
+    child: Child,
+    lines: Option<mpsc::Receiver<String>>,
+    stderr: Option<JoinHandle<String>>,
+}
+
+impl Running {
+    /// The next line that it prints.
+    #[track_caller]
+    pub fn line(&self) -> String {
+        let lines = self.lines.as_ref().expect("somebody reads");
+        lines.recv_timeout(PATIENCE).expect("it prints a line in time").trim_end().to_owned()
+    }
+
+    /// Whether it has printed anything more.
+    pub fn is_silent(&self) -> bool {
+        self.lines.as_ref().is_none_or(|lines| lines.try_recv().is_err())
+    }
+
+    /// Nobody reads any more.
+    pub fn stop_reading(&mut self) {
+        self.lines = None;
+    }
+
+    /// How it ended by itself.
+    pub fn wait(&mut self) -> ExitStatus {
+        server::wait(&mut self.child, PATIENCE)
+    }
+
+    /// Ends it, and returns what it has said on standard error.
+    pub fn end(mut self) -> String {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        self.stderr.take().map_or_else(String::new, |said| said.join().expect("it is read to its end"))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

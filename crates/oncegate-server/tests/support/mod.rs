@@ -9,6 +9,7 @@
 mod bookings;
 pub mod broker;
 mod client;
+mod follower;
 mod home;
 mod load;
 mod post_office;
@@ -22,13 +23,14 @@ mod workshop;
 pub use bookings::{from_now, outcomes, reminder};
 pub use broker::Broker;
 pub use client::{Client, Reply};
-pub use home::{Home, Ran};
+pub use follower::Follower;
+pub use home::{Home, Ran, Running};
 pub use load::{Ledger, claims_and_settles, verify};
 pub use post_office::{On, PostOffice, config, sms};
 pub use postgres::Database;
 pub use provider::{Arrived, Provider};
 pub use raw::Raw;
-pub use server::Server;
+pub use server::{Server, collect, wait};
 pub use smtp::MailServer;
 pub use workshop::{SEARCH_IMPORT, Workshop};
 

@@ -44,6 +44,36 @@ impl Server {
         }
     }
 
+    /// Returns once it listens, as it says to people: for a log that does not.
+    pub fn start_quiet(mut command: Command) -> Server {
+        let mut child = command.spawn().expect("the binary was built");
+        let mut said = BufReader::new(child.stderr.take().expect("piped"));
+        let log = collect(child.stdout.take().expect("piped"));
+        let mut line = String::new();
+        while said.read_line(&mut line).expect("text") > 0 {
+            if let Some(address) = line.trim().rsplit_once("http://").and_then(|(_, address)| address.parse().ok()) {
+                return Server { child, address, stdout: Arc::default(), readers: vec![log, collect(said)] };
+            }
+            line.clear();
+        }
+        let _ = child.kill();
+        let ended = child.wait();
+        panic!("the server did not listen: {ended:?}");
+    }
+
+    /// As it calls itself among the replicas.
+    pub fn replica(&self) -> String {
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        format!("{host}/{}", self.child.id())
+    }
+
+    /// Its resident memory, in KiB.
+    pub fn memory(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it runs");
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("Linux says so");
+        resident.trim().trim_end_matches(" kB").parse().expect("a number")
+    }
+
     pub fn client(&self) -> Client {
         Client::new(self.address)
     }
