@@ -83,7 +83,7 @@ async fn what_cannot_be_asked_for_is_a_400_that_names_it() {
     let server = home.serve();
     for (query, named) in [
         ("colour=red", "`colour`"),
-        ("fate=gone", "passed, stopped, failed, needed, noted"),
+        ("fate=gone", "passed, done, stopped, failed, needed, noted"),
         ("fate=", "fate"),
         ("last=1001", "last: at most 1000"),
         ("last=-1", "last"),

@@ -96,7 +96,10 @@ async fn a_bad_fate_and_a_wrong_key_are_the_servers_words() {
     let server = home.serve();
     let url = format!("http://{}", server.address);
     let ran = home.run(["tail", "--server", &url, "--fate", "gone"]).expect_code(1);
-    assert!(ran.stderr.contains("400") && ran.stderr.contains("passed, stopped, failed, needed, noted"), "{ran:?}");
+    assert!(
+        ran.stderr.contains("400") && ran.stderr.contains("passed, done, stopped, failed, needed, noted"),
+        "{ran:?}"
+    );
     let (_, key) = home.make_key("acme", "send");
     support::eventually("the key is known", || async {
         (server.client().get("/api/claims").await.status == 401).then_some(())

@@ -111,7 +111,7 @@ test("a dead letter is tried again once its reason is gone", async (t) => {
   const search = unique("search");
   const id = await make.letter(search);
   await make.savedSearch(search);
-  await press(page, `/dead-letters/${id}`, "Try again", "It is being tried again.");
+  await press(page, `/dead-letters/${id}`, "Try again", "It was tried again: it is a dead letter no more.");
   assert.equal(await state(page), "retried");
   assert.equal((await server.get(`/api/sagas/dead-letters/${id}`)).status, "retried");
   const { data } = await server.get(`/api/sagas/search-import/${search}`);
