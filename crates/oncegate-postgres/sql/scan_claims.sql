@@ -1,6 +1,7 @@
 -- One page of a workspace's claims, newest first, without their outcomes, which may be large; and one claim more, if there is one.
 -- Always at least one row, for the time: where there is no claim, `token` is null.
 --   $1 injected time   $2 workspace   $3 guard   $4 state   $5 token, $6 id of the page before   $7 limit
+--   $8 the token down to which is looked; all, if that is null
 --
 -- The state is as a caller sees it: in flight and not to be taken over is unknown when its lease ends.
 WITH m AS MATERIALIZED (SELECT store_time($1::bigint) AS now)
@@ -12,12 +13,14 @@ LEFT JOIN LATERAL (
            c.fingerprint, c.attributes, c.parts, NULL::bytea AS outcome, c.guard, c.id
     FROM claims AS c
     WHERE c.workspace = $2::text
-      AND c.expires_at > m.now
+      -- Not by the sweeper's index, which has nearly all of them.
+      AND c.expires_at + 0 > m.now
       AND ($3::text IS NULL OR c.guard = $3::text)
       AND ($4::smallint IS NULL
            OR $4::smallint = CASE WHEN c.state = 0 AND c.lost = 1 AND c.lease_until <= m.now THEN 3 ELSE c.state END)
       AND ($4::smallint IS DISTINCT FROM 3 OR c.attention)
       AND ($5::bigint IS NULL OR c.token <= $5::bigint)
+      AND ($8::bigint IS NULL OR c.token >= $8::bigint)
       AND ($5::bigint IS NULL OR (c.token, c.id) < ($5::bigint, $6::bytea))
     ORDER BY c.token DESC, c.id DESC
     LIMIT $7::bigint

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use oncegate_core::job;
-use oncegate_core::{Claim, ClaimId, ClaimKey, GuardName, Time};
+use oncegate_core::{Claim, ClaimId, ClaimKey, GuardName, Time, Token};
 use oncegate_store::{
     Commit, Committed, Cursor, DuplicateCount, Page, Query, Reading, Record, Report, Store, StoreError, Swept, Waiters,
 };
@@ -14,6 +14,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use crate::desk::{Desk, counted};
 use crate::finder::Finder;
 use crate::lane::{Lane, expire};
+use crate::link::Params;
 use crate::listen::{Channel, listen};
 use crate::migrate;
 use crate::queue::Queue;
@@ -24,6 +25,7 @@ use crate::server::{Options, Server};
 const COUNT_DUPLICATES: &str = include_str!("../sql/count_duplicates.sql");
 const EXPECT_WAKE: &str = include_str!("../sql/expect_wake.sql");
 const SCAN_CLAIMS: &str = include_str!("../sql/scan_claims.sql");
+const SCAN_HORIZON: &str = include_str!("../sql/scan_horizon.sql");
 const SWEEP_CLAIMS: &str = include_str!("../sql/sweep_claims.sql");
 const SWEEP_RECORDS: &str = include_str!("../sql/sweep_records.sql");
 
@@ -119,18 +121,19 @@ impl Store for PostgresStore {
         let (token, id) =
             (query.after.map(|after| after.token.0), query.after.as_ref().map(|after| &after.id.as_bytes()[..]));
         let limit = i64::try_from(query.limit).unwrap_or(i64::MAX).saturating_add(1);
-        let rows = self
-            .back
-            .ask(SCAN_CLAIMS, &[&self.server.injected_time(), &workspace, &guard, &state, &token, &id, &limit])
-            .await?;
+        // Asked for by itself, so that the list is planned for the very range that is looked at.
+        let horizon = if query.is_sparse() { self.horizon(&query).await? } else { None };
+        let time = self.server.injected_time();
+        let params: Params<'_> = &[&time, &workspace, &guard, &state, &token, &id, &limit, &horizon];
+        let rows = self.back.ask(SCAN_CLAIMS, params).await?;
         let now = rows.first().map(|row| Time::from_micros(row.get(0)));
         let now = now.ok_or_else(|| StoreError::Unavailable("the server did not say the time".into()))?;
         let found = rows.iter().filter(|row| row.get::<_, Option<i64>>(1).is_some());
         let mut claims = found.map(|row| listed(row, &query)).collect::<Result<Vec<Claim>, StoreError>>()?;
         let more = claims.len() > query.limit;
         claims.truncate(query.limit);
-        let next = claims.last().filter(|_| more).map(|last| Cursor { token: last.token, id: last.key.id });
-        Ok(Page { claims, next, now })
+        let last = claims.last().filter(|_| more).map(|last| Cursor { token: last.token, id: last.key.id });
+        Ok(Page { claims, next: last.or(horizon.map(|token| Cursor::past(Token(token)))), now })
     }
 
     async fn sweep(&self, limit: usize) -> Result<Swept, StoreError> {
@@ -177,6 +180,16 @@ impl Store for PostgresStore {
         self.front.close().await;
         self.back.close().await;
         self.leasing.lock().await.close().await;
+    }
+}
+
+impl PostgresStore {
+    /// Down to which token a page looks; none, where it looks at all there are.
+    async fn horizon(&self, query: &Query) -> Result<Option<i64>, StoreError> {
+        let from = query.after.map_or(i64::MAX, |after| after.token.0);
+        let looked = i64::try_from(Query::LOOKED_MAX).expect("not that many");
+        let rows = self.back.ask(SCAN_HORIZON, &[&query.workspace.as_str(), &from, &looked]).await?;
+        Ok(rows.first().map(|row| row.get(0)))
     }
 }
 

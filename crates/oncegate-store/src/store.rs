@@ -81,7 +81,7 @@ pub struct Query {
 }
 
 impl Query {
-    /// Claims that a page may end after, if those that fit are fewer: nobody waits for all to be looked at. (PostgreSQL looks at all.)
+    /// Claims that a page may end after, if those that fit are fewer: nobody waits for all to be looked at.
     pub const LOOKED_MAX: usize = 50_000;
 
     /// Whether those that fit may be few among many. Unknown ones are found by themselves.
