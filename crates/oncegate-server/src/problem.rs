@@ -66,7 +66,7 @@ kinds! {
         "A request with this Idempotency-Key is being worked on, and was not finished within `[messages] wait`. Nothing was done by this one. If the server that worked on it has died, its answer is told from the message once its lease is over; it is never sent a second time.";
     WrongStatus "wrong-status" 409 "It is in another state",
         "Read it first: a worker, or somebody else, may have taken it meanwhile.",
-        "Only an action that waits can be cancelled or run now, and only what has ended without success, or a dead letter that is open, can be tried again. Only a send that is unknown or lost can be resolved. A reminder can be changed or cancelled until its flag is set, and sent by hand if it was missed. `detail` says how it stands. Nothing was changed.";
+        "Only an action that waits can be cancelled or run now, and only what has ended without success, or a dead letter that is open, can be tried again. Only an action that is dead or unknown, a message that is unknown, and a send that is unknown or lost can be resolved. A reminder can be changed or cancelled until its flag is set, and sent by hand or resolved if it was missed. `detail` says how it stands. Nothing was changed.";
     NotUnknown "not-unknown" 409 "Only an unknown claim can be resolved",
         "Read the claim first: it may have settled meanwhile. To free a key, delete its claim.",
         "Resolving is for claims of which nobody can say whether their effect happened. This one is in another state.";

@@ -13,6 +13,8 @@ on_both![
     duplicates_within_a_window_are_one_action_with_the_newest_payload,
     a_hundred_at_once_from_all_servers_are_one_action,
     what_fails_is_tried_again_then_dead_and_a_person_can_retry_it,
+    what_is_dead_or_unknown_is_settled_by_a_person_without_another_try,
+    one_of_settling_it_and_trying_it_again_wins,
     an_action_is_cancelled_run_now_and_listed,
     what_is_wrong_is_named_and_nothing_is_scheduled,
     the_log_and_the_counters_tell_the_share_of_duplicates,
@@ -101,6 +103,75 @@ async fn what_fails_is_tried_again_then_dead_and_a_person_can_retry_it(on: On) {
         2,
         "what surely did not happen may be tried again"
     );
+}
+
+async fn what_is_dead_or_unknown_is_settled_by_a_person_without_another_try(on: On) {
+    let shop = Workshop::open_with(on, "max_attempts = 1", "").await;
+    let resolve = async |id: &str, body: Value| shop.client(1).post(&format!("/api/actions/{id}/resolve"), &body).await;
+    let ended = [("hook", "no#422", "dead"), ("once", "maybe#500", "unknown")];
+    for (found, status) in [("done", "completed"), ("not_done", "cancelled")] {
+        for (action_type, text, was) in ended {
+            let text = format!("{found} {text}");
+            let id = shop.now(action_type, json!({"text": text})).await;
+            let before = shop.becomes(&id, was).await;
+            let settled = resolve(&id, json!({"as": found, "note": "looked"})).await.expect(200).body;
+            assert_eq!((&settled["status"], &settled["error"]), (&json!(status), &before["error"]));
+            assert_eq!(settled["resolved"]["was"], was);
+            assert_eq!((&settled["resolved"]["note"], &settled["tries"]), (&json!("looked"), &before["tries"]));
+            // The answer may have been lost; but nobody says otherwise later.
+            assert_eq!(resolve(&id, json!({"as": found})).await.expect(200).body, settled);
+            let other = if found == "done" { "not_done" } else { "done" };
+            resolve(&id, json!({"as": other})).await.expect_problem(409, "wrong-status");
+            let listed = shop.client(0).get(&format!("/api/actions?status={was}")).await.expect(200).body;
+            assert_eq!(listed["items"], json!([]), "it waits for nobody any more");
+            assert_eq!(shop.provider.arrivals(&text).len(), 1);
+        }
+    }
+    let line = shop.servers[shop.servers.len() - 1].logged("audit.action_done", 1).await.remove(0);
+    assert_eq!(line["why"], "looked", "{line}");
+
+    let waits = shop.schedule(&about("1", json!({"delaySeconds": 3600}))).await.expect(201).text("id");
+    resolve(&waits, json!({"as": "done"})).await.expect_problem(409, "wrong-status");
+    resolve("nothing", json!({"as": "done"})).await.expect_problem(404, "not-found");
+    for (body, names) in [(json!({}), "`as`"), (json!({"as": "sent"}), "sent"), (json!({"as": "done", "n": 1}), "`n`")]
+    {
+        let refused = resolve(&waits, body).await.expect_problem(400, "invalid-request");
+        assert!(refused.text("detail").contains(names), "{refused:?}");
+    }
+    // The same from the shell.
+    let id = shop.now("hook", json!({"text": "shell#422"})).await;
+    shop.becomes(&id, "dead").await;
+    let settled = shop.home.run(["actions", "resolve", &id, "--as", "not_done", "--note", "too late", "--json"]);
+    let settled = settled.expect_code(0);
+    assert_eq!(
+        (&settled.json()["status"], &settled.json()["resolved"]["note"]),
+        (&json!("cancelled"), &json!("too late"))
+    );
+    assert!(settled.stderr.contains("resolved as not_done by"), "{settled:?}");
+    let hint = format!("oncegate actions show {id}");
+    shop.home.run(["actions", "resolve", &id, "--as", "done"]).expect_failure(1, "is cancelled", &hint);
+}
+
+async fn one_of_settling_it_and_trying_it_again_wins(on: On) {
+    let shop = Workshop::open_with(on, "max_attempts = 1", "").await;
+    for round in 0..10 {
+        let text = format!("{round}#422");
+        let id = shop.now("hook", json!({"text": text})).await;
+        shop.becomes(&id, "dead").await;
+        let (mut settler, mut retrier) = (shop.client(round), shop.client(round + 1));
+        let (resolve, retry) = (format!("/api/actions/{id}/resolve"), format!("/api/actions/{id}/retry"));
+        let (word, nothing) = (json!({"as": "done"}), json!({}));
+        let (settled, retried) = tokio::join!(settler.post(&resolve, &word), retrier.post(&retry, &nothing));
+        // What was tried again may be dead again when somebody settles it.
+        let (tries, ends) = match (settled.status, retried.status) {
+            (200, 409) => (1, "completed"),
+            (409, 200) => (2, "dead"),
+            (200, 200) => (2, "completed"),
+            other => panic!("{other:?}: {settled:?} {retried:?}"),
+        };
+        shop.becomes(&id, ends).await;
+        assert_eq!(shop.provider.arrivals(&text).len(), tries);
+    }
 }
 
 async fn an_action_is_cancelled_run_now_and_listed(on: On) {

@@ -249,7 +249,8 @@ async fn a_server_that_was_stopped_past_its_lease_is_fenced_when_it_wakes(on: On
         shop.servers = vec![stopped];
         let text = format!("stopped {action_type}");
         let id = shop.now(action_type, json!({"text": text})).await;
-        shop.becomes(&id, "running").await;
+        // Leased, and written down that it begins: before that it is nobody's, and another would run it.
+        eventually("its try has begun", || async { (shop.show(&id).await["attempt"] == 1).then_some(()) }).await;
         shop.servers[0].signal(Signal::STOP);
         // Another takes it up when the lease ends.
         shop.servers.insert(0, shop.serve(&[]));

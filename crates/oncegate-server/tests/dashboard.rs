@@ -429,7 +429,7 @@ async fn a_session_falls_with_its_key_and_sees_its_own_workspace_alone(on: On) {
 }
 
 /// Every form that there is, with what it needs beside a reason.
-const FORMS: [(&str, &[(&str, &str)]); 11] = [
+const FORMS: [(&str, &[(&str, &str)]); 15] = [
     ("/claims/0000000000000000000000000000000000000000000000000000000000000000/forget", &[("guard", "g")]),
     (
         "/claims/0000000000000000000000000000000000000000000000000000000000000000/resolve",
@@ -438,11 +438,15 @@ const FORMS: [(&str, &[(&str, &str)]); 11] = [
     ("/actions/01a1e02b-8ceb-7433-b69b-36e4d577ee73/cancel", &[]),
     ("/actions/01a1e02b-8ceb-7433-b69b-36e4d577ee73/retry", &[]),
     ("/actions/01a1e02b-8ceb-7433-b69b-36e4d577ee73/run-now", &[]),
+    ("/actions/01a1e02b-8ceb-7433-b69b-36e4d577ee73/done", &[]),
+    ("/actions/01a1e02b-8ceb-7433-b69b-36e4d577ee73/let-be", &[]),
+    ("/messages/01a1e02b-8ceb-7433-b69b-36e4d577ee73/resolve", &[("as", "sent")]),
     ("/dead-letters/01a1e02b-8ceb-7433-b69b-36e4d577ee73/retry", &[]),
     ("/dead-letters/01a1e02b-8ceb-7433-b69b-36e4d577ee73/discard", &[]),
     ("/sends/01a1e02b-8ceb-7433-b69b-36e4d577ee73/resolve", &[("as", "sent")]),
     ("/reminders/01a1e02b-8ceb-7433-b69b-36e4d577ee73/send", &[]),
     ("/reminders/01a1e02b-8ceb-7433-b69b-36e4d577ee73/cancel", &[]),
+    ("/reminders/01a1e02b-8ceb-7433-b69b-36e4d577ee73/resolve", &[("as", "not_sent")]),
     ("/sends/01a1e02b-8ceb-7433-b69b-36e4d577ee73/resolve", &[("as", "not_sent")]),
 ];
 
@@ -514,7 +518,7 @@ async fn what_is_not_there_or_stands_otherwise_is_said_on_a_page(on: On) {
 
     let action = shop.now("note", json!({"n": 1})).await;
     shop.becomes(&action, "completed").await;
-    for verb in ["cancel", "retry", "run-now"] {
+    for verb in ["cancel", "retry", "run-now", "done", "let-be"] {
         client.submit(&format!("/actions/{action}/{verb}"), &[why]).await.expect_page(409);
     }
 

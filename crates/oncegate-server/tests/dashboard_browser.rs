@@ -2,7 +2,8 @@
 
 mod support;
 
-use std::net::SocketAddr;
+use std::io::Read;
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -40,8 +41,22 @@ fn on_a_demo(file: &str) {
     passes(file, &home, Some(demo.address));
 }
 
-/// Where there is only what the test makes, by the names and times of the demo; whom it calls is never there.
+/// A carrier that takes what it is sent, and hangs up without a word.
+fn cut_off() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    std::thread::spawn(move || {
+        for connection in listener.incoming() {
+            // What it says does not matter.
+            let _ = connection.and_then(|mut connection| connection.read(&mut [0; 4096]));
+        }
+    });
+    address
+}
+
+/// Where there is only what the test makes, by the names and times of the demo; whom it calls is not there, but for a carrier.
 fn on_a_server(file: &str) {
+    let cut_off = cut_off();
     let home = Home::with_config(&format!(
         r#"
 [privacy]
@@ -61,6 +76,9 @@ max_attempts = 1
 [messages.channel.sms]
 kind = "http"
 url = "http://127.0.0.1:1/"
+[messages.channel.cut-off]
+kind = "http"
+url = "http://{cut_off}/"
 [sagas]
 files = [{SEARCH_IMPORT:?}]
 "#

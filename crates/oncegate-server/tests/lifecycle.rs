@@ -216,6 +216,17 @@ async fn the_description_of_the_api_has_every_route() {
         assert!(described.contains(route), "{route} in {described:?}");
     }
     assert!(description.body["openapi"].as_str().unwrap().starts_with("3."));
+    // Bodies of the same name are told apart.
+    let schemas = &description.body["components"]["schemas"];
+    let of = |path: &str| {
+        let body = &paths[path]["post"]["requestBody"]["content"]["application/json"]["schema"]["$ref"];
+        let name = body.as_str().and_then(|reference| reference.rsplit('/').next()).expect("a reference");
+        schemas[name]["properties"].as_object().expect("properties").keys().map(String::as_str).collect::<Vec<_>>()
+    };
+    assert_eq!(of("/api/claims/{id}/resolve"), ["as", "guard", "note"]);
+    assert_eq!(of("/api/sends/{id}/resolve"), ["as", "espMessageId", "note"]);
+    assert_eq!(of("/api/actions/{id}/resolve"), ["as", "note"]);
+    assert_eq!(of("/api/messages/{id}/resolve"), ["as", "note"]);
 }
 
 #[tokio::test]

@@ -12,6 +12,7 @@ on_both![
     what_was_surely_not_sent_is_failed_and_can_be_sent_again,
     a_provider_that_is_busy_is_asked_again,
     what_may_have_been_sent_is_unknown_and_not_sent_again,
+    a_person_says_what_became_of_an_unknown_one,
     a_provider_that_honours_the_key_is_asked_again_under_it,
     a_failed_one_is_held_where_the_config_says_so,
     a_send_that_takes_long_is_answered_as_it_stands,
@@ -77,6 +78,66 @@ async fn what_may_have_been_sent_is_unknown_and_not_sent_again(on: On) {
     }
     // To our own key that is a yes.
     assert_eq!(office.post(&by("sms", "have it#409")).await.body["status"], "sent");
+}
+
+async fn a_person_says_what_became_of_an_unknown_one(on: On) {
+    let office = PostOffice::open(on).await;
+    let unknown = async |text: &str| {
+        let reply = office.post(&by("sms", text)).await;
+        expect_failed(&reply, "unknown");
+        reply.body["message"]["_id"].as_str().expect("an id").to_owned()
+    };
+    let resolve =
+        async |id: &str, body: Value| office.client(1).post(&format!("/api/messages/{id}/resolve"), &body).await;
+    let sent = unknown("it came#500").await;
+    let settled = resolve(&sent, json!({"as": "sent", "note": "they have it"})).await.expect(200).body;
+    assert_eq!((&settled["status"], &settled["resolved"]["note"]), (&json!("sent"), &json!("they have it")));
+    assert!(settled["sentAt"].is_string() && settled["error"].is_null(), "{settled}");
+    // The answer may have been lost; but nobody says otherwise later.
+    assert_eq!(resolve(&sent, json!({"as": "sent"})).await.expect(200).body, settled);
+    resolve(&sent, json!({"as": "not_sent"})).await.expect_problem(409, "wrong-status");
+    let again = office.client(1).post("/api/messages", &by("sms", "it came#500")).await.expect(200);
+    assert_eq!((&again.body["duplicateOnly"], &again.body["status"]), (&json!(true), &json!("sent")));
+    assert_eq!(office.provider.arrivals("it came#500").len(), 1);
+
+    // Also under the key that was told that nobody knows.
+    let keyed = office.post_with_key("k", &by("sms", "keyed#cut-once")).await;
+    expect_failed(&keyed, "unknown");
+    let id = keyed.body["message"]["_id"].as_str().expect("an id");
+    assert_eq!(resolve(id, json!({"as": "not_sent"})).await.expect(200).body["status"], "failed");
+    let again = office.post_with_key("k", &by("sms", "keyed#cut-once")).await;
+    assert_eq!((&again.body["status"], again.header("idempotent-replayed")), (&json!("sent"), None), "{again:?}");
+    assert_eq!(office.provider.arrivals("keyed#cut-once").len(), 2);
+
+    let lost = unknown("it did not#cut-once").await;
+    assert_eq!(resolve(&lost, json!({"as": "not_sent"})).await.expect(200).body["status"], "failed");
+    let again = office.post(&by("sms", "it did not#cut-once")).await;
+    assert_eq!((&again.body["status"], &again.body["duplicateOnly"]), (&json!("sent"), &Value::Null), "{again:?}");
+    assert_eq!(office.provider.arrivals("it did not#cut-once").len(), 2, "it was sent, being posted again");
+    let listed = office.client(0).get("/api/messages?status=unknown").await.expect(200).body;
+    assert_eq!(listed["items"], json!([]));
+    let lines = office.servers[office.servers.len() - 1].logged("audit.message_resolved", 1).await;
+    assert_eq!((&lines[0]["messageId"], &lines[0]["why"]), (&json!(sent), &json!("they have it")), "{lines:?}");
+
+    resolve(again.body["message"]["_id"].as_str().expect("an id"), json!({"as": "sent"}))
+        .await
+        .expect_problem(409, "wrong-status");
+    resolve("nothing", json!({"as": "sent"})).await.expect_problem(404, "not-found");
+    let refused = resolve(&sent, json!({"as": "done"})).await.expect_problem(400, "invalid-request");
+    assert!(refused.text("detail").contains("done"), "{refused:?}");
+    // The same from the shell.
+    let id = unknown("from the shell#500").await;
+    let settled =
+        office.home.run(["messages", "resolve", &id, "--as", "sent", "--note", "seen", "--json"]).expect_code(0);
+    assert_eq!((&settled.json()["status"], &settled.json()["resolved"]["note"]), (&json!("sent"), &json!("seen")));
+    assert!(settled.stderr.contains("resolved as sent by"), "{settled:?}");
+    let hint = format!("oncegate messages show {id}");
+    office.home.run(["messages", "resolve", &id, "--as", "not_sent"]).expect_failure(1, "it is sent", &hint);
+    office.home.run(["messages", "resolve", "nothing", "--as", "sent"]).expect_failure(
+        3,
+        "no message nothing",
+        "messages list",
+    );
 }
 
 async fn a_provider_that_honours_the_key_is_asked_again_under_it(on: On) {

@@ -73,6 +73,12 @@ async fn without_kept_bodies_an_answer_is_told_again_from_the_message(on: On) {
     assert_eq!(other_again.header("oncegate-duplicate"), Some("true"));
     assert_eq!(other_again.body["message"], other.body["message"]);
     assert_eq!(office.provider.arrivals("told again").len(), 1);
+    // Also its status, once somebody has said what became of it.
+    let unknown = office.post_with_key("k3", &sms("+1", "settled#500")).await.expect(502);
+    let resolve = format!("/api/messages/{}/resolve", unknown.body["message"]["_id"].as_str().expect("an id"));
+    office.client(0).post(&resolve, &json!({"as": "sent"})).await.expect(200);
+    let told = office.post_with_key("k3", &sms("+1", "settled#500")).await.expect(200);
+    assert_eq!((&told.body["success"], &told.body["status"]), (&json!(true), &json!("sent")), "{told:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

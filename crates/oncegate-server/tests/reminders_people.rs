@@ -12,6 +12,7 @@ on_both![
     what_cannot_be_right_is_refused_by_name_and_leaves_nothing,
     a_person_has_a_missed_one_sent_and_it_is_written_down_who_and_why,
     two_persons_at_once_have_it_sent_once,
+    a_missed_one_is_let_be_and_nothing_brings_it_back,
     what_belongs_to_another_workspace_is_not_there,
     the_command_line_lists_shows_cancels_and_sends,
 ];
@@ -121,7 +122,12 @@ async fn a_person_has_a_missed_one_sent_and_it_is_written_down_who_and_why(on: O
     let (path, note) = (format!("/api/reminders/{id}"), json!({"note": "called them"}));
     server.client().post(&format!("{path}/send"), &note).await.expect_problem(401, "unauthorized");
     let mut sender = server.client_with(&sends);
-    for refused in [sender.post(&format!("{path}/send"), &note).await, sender.get("/api/reminders").await] {
+    let settled = json!({"as": "not_sent"});
+    for refused in [
+        sender.post(&format!("{path}/send"), &note).await,
+        sender.post(&format!("{path}/resolve"), &settled).await,
+        sender.get("/api/reminders").await,
+    ] {
         let refused = refused.expect_problem(403, "forbidden");
         assert!(refused.text("detail").contains("operate"), "{refused:?}");
     }
@@ -167,6 +173,41 @@ async fn two_persons_at_once_have_it_sent_once(on: On) {
         office.reminder_becomes(&id, "sent").await;
         assert_eq!(office.provider.arrivals(&format!("{booking}#cut-once")).len(), 2);
     }
+}
+
+async fn a_missed_one_is_let_be_and_nothing_brings_it_back(on: On) {
+    let office = PostOffice::open(on).await;
+    let id = missed(&office, "b").await;
+    let path = format!("/api/reminders/{id}");
+    let resolve = format!("{path}/resolve");
+    // A program cancels what is to come; that this one was missed is for a person to see.
+    office.client(0).delete(&path).await.expect_problem(409, "wrong-status");
+    let word = json!({"as": "not_sent", "note": "the day is over"});
+    let cancelled = office.client(1).post(&resolve, &word).await.expect(200).body;
+    assert_eq!((&cancelled["state"], &cancelled["reminderSent"]), (&json!("cancelled"), &json!(true)));
+    assert_eq!(outcomes(&cancelled), [("failed".into(), Some("maybe".into()))], "what was tried stays written");
+    assert_eq!(cancelled["resolved"]["note"], "the day is over");
+    let mut client = office.client(0);
+    assert_eq!(client.post(&resolve, &word).await.expect(200).body, cancelled, "said twice it is the same");
+    client.post(&resolve, &json!({"as": "sent"})).await.expect_problem(409, "wrong-status");
+    client.post(&format!("{path}/send"), &json!({})).await.expect_problem(409, "wrong-status");
+    let moved =
+        client.put(&path, &json!({"sendAt": tomorrow("b")["sendAt"]})).await.expect_problem(409, "wrong-status");
+    assert!(moved.text("detail").contains("let it be"), "{moved:?}");
+    let line = office.servers[office.servers.len() - 1].logged("audit.reminder_resolved", 1).await.remove(0);
+    assert_eq!((&line["sent"], &line["why"]), (&json!(false), &json!("the day is over")), "{line}");
+
+    let other = missed(&office, "other").await;
+    let sent = client.post(&format!("/api/reminders/{other}/resolve"), &json!({"as": "sent"})).await.expect(200).body;
+    assert_eq!((&sent["state"], &sent["resolved"]["sent"]), (&json!("sent"), &json!(true)));
+    let waits = client.post("/api/reminders", &tomorrow("waits")).await.expect(201).text("id");
+    client
+        .post(&format!("/api/reminders/{waits}/resolve"), &json!({"as": "sent"}))
+        .await
+        .expect_problem(409, "wrong-status");
+    client.post("/api/reminders/nothing/resolve", &json!({"as": "sent"})).await.expect_problem(404, "not-found");
+    assert_eq!(client.get("/api/reminders?state=missed").await.expect(200).body["items"], json!([]));
+    assert_eq!(office.provider.arrivals("b#cut-once").len(), 1);
 }
 
 async fn what_belongs_to_another_workspace_is_not_there(on: On) {
@@ -222,6 +263,7 @@ async fn the_command_line_lists_shows_cancels_and_sends(on: On) {
 
     let hint = format!("oncegate reminders show {missed}");
     run(&["cancel", &missed]).expect_failure(1, "it is missed", &hint);
+    run(&["resolve", &waits, "--as", "sent"]).expect_failure(1, "it is scheduled", "oncegate reminders show");
     run(&["send", &waits]).expect_failure(1, "it is scheduled", "oncegate reminders show");
     let sent = run(&["send", &missed, "--note", "they asked", "--json"]).expect_code(0);
     assert_eq!((&sent.json()["id"], &sent.json()["sentBy"]), (&json!(missed), &json!("ann")));

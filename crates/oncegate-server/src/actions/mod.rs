@@ -54,6 +54,10 @@ pub enum Verb {
     Cancel,
     Retry,
     RunNow,
+    /// It happened.
+    Done,
+    /// It did not happen, and is not to.
+    LetBe,
 }
 
 impl Verb {
@@ -62,11 +66,15 @@ impl Verb {
             Verb::Cancel => "cancel",
             Verb::Retry => "retry",
             Verb::RunNow => "run-now",
+            Verb::Done => "done",
+            Verb::LetBe => "let-be",
         }
     }
 
     pub fn parse(name: &str) -> Option<Verb> {
-        [Verb::Cancel, Verb::Retry, Verb::RunNow].into_iter().find(|verb| verb.as_str() == name)
+        [Verb::Cancel, Verb::Retry, Verb::RunNow, Verb::Done, Verb::LetBe]
+            .into_iter()
+            .find(|verb| verb.as_str() == name)
     }
 }
 
@@ -187,6 +195,11 @@ impl Runner {
                 }
                 Verb::Retry => ("audit.action_retried", self.actions.retry(&workspace, id).await?),
                 Verb::RunNow => ("audit.action_run_now", self.actions.run_now(&workspace, id).await?),
+                Verb::Done | Verb::LetBe => {
+                    let done = verb == Verb::Done;
+                    let found = self.actions.resolve(&workspace, id, done, &by, why.clone()).await?;
+                    (if done { "audit.action_done" } else { "audit.action_let_be" }, found)
+                }
             };
             // A warning, so that no usual level leaves it out.
             tracing::warn!(event, %workspace, actionId = %id, by, why);

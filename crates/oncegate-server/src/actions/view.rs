@@ -1,7 +1,7 @@
 //! An action as people see it.
 
 use oncegate::Time;
-use oncegate::actions::{Action, Ended, Found, Try, effect_key};
+use oncegate::actions::{Action, Ended, Found, Resolved, Try, effect_key};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -40,6 +40,9 @@ pub struct ActionView<'a> {
     result: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'a str>,
+    /// What a person said of it, since it was dead or unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resolved: Option<ResolvedActionView<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     recurring_interval: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -64,6 +67,15 @@ pub struct TryView<'a> {
     error: &'a str,
     /// `no`: it surely did not happen; `maybe`.
     reached: &'static str,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct ResolvedActionView<'a> {
+    was: &'static str,
+    by: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<&'a str>,
+    at: String,
 }
 
 fn time(micros: i64) -> String {
@@ -100,6 +112,7 @@ impl<'a> From<&'a Found> for ActionView<'a> {
             ended_at: ended.as_ref().filter(|_| job.is_none()).map(|ended| time(ended.at_us)),
             result: ended.as_ref().and_then(|ended| ended.result.as_deref()),
             error,
+            resolved: ended.as_ref().and_then(|ended| ended.resolved.as_ref()).map(ResolvedActionView::from),
             recurring_interval: recurrence.as_ref().map(|recurrence| recurrence.interval.as_str()),
             timezone: recurrence.as_ref().and_then(|recurrence| recurrence.timezone.as_deref()),
             schedule_id: action.tick_of,
@@ -112,5 +125,12 @@ impl<'a> From<&'a Try> for TryView<'a> {
     fn from(failed: &'a Try) -> Self {
         let reached = if failed.maybe { "maybe" } else { "no" };
         TryView { attempt: failed.attempt, at: time(failed.at_us), error: &failed.error, reached }
+    }
+}
+
+impl<'a> From<&'a Resolved> for ResolvedActionView<'a> {
+    fn from(resolved: &'a Resolved) -> Self {
+        let Resolved { was, by, note, at_us } = resolved;
+        ResolvedActionView { was: was.as_str(), by, note: note.as_deref(), at: time(*at_us) }
     }
 }

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
+use super::claims::check_note;
 use super::extract::{Json, Named, Params};
 use super::page::{self, Page, missing};
 use super::{Answered, App};
@@ -148,14 +149,14 @@ pub async fn show(State(app): State<Arc<App>>, caller: Caller, Named(id): Named)
     (status = 200, description = "The action: cancelled, or unknown, if it had begun and its worker was lost.", body = ActionView), (status = 404, description = "None."),
     (status = 409, description = "`wrong-status`: it is running, or over.")))]
 pub async fn cancel(State(app): State<Arc<App>>, caller: Caller, Named(id): Named) -> Answered {
-    by_hand(&app, caller, &id, Verb::Cancel).await
+    by_hand(&app, caller, &id, Verb::Cancel, None).await
 }
 
 /// A person's verb.
-async fn by_hand(app: &App, caller: Caller, id: &str, verb: Verb) -> Answered {
+async fn by_hand(app: &App, caller: Caller, id: &str, verb: Verb, note: Option<String>) -> Answered {
     caller.require(Role::Operate)?;
     let id = page::id(id, "action")?;
-    answered(&app.actions.clone().by_hand(caller.workspace, id, verb, caller.name, None).await?)
+    answered(&app.actions.clone().by_hand(caller.workspace, id, verb, caller.name, note).await?)
 }
 
 /// Try an action again that is dead, unknown or cancelled, from its first try on
@@ -163,7 +164,7 @@ async fn by_hand(app: &App, caller: Caller, id: &str, verb: Verb) -> Answered {
     (status = 200, description = "The action, pending.", body = ActionView), (status = 404, description = "None."),
     (status = 409, description = "`wrong-status`: it is under way, or has succeeded.")))]
 pub async fn retry(State(app): State<Arc<App>>, caller: Caller, Named(id): Named) -> Answered {
-    by_hand(&app, caller, &id, Verb::Retry).await
+    by_hand(&app, caller, &id, Verb::Retry, None).await
 }
 
 /// Run an action now that is to run later
@@ -171,7 +172,45 @@ pub async fn retry(State(app): State<Arc<App>>, caller: Caller, Named(id): Named
     (status = 200, description = "The action, due.", body = ActionView), (status = 404, description = "None."),
     (status = 409, description = "`wrong-status`: it is running, or over.")))]
 pub async fn run_now(State(app): State<Arc<App>>, caller: Caller, Named(id): Named) -> Answered {
-    by_hand(&app, caller, &id, Verb::RunNow).await
+    by_hand(&app, caller, &id, Verb::RunNow, None).await
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, expecting = "an object with `as`: \"done\" or \"not_done\"")]
+#[schema(as = ResolveAction)]
+pub struct ResolveBody {
+    r#as: As,
+    /// Why, for the log and for whoever looks next.
+    note: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = Done)]
+enum As {
+    /// It happened: it is completed.
+    Done,
+    /// It did not happen, and is not to: it is cancelled.
+    NotDone,
+}
+
+/// Settle an action that is dead or unknown, without another try
+#[utoipa::path(post, path = "/api/actions/{id}/resolve", tag = "actions", params(("id" = String, Path)), request_body = ResolveBody, responses(
+    (status = 200, description = "The action: completed, or cancelled.", body = ActionView), (status = 404, description = "None."),
+    (status = 409, description = "`wrong-status`: it is neither dead nor unknown.")))]
+pub async fn resolve(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Named(id): Named,
+    Json(body): Json<ResolveBody>,
+) -> Answered {
+    caller.require(Role::Operate)?;
+    check_note(body.note.as_deref())?;
+    let verb = match body.r#as {
+        As::Done => Verb::Done,
+        As::NotDone => Verb::LetBe,
+    };
+    by_hand(&app, caller, &id, verb, body.note).await
 }
 
 fn answered(found: &Found) -> Answered {

@@ -16,12 +16,12 @@ use crate::problem::Kind;
     paths(
         claims::create, claims::batch::batch, claims::find, claims::list, claims::show, claims::forget, claims::renew,
         claims::settle, claims::fail, claims::release, claims::resolve,
-        actions::create, actions::list, actions::show, actions::cancel, actions::retry, actions::run_now,
+        actions::create, actions::list, actions::show, actions::cancel, actions::retry, actions::run_now, actions::resolve,
         actions::remote::lease, actions::remote::renew, actions::remote::complete, actions::remote::fail,
         sends::begin, sends::list, sends::show, sends::sent, sends::failed, sends::renew, sends::resolve,
-        reminders::create, reminders::list, reminders::show, reminders::edit, reminders::cancel, reminders::send,
+        reminders::create, reminders::list, reminders::show, reminders::edit, reminders::cancel, reminders::send, reminders::resolve,
         decisions::follow, events::create, events::s3, sagas::list, sagas::show, sagas::list_letters, sagas::show_letter, sagas::retry_letter,
-        sagas::discard_letter, messages::create, messages::list, messages::show, leads::create, leads::list, leads::show, leads::show_thread,
+        sagas::discard_letter, messages::create, messages::list, messages::show, messages::resolve, leads::create, leads::list, leads::show, leads::show_thread,
         health::healthz, health::readyz, health::metrics
     ),
     tags((name = "messages"), (name = "leads"), (name = "actions"), (name = "sends"), (name = "reminders"), (name = "sagas"), (name = "claims"), (name = "decisions"), (name = "health"))

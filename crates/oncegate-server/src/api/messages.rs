@@ -10,11 +10,13 @@ use oncegate::{WRONG_KEY, idempotency_key};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use tokio::sync::oneshot;
-use utoipa::IntoParams;
+use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
-use super::extract::{Named, Params, RawJson, parse};
+use super::claims::check_note;
+use super::extract::{Json, Named, Params, RawJson, parse};
 use super::page::{self, Wanted, missing};
+use super::sends::WasSent;
 use super::{Answered, App};
 use crate::auth::Caller;
 use crate::messages::Asked;
@@ -83,6 +85,39 @@ fn key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
 pub async fn show(State(app): State<Arc<App>>, caller: Caller, Named(id): Named) -> Answered {
     let found = app.messages.find::<Message>(&caller.workspace, page::id(&id, "message")?).await?;
     let message = found.ok_or_else(|| missing("message"))?;
+    Ok(axum::Json(MessageView::from(&message)).into_response())
+}
+
+/// What a person found out at the carrier.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, expecting = "an object with `as`: \"sent\" or \"not_sent\"")]
+#[schema(as = ResolveDelivery)]
+pub struct ResolveBody {
+    r#as: WasSent,
+    /// Why, for the log and for whoever looks next.
+    pub note: Option<String>,
+}
+
+impl ResolveBody {
+    pub fn is_sent(&self) -> bool {
+        self.r#as.is_sent()
+    }
+}
+
+/// Settle a message of which nobody can say whether it was sent
+#[utoipa::path(post, path = "/api/messages/{id}/resolve", tag = "messages", params(("id" = String, Path)), request_body = ResolveBody, responses(
+    (status = 200, description = "The message: sent, or failed, and to be posted again.", body = MessageView), (status = 404, description = "None."),
+    (status = 409, description = "`wrong-status`: it is not unknown.")))]
+pub async fn resolve(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Named(id): Named,
+    Json(body): Json<ResolveBody>,
+) -> Answered {
+    caller.require(Role::Operate)?;
+    check_note(body.note.as_deref())?;
+    let id = page::id(&id, "message")?;
+    let message = app.messages.resolve(caller.workspace, id, body.is_sent(), caller.name, body.note).await?;
     Ok(axum::Json(MessageView::from(&message)).into_response())
 }
 

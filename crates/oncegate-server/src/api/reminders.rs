@@ -13,6 +13,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::claims::check_note;
 use super::extract::{Json, Named, Params};
+use super::messages::ResolveBody;
 use super::page::{self, Page, missing};
 use super::{Answered, App};
 use crate::auth::Caller;
@@ -186,6 +187,25 @@ pub async fn send(
     let id = page::id(&id, "reminder")?;
     let Caller { workspace, name: by, .. } = caller;
     answered(&app.reminders.clone().send_by_hand(workspace, id, by, body.note).await?)
+}
+
+/// Settle a reminder that was missed, without sending it
+///
+/// `sent`: the carrier has it after all. `not_sent`: it is let be, and cancelled for good.
+#[utoipa::path(post, path = "/api/reminders/{id}/resolve", tag = "reminders", params(("id" = String, Path)), request_body = ResolveBody, responses(
+    (status = 200, description = "The reminder: sent, or cancelled.", body = ReminderView), (status = 404, description = "None."),
+    (status = 409, description = "`wrong-status`: it was not missed.")))]
+pub async fn resolve(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Named(id): Named,
+    Json(body): Json<ResolveBody>,
+) -> Answered {
+    caller.require(Role::Operate)?;
+    check_note(body.note.as_deref())?;
+    let id = page::id(&id, "reminder")?;
+    let Caller { workspace, name: by, .. } = caller;
+    answered(&app.reminders.clone().resolve_by_hand(workspace, id, body.is_sent(), by, body.note).await?)
 }
 
 #[derive(Deserialize, IntoParams)]

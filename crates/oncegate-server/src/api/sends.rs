@@ -206,6 +206,7 @@ pub async fn failed(
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "an object with `token`")]
+#[schema(as = RenewSend)]
 pub struct RenewBody {
     token: i64,
     /// From now on; as it was begun with, unless given.
@@ -228,20 +229,28 @@ pub async fn renew(
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "an object with `as`: \"sent\" or \"not_sent\"")]
+#[schema(as = ResolveSend)]
 pub struct ResolveBody {
-    r#as: As,
+    r#as: WasSent,
     /// With `sent`: what the provider calls it.
     esp_message_id: Option<String>,
     /// Why, for the log and for whoever looks next.
     note: Option<String>,
 }
 
+/// What somebody found out at the provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-enum As {
+pub enum WasSent {
     Sent,
-    /// The next worker that asks may send it.
+    /// Whoever comes next may send it.
     NotSent,
+}
+
+impl WasSent {
+    pub fn is_sent(self) -> bool {
+        self == WasSent::Sent
+    }
 }
 
 /// Settle a send of which nobody can say whether it was sent
@@ -256,7 +265,7 @@ pub async fn resolve(
 ) -> Answered {
     caller.require(Role::Operate)?;
     check_note(body.note.as_deref())?;
-    let sent = body.r#as == As::Sent;
+    let sent = body.r#as.is_sent();
     if !sent && body.esp_message_id.is_some() {
         return Err(bad("espMessageId: what was not sent has none".into()));
     }

@@ -5,7 +5,8 @@ use oncegate::WorkspaceName;
 use oncegate::actions::{Actions, Filter, Found, Refused, Status};
 use uuid::Uuid;
 
-use super::args::{One, Paging, more};
+use super::args::{One, Paging, audit, more, who};
+use super::claims::{Note, Resolution};
 use super::output::{Format, table};
 use super::{Failure, fields, open_existing};
 use crate::actions::ActionView;
@@ -29,6 +30,16 @@ pub enum Command {
     Retry(One),
     /// Run an action now that is to run later
     RunNow(One),
+    /// Settle an action that is dead or unknown, without another try
+    Resolve {
+        #[command(flatten)]
+        one: One,
+        /// not_done: it is not to happen, and is cancelled
+        #[arg(long = "as", value_name = "done|not_done")]
+        resolution: Resolution,
+        #[command(flatten)]
+        note: Note,
+    },
 }
 
 #[derive(Args)]
@@ -87,6 +98,15 @@ pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
         }
         Command::RunNow(one) => {
             print(one, config, async |actions, workspace, id| actions.run_now(workspace, id).await).await
+        }
+        Command::Resolve { one, resolution, note } => {
+            let note = note.read()?;
+            print(one, config, async |actions, workspace, id| {
+                let found = actions.resolve(workspace, id, resolution.is_done(), &who(), note.clone()).await?;
+                audit(id, resolution.says(), note.as_deref());
+                Ok(found)
+            })
+            .await
         }
     }
 }

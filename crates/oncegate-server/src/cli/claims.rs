@@ -116,6 +116,19 @@ pub enum Resolution {
     NotDone,
 }
 
+impl Resolution {
+    pub fn is_done(self) -> bool {
+        self == Resolution::Done
+    }
+
+    pub const fn says(self) -> &'static str {
+        match self {
+            Resolution::Done => "resolved as done",
+            Resolution::NotDone => "resolved as not_done",
+        }
+    }
+}
+
 impl Scope {
     pub fn workspace(&self) -> Result<WorkspaceName, Failure> {
         WorkspaceName::new(&self.workspace).map_err(|error| Failure::usage(error.to_string()))
@@ -196,17 +209,14 @@ pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
             by_hand(config, &named.key(&id)?, deed, format).await
         }
         Command::Resolve { id, named, resolution, note, format } => {
-            let (is_done, done) = match resolution {
-                Resolution::Done => (true, "resolved as done"),
-                Resolution::NotDone => (false, "resolved as not_done"),
-            };
             let guard = guard(&named.guard)?;
             if crate::api::is_own(&guard) {
                 return Err(Failure::usage(format!("the claims of guard {guard} are the server's own"))
-                    .hint("oncegate sends resolve settles sends"));
+                    .hint("oncegate sends resolve, or messages, actions, reminders resolve, settles what is theirs"));
             }
-            let command = ClaimCommand::Resolve { done: is_done, outcome: None };
-            by_hand(config, &named.key(&id)?, Deed { command, done, note: note.read()? }, format).await
+            let command = ClaimCommand::Resolve { done: resolution.is_done(), outcome: None };
+            let deed = Deed { command, done: resolution.says(), note: note.read()? };
+            by_hand(config, &named.key(&id)?, deed, format).await
         }
     }
 }

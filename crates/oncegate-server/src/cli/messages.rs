@@ -1,18 +1,21 @@
 //! `oncegate messages`: what was sent, straight from the store.
 
 use clap::{Args, Subcommand};
-use oncegate::limits;
 use oncegate::store::{Listing, MainStore};
+use oncegate::{OnFailure, limits};
 use uuid::Uuid;
 
-use super::claims::Scope;
+use super::args::{One, audit, who};
+use super::claims::{Note, Scope};
 use super::output::{Format, table};
+use super::sends::Resolution;
 use super::{Failure, fields, open_existing, with};
 use crate::api::Page;
 use crate::config::Config;
 use crate::messages::document::{Document, Kept, Message, Status, by_id, time};
 use crate::messages::reply::MessageView;
-use crate::problem::Problem;
+use crate::messages::resolve::resolve;
+use crate::problem::{Kind, Problem};
 
 #[derive(Subcommand)]
 pub enum Command {
@@ -30,6 +33,16 @@ pub enum Command {
         scope: Scope,
         #[command(flatten)]
         format: Format,
+    },
+    /// Settle a message of which nobody can say whether it was sent
+    Resolve {
+        #[command(flatten)]
+        one: One,
+        /// not_sent: whoever posts it again has it sent
+        #[arg(long = "as", value_name = "sent|not_sent")]
+        resolution: Resolution,
+        #[command(flatten)]
+        note: Note,
     },
 }
 
@@ -86,15 +99,36 @@ pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
             with(open_existing(config).await?, async |store| {
                 let found = store.find(&[place]).await?.value.remove(0);
                 let message = Kept::<Message>::read(found.ok_or_else(missing)?).map_err(unreadable)?;
-                format.print(&MessageView::from(&message), |view| {
-                    let json = serde_json::to_string(view).expect("output is JSON");
-                    table(["FIELD", "VALUE"], fields::rows(&json))
-                });
+                show(&message, format);
+                Ok(())
+            })
+            .await
+        }
+        Command::Resolve { one, resolution, note } => {
+            let (wanted, note) = (one.read("message", "messages")?, note.read()?);
+            with(open_existing(config).await?, async |store| {
+                let (workspace, sent) = (&wanted.workspace, resolution.is_sent());
+                let releases = config.messages.failed == OnFailure::Release;
+                let resolved = resolve(store, workspace, wanted.id, sent, &who(), note.clone(), releases).await;
+                let message = resolved.map_err(|problem| match problem.kind {
+                    Kind::NotFound => wanted.missing(),
+                    Kind::WrongStatus => wanted.refused(problem.detail),
+                    _ => unreadable(problem),
+                })?;
+                audit(wanted.id, resolution.says(), note.as_deref());
+                show(&message, one.format);
                 Ok(())
             })
             .await
         }
     }
+}
+
+fn show(message: &Kept<Message>, format: Format) {
+    format.print(&MessageView::from(message), |view| {
+        let json = serde_json::to_string(view).expect("output is JSON");
+        table(["FIELD", "VALUE"], fields::rows(&json))
+    });
 }
 
 async fn list(store: &dyn MainStore, listing: Listing, format: Format) -> Result<(), Failure> {

@@ -10,6 +10,7 @@ use uuid::Uuid;
 use super::args::{One, Paging, audit, more, who};
 use super::claims::Note;
 use super::output::{Format, table};
+use super::sends::Resolution;
 use super::{Failure, fields, open_existing};
 use crate::api::Page;
 use crate::config::Config;
@@ -30,6 +31,14 @@ pub enum Command {
     Cancel(Deed),
     /// Send a reminder that was missed; a running server does it
     Send(Deed),
+    /// Settle a reminder that was missed, without sending it
+    Resolve {
+        #[command(flatten)]
+        deed: Deed,
+        /// not_sent: it is let be, and cancelled for good
+        #[arg(long = "as", value_name = "sent|not_sent")]
+        resolution: Resolution,
+    },
 }
 
 #[derive(Args)]
@@ -64,16 +73,22 @@ pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
             .await
         }
         Command::Cancel(deed) => {
-            let verb = async |reminders: &Reminders, workspace: &WorkspaceName, id: Uuid| {
+            let verb = async |reminders: &Reminders, workspace: &WorkspaceName, id: Uuid, _| {
                 reminders.cancel(workspace, id).await
             };
             deed.run(config, "cancelled", verb).await
         }
         Command::Send(deed) => {
-            let verb = async |reminders: &Reminders, workspace: &WorkspaceName, id: Uuid| {
+            let verb = async |reminders: &Reminders, workspace: &WorkspaceName, id: Uuid, _| {
                 reminders.send_missed(workspace, id, &who()).await
             };
             deed.run(config, "to be sent", verb).await
+        }
+        Command::Resolve { deed, resolution } => {
+            let verb = async |reminders: &Reminders, workspace: &WorkspaceName, id: Uuid, note| {
+                reminders.resolve(workspace, id, resolution.is_sent(), &who(), note).await
+            };
+            deed.run(config, resolution.says(), verb).await
         }
     }
 }
@@ -83,16 +98,17 @@ impl Deed {
         self,
         config: &Config,
         done: &str,
-        verb: impl AsyncFnOnce(&Reminders, &WorkspaceName, Uuid) -> Result<Kept, NotChanged>,
+        verb: impl AsyncFnOnce(&Reminders, &WorkspaceName, Uuid, Option<String>) -> Result<Kept, NotChanged>,
     ) -> Result<(), Failure> {
         let (wanted, note) = (self.one.read("reminder", "reminders")?, self.note.read()?);
         with_reminders(config, async |reminders| {
-            let kept =
-                verb(reminders, &wanted.workspace, wanted.id).await.map_err(|not_changed| match not_changed {
+            let kept = verb(reminders, &wanted.workspace, wanted.id, note.clone()).await.map_err(|not_changed| {
+                match not_changed {
                     NotChanged::Missing => wanted.missing(),
                     NotChanged::Store(error) => error.into(),
                     other => wanted.refused(other),
-                })?;
+                }
+            })?;
             audit(wanted.id, done, note.as_deref());
             show(&kept, self.one.format);
             Ok(())

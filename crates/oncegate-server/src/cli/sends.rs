@@ -59,6 +59,19 @@ pub enum Resolution {
     NotSent,
 }
 
+impl Resolution {
+    pub fn is_sent(self) -> bool {
+        self == Resolution::Sent
+    }
+
+    pub const fn says(self) -> &'static str {
+        match self {
+            Resolution::Sent => "resolved as sent",
+            Resolution::NotSent => "resolved as not_sent",
+        }
+    }
+}
+
 pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
     match command {
         Command::List { filter, format } => list(config, filter, format).await,
@@ -73,7 +86,7 @@ pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
         }
         Command::Resolve { one, resolution, esp_message_id, note } => {
             let (wanted, note) = (one.read("send", "sends")?, note.read()?);
-            let sent = resolution == Resolution::Sent;
+            let sent = resolution.is_sent();
             if !sent && esp_message_id.is_some() {
                 return Err(Failure::usage("--esp-message-id: what was not sent has none"));
             }
@@ -88,8 +101,7 @@ pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
                         NotTaken::Store(error) => error.into(),
                         other => wanted.refused(other),
                     })?;
-                let done = if sent { "resolved as sent" } else { "resolved as not_sent" };
-                audit(wanted.id, done, note.as_deref());
+                audit(wanted.id, resolution.says(), note.as_deref());
                 show(&resolved, Time::LONG_AGO, one.format);
                 Ok(())
             })

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Response;
 use oncegate::Time;
-use oncegate::actions::{Action, Filter as Wanted, Found, Status, effect_key};
+use oncegate::actions::{Action, Filter as Wanted, Found, Resolved, Status, effect_key};
 use oncegate::store::{Clock, Role, SystemClock};
 use uuid::Uuid;
 
@@ -122,15 +122,18 @@ fn buttons(found: &Found) -> Vec<Button> {
         "It goes back into the queue, from its first try on, with the same key for its receiver.",
         false,
     );
+    let done = button("It happened", "done", "You have looked at its receiver, and it has it. It is completed.", false);
+    let explains = "It did not happen, and is not to any more. It is cancelled; trying it again brings it back.";
+    let let_be = button("Let it be", "let-be", explains, false);
     match found.status() {
         Status::Pending => vec![run, cancel],
         Status::Failed => vec![again, cancel],
-        Status::Dead | Status::Cancelled => vec![again],
-        Status::Unknown => vec![Button {
-            explains: "It may have happened already. If you have looked, and it has not, it goes back into the queue, from its first try on.",
-            is_grave: true,
-            ..again
-        }],
+        Status::Dead => vec![again, done, let_be],
+        Status::Cancelled => vec![again],
+        Status::Unknown => {
+            let explains = "It may have happened already. If you have looked, and it has not, it goes back into the queue, from its first try on.";
+            vec![done, Button { explains, is_grave: true, ..again }, let_be]
+        }
         Status::Running | Status::Completed => vec![],
     }
 }
@@ -209,8 +212,13 @@ fn moments(found: &Found) -> Vec<Happened> {
         );
     }
     if let Some(ended) = ended.as_ref().filter(|_| found.job.is_none()) {
-        let status = ended.status.as_str();
+        let status = ended.was().as_str();
         add(ended.at_us, Tone::of(status), format!("It ended: {status}."));
+        if let Some(Resolved { by, note, at_us, .. }) = &ended.resolved {
+            let why = note.as_ref().map_or(String::new(), |note| format!(": {note}"));
+            let found = if ended.status == Status::Completed { "it happened" } else { "it is to be let be" };
+            add(*at_us, Tone::Plain, format!("Somebody said that {found}. By {by}{why}"));
+        }
     }
     if let Some(job) = found.job.as_ref().filter(|job| Status::of(job) == Status::Running) {
         let says = format!("A worker has it, try {}; its lease ends at {}.", job.tried, job.lease_until);

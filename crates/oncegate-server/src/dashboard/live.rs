@@ -18,6 +18,7 @@ use oncegate::Time;
 use oncegate::sagas::Definition;
 use oncegate::store::Role;
 use serde_json::Value;
+use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use super::overview::{self, ChartPart, NumbersPart};
 use super::parts::{Tone, clock, query, short};
@@ -197,6 +198,8 @@ struct Following {
     session: Option<oncegate::store::Place>,
     page: Page,
     wanted: Wanted,
+    /// A look that takes long puts off none of the later ones.
+    ticks: Interval,
     tick: u64,
     /// The picture that was last shown.
     picture: String,
@@ -217,12 +220,15 @@ pub async fn events(State(app): State<Arc<App>>, visitor: Visitor, fields: Field
         }
         _ => Page::Decisions,
     };
+    let mut ticks = tokio::time::interval_at(Instant::now() + TICK, TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let following = Following {
         caller: visitor.caller,
         session: visitor.session,
         page,
         picture: String::new(),
         wanted: Wanted::of(&fields),
+        ticks,
         tick: 0,
         seen: None,
         _follower: app.decisions.follow()?,
@@ -243,7 +249,7 @@ impl Following {
             if let Some(event) = self.ready.pop() {
                 return Some(event);
             }
-            tokio::time::sleep(TICK).await;
+            self.ticks.tick().await;
             self.tick += 1;
             if !self.may_look().await {
                 return None;

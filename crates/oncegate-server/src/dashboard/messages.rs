@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use axum::extract::State;
+use axum::response::Response;
 use oncegate::Time;
 use oncegate::store::{Clock, Listing, Role, SystemClock};
 use uuid::Uuid;
 
-use super::parts::{Body, Cell, Detail, Filter, Happened, List, Section, Table, Tone, facts, pretty, short};
-use super::session::Visitor;
-use super::{Failed, Fields, Frame, Named, Shown, claims, show_detail, show_list};
+use super::parts::{Body, Button, Cell, Detail, Filter, Happened, List, Section, Table, Tone, facts, pretty, short};
+use super::session::{Visitor, see_other};
+use super::{Failed, Fields, Frame, Named, Shown, claims, did, show_detail, show_list, who_and_why};
 use crate::api::{App, missing, page_cursor, page_id};
 use crate::messages::document::{Document, Kept, Lead, Message, Status, Thread};
 use crate::problem::Kind;
@@ -78,7 +79,7 @@ fn cut(text: &str) -> String {
     if chars.next().is_some() { beginning + "…" } else { beginning }
 }
 
-pub async fn show(State(app): State<Arc<App>>, visitor: Visitor, Named(id): Named<String>) -> Shown {
+pub async fn show(State(app): State<Arc<App>>, visitor: Visitor, Named(id): Named<String>, fields: Fields) -> Shown {
     let found = app.messages.find::<Message>(visitor.workspace(), page_id(&id, "message")?).await?;
     let kept = found.ok_or_else(|| missing("message"))?;
     let (message, now) = (&kept.document, SystemClock.now());
@@ -98,6 +99,7 @@ pub async fn show(State(app): State<Arc<App>>, visitor: Visitor, Named(id): Name
                 ("Channel", Cell::text(&message.channel)),
                 ("Made", time(Some(message.created_us))),
                 ("Sent", time(message.sent_us)),
+                ("Settled", Cell::maybe(message.resolved.as_ref().map(who_and_why).as_ref())),
                 ("Error", Cell::maybe(message.error.as_ref())),
                 ("The carrier's id", message.provider_message_id.as_ref().map_or_else(Cell::default, Cell::code)),
                 ("Its duplicates' claim", claim(kept.guard_key())),
@@ -121,8 +123,8 @@ pub async fn show(State(app): State<Arc<App>>, visitor: Visitor, Named(id): Name
         above: ("Messages", "/messages".into()),
         state: Cell::state(message.status.as_str()),
         says: says(message.status).into(),
-        did: None,
-        buttons: vec![],
+        did: did(&fields),
+        buttons: buttons(&kept),
         sections,
     };
     show_detail(Frame::new(&visitor, "/messages", format!("Message {}", short(&id))), detail)
@@ -135,9 +137,37 @@ fn says(status: Status) -> &'static str {
         Status::Sent => "It was sent. The same text to the same person within the window is not sent again.",
         Status::Failed => "It surely did not leave: posting it again sends it.",
         Status::Unknown => {
-            "It may have been sent: the worker died, or the carrier's answer was lost. It is not sent again. Look it up at the carrier; to send it all the same, forget its duplicates' claim and post it again."
+            "It may have been sent: the worker died, or the carrier's answer was lost. It is not sent again. Look it up at the carrier, and say here what you found."
         }
     }
+}
+
+fn buttons(kept: &Kept<Message>) -> Vec<Button> {
+    if kept.document.status != Status::Unknown {
+        return vec![];
+    }
+    let button = |name, found: &str, explains, is_grave| Button {
+        name,
+        action: format!("/messages/{}/resolve", kept.id),
+        explains,
+        is_grave,
+        fields: vec![("as", found.into())],
+    };
+    let sent = "You have looked at the carrier, and it has it. The same text to the same person is not sent again within the window.";
+    let not_sent = "You have looked at the carrier, and it does not have it. It has failed: posting it again sends it.";
+    vec![button("It was sent", "sent", sent, false), button("It was not sent", "not_sent", not_sent, true)]
+}
+
+pub async fn resolve(
+    State(app): State<Arc<App>>,
+    visitor: Visitor,
+    Named(id): Named<Uuid>,
+    fields: Fields,
+) -> Result<Response, Failed> {
+    visitor.require(Role::Operate)?;
+    let (sent, reason) = (fields.was_sent()?, fields.reason()?);
+    app.messages.resolve(visitor.caller.workspace, id, sent, visitor.caller.name, Some(reason)).await?;
+    Ok(see_other(&format!("/messages/{id}?did=resolve")))
 }
 
 pub async fn leads(State(app): State<Arc<App>>, visitor: Visitor, fields: Fields) -> Shown {

@@ -28,6 +28,7 @@ use axum::http::{HeaderName, Method, StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{get, post};
 use oncegate::sagas::PICTURE_STYLE;
+use oncegate::sends::Resolved;
 use oncegate::store::Role;
 use sha2::{Digest, Sha256};
 use url::form_urlencoded;
@@ -63,6 +64,7 @@ pub fn router() -> Router<Arc<App>> {
         .route("/dead-letters/{id}/{verb}", post(letters::act))
         .route("/sends", get(sends::list))
         .route("/sends/{id}", get(sends::show))
+        .route("/messages/{id}/resolve", post(messages::resolve))
         .route("/sends/{id}/resolve", post(sends::resolve))
         .route("/reminders", get(reminders::list))
         .route("/reminders/{id}", get(reminders::show))
@@ -292,6 +294,15 @@ impl Fields {
         check_note(Some(reason))?;
         Ok(reason.to_owned())
     }
+
+    /// What somebody found out at the provider.
+    fn was_sent(&self) -> Result<bool, Failed> {
+        match self.get("as") {
+            Some("sent") => Ok(true),
+            Some("not_sent") => Ok(false),
+            _ => Err(Kind::InvalidRequest.because("as: sent or not_sent").into()),
+        }
+    }
 }
 
 impl FromRequest<Arc<App>> for Fields {
@@ -306,12 +317,19 @@ impl FromRequest<Arc<App>> for Fields {
     }
 }
 
+/// Who settled something, and why.
+fn who_and_why(Resolved { by, note, .. }: &Resolved) -> String {
+    note.as_ref().map_or_else(|| format!("By {by}"), |note| format!("By {by}: {note}"))
+}
+
 /// What was just done, as the page that it leads to says it.
 fn did(fields: &Fields) -> Option<&'static str> {
     Some(match fields.get("did")? {
         "forget" => "Forgotten. The next caller goes ahead.",
         "resolve" => "Settled.",
         "cancel" => "Cancelled.",
+        "done" => "Settled: it happened.",
+        "let-be" => "Settled: it is let be.",
         "retry" => "It is being tried again.",
         "retried" => "It was tried again: it is a dead letter no more.",
         "in-vain" => "It was tried again, and still cannot be applied.",

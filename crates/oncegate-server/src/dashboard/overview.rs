@@ -13,6 +13,7 @@ use oncegate::reminders::State as ReminderState;
 use oncegate::sends::State as SendState;
 use oncegate::store::{Clock, JobFilter, JobListing, KindFilter, Listing, Query, SystemClock};
 use oncegate::{State as ClaimState, StoreError, WorkspaceName, reminders, sends};
+use tokio::sync::OnceCell;
 
 use super::chart::Chart;
 use super::live::{Line, origin};
@@ -78,26 +79,22 @@ pub struct ChartPart {
     pub chart: Chart,
 }
 
-/// What was last found out, for all who look: each open page asks every few seconds.
+/// What was last found out, for all who look: each open page asks every few seconds, and many of them at once.
 #[derive(Default)]
 pub struct Cache {
     numbers: Mutex<Kept<WorkspaceName, Numbers>>,
     series: Mutex<Kept<(WorkspaceName, Range), Series>>,
 }
 
-type Kept<K, V> = HashMap<K, (Instant, Arc<V>)>;
+/// By when it was asked for.
+type Kept<K, V> = HashMap<K, (Instant, Answer<V>)>;
+type Answer<V> = Arc<OnceCell<Arc<V>>>;
 
-fn fresh<K: Hash + Eq, V>(kept: &Mutex<Kept<K, V>>, key: &K) -> Option<Arc<V>> {
-    let kept = kept.lock().expect("no holder of this lock panics");
-    kept.get(key).filter(|(at, _)| at.elapsed() < FRESH_FOR).map(|(_, value)| value.clone())
-}
-
-fn keep<K: Hash + Eq, V>(kept: &Mutex<Kept<K, V>>, key: K, value: V) -> Arc<V> {
+/// What is fresh enough. Where there is nothing, the first who comes finds it out, and the others wait for that.
+fn fresh<K: Hash + Eq, V>(kept: &Mutex<Kept<K, V>>, key: K) -> Answer<V> {
     let mut kept = kept.lock().expect("no holder of this lock panics");
-    kept.retain(|_, (at, _)| at.elapsed() < FRESH_FOR);
-    let value = Arc::new(value);
-    kept.insert(key, (Instant::now(), value.clone()));
-    value
+    kept.retain(|_, (asked, _)| asked.elapsed() < FRESH_FOR);
+    kept.entry(key).or_insert_with(|| (Instant::now(), Arc::default())).1.clone()
 }
 
 pub async fn page(State(app): State<Arc<App>>, visitor: Visitor, fields: Fields) -> Shown {
@@ -130,25 +127,23 @@ pub async fn chart(app: &App, workspace: &WorkspaceName, range: Range) -> Chart 
 }
 
 async fn series(app: &App, workspace: &WorkspaceName, range: Range) -> Result<Arc<Series>, StoreError> {
-    let (kept, key) = (&app.dashboard.numbers.series, (workspace.clone(), range));
-    if let Some(series) = fresh(kept, &key) {
-        return Ok(series);
-    }
-    let series = app.decisions.tally.read(&*app.store, workspace, range, SystemClock.now()).await?;
-    Ok(keep(kept, key, series))
+    let answer = fresh(&app.dashboard.numbers.series, (workspace.clone(), range));
+    let find = async || app.decisions.tally.read(&*app.store, workspace, range, SystemClock.now()).await.map(Arc::new);
+    answer.get_or_try_init(find).await.cloned()
 }
 
 /// Whatever is wrong with the store, this says so and does not fail.
 pub async fn numbers(app: &App, workspace: &WorkspaceName) -> Arc<Numbers> {
-    let kept = &app.dashboard.numbers.numbers;
-    if let Some(numbers) = fresh(kept, workspace) {
-        return numbers;
-    }
+    let answer = fresh(&app.dashboard.numbers.numbers, workspace.clone());
+    answer.get_or_init(async || Arc::new(find_numbers(app, workspace).await)).await.clone()
+}
+
+async fn find_numbers(app: &App, workspace: &WorkspaceName) -> Numbers {
     let asked = async {
         let (hour, day) = (series(app, workspace, Range::Hour), series(app, workspace, Range::Day));
         tokio::try_join!(app.store.report(), hour, day, queue(app, workspace), needs(app, workspace))
     };
-    let numbers = match tokio::time::timeout(READY_WITHIN, asked).await {
+    match tokio::time::timeout(READY_WITHIN, asked).await {
         Ok(Ok((report, hour, day, queue, needs))) => {
             let (health, health_word, health_says) = match report.warnings.first() {
                 Some(warning) => (Tone::Warn, "Yes, but", format!("{warning}. {queue}")),
@@ -174,8 +169,7 @@ pub async fn numbers(app: &App, workspace: &WorkspaceName) -> Arc<Numbers> {
             passed_day: "?".into(),
             needs: vec![Need { count: "!".into(), what: "the store does not answer", href: "/readyz".into() }],
         },
-    };
-    keep(kept, workspace.clone(), numbers)
+    }
 }
 
 /// How much waits to be done.

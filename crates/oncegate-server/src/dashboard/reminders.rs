@@ -14,7 +14,7 @@ use super::parts::{
     Body, Button, Cell, Detail, Filter, Happened, List, Section, Table, Tone, ago, facts, query, short,
 };
 use super::session::{Visitor, see_other};
-use super::{Failed, Fields, Frame, Named, Shown, did, show_detail, show_list};
+use super::{Failed, Fields, Frame, Named, Shown, did, show_detail, show_list, who_and_why};
 use crate::api::{App, missing, page_cursor, page_id};
 use crate::problem::Kind;
 
@@ -110,19 +110,36 @@ fn says(reminder: &Reminder, now: Time) -> String {
             "It was missed, as far as anybody knows; but the carrier may have taken it (see what happened). Look there before you send it.".into()
         }
         ReminderState::Missed => "It was missed: its time and its grace are over, and it reached nobody. Somebody has to say whether it is still worth sending.".into(),
+        ReminderState::Cancelled if reminder.resolved.is_some() => "It was missed, and somebody let it be.".into(),
         ReminderState::Cancelled => "It was cancelled.".into(),
     }
 }
 
 fn buttons(kept: &Kept) -> Vec<Button> {
     match kept.reminder.state {
-        ReminderState::Missed => vec![Button {
-            name: "Send anyway",
-            action: format!("/reminders/{}/send", kept.id),
-            explains: "It is sent now, under the same key as before. If the carrier may have taken it already, look there first.",
-            is_grave: true,
-            fields: vec![],
-        }],
+        ReminderState::Missed => vec![
+            Button {
+                name: "Send anyway",
+                action: format!("/reminders/{}/send", kept.id),
+                explains: "It is sent now, under the same key as before. If the carrier may have taken it already, look there first.",
+                is_grave: true,
+                fields: vec![],
+            },
+            Button {
+                name: "It was sent",
+                action: format!("/reminders/{}/resolve", kept.id),
+                explains: "You have looked at the carrier, and it has it.",
+                is_grave: false,
+                fields: vec![("as", "sent".into())],
+            },
+            Button {
+                name: "Let it be",
+                action: format!("/reminders/{}/resolve", kept.id),
+                explains: "It was not sent, and it is too late for it. It is cancelled, and nothing brings it back.",
+                is_grave: true,
+                fields: vec![("as", "not_sent".into())],
+            },
+        ],
         ReminderState::Scheduled => vec![Button {
             name: "Cancel",
             action: format!("/reminders/{}/cancel", kept.id),
@@ -151,9 +168,16 @@ fn moments(reminder: &Reminder) -> Vec<Happened> {
         };
         moments.push((row.at_us, happened));
     }
-    if let Some(ended) = reminder.ended_us.filter(|_| reminder.state != ReminderState::Sent) {
-        let state = reminder.state.as_str();
-        moments.push((ended, Happened::new(at(ended), Tone::of(state), format!("It was {state}."))));
+    let ended = if reminder.resolved.is_some() { ReminderState::Missed } else { reminder.state };
+    if let Some(ended_us) = reminder.ended_us.filter(|_| ended != ReminderState::Sent) {
+        let state = ended.as_str();
+        moments.push((ended_us, Happened::new(at(ended_us), Tone::of(state), format!("It was {state}."))));
+    }
+    if let Some(resolved) = &reminder.resolved {
+        let says =
+            if resolved.sent { "Somebody said that it was sent." } else { "Somebody said that it is to be let be." };
+        moments
+            .push((resolved.at_us, Happened::new(at(resolved.at_us), Tone::Plain, says).about(who_and_why(resolved))));
     }
     moments.sort_by_key(|(at_us, _)| *at_us);
     moments.into_iter().map(|(_, moment)| moment).collect()
@@ -171,6 +195,7 @@ pub async fn act(
     match verb.as_str() {
         "send" => desk.send_by_hand(workspace, id, by, reason).await?,
         "cancel" => desk.cancel_by_hand(workspace, id, by, reason).await?,
+        "resolve" => desk.resolve_by_hand(workspace, id, fields.was_sent()?, by, reason).await?,
         _ => return Err(Kind::NotFound.because("there is no such path").into()),
     };
     Ok(see_other(&format!("/reminders/{id}?did={verb}")))

@@ -13,7 +13,7 @@ use super::parts::{
     Body, Button, Cell, Detail, Filter, Happened, List, Section, Table, Tone, ago, facts, query, short,
 };
 use super::session::{Visitor, see_other};
-use super::{Failed, Fields, Frame, Named, Shown, did, show_detail, show_list};
+use super::{Failed, Fields, Frame, Named, Shown, did, show_detail, show_list, who_and_why};
 use crate::api::{App, missing, page_cursor, page_id};
 use crate::problem::Kind;
 use crate::sends::Resolution;
@@ -153,11 +153,8 @@ fn moments(kept: &Kept, now: Time) -> Vec<Happened> {
     if let Some(resolved) = &send.resolved {
         let says =
             if resolved.sent { "Somebody said that it was sent." } else { "Somebody said that it was not sent." };
-        let why = resolved.note.as_ref().map_or(String::new(), |note| format!(": {note}"));
-        moments.push((
-            resolved.at_us,
-            Happened::new(at(resolved.at_us), Tone::Plain, says).about(format!("By {}{why}", resolved.by)),
-        ));
+        moments
+            .push((resolved.at_us, Happened::new(at(resolved.at_us), Tone::Plain, says).about(who_and_why(resolved))));
     }
     if send.state_at(now).is_open() {
         let ended = send.lease_until_us.min(now.micros());
@@ -174,11 +171,7 @@ pub async fn resolve(
     fields: Fields,
 ) -> Result<Response, Failed> {
     visitor.require(Role::Operate)?;
-    let sent = match fields.get("as") {
-        Some("sent") => true,
-        Some("not_sent") => false,
-        _ => return Err(Kind::InvalidRequest.because("as: sent or not_sent").into()),
-    };
+    let sent = fields.was_sent()?;
     let resolution = Resolution { sent, esp_message_id: None, by: visitor.caller.name, note: Some(fields.reason()?) };
     let workspace = visitor.caller.workspace;
     to_the_end(async move { Ok(app.sends.resolve(&workspace, id, resolution).await?) }).await?;

@@ -148,7 +148,11 @@ meanings! {
     "audit" {
         "audit.forget" Noted "claim forgotten{by}";
         "audit.resolve" Noted "claim settled{by}";
-        "audit.send_resolved" Noted "send settled{by}";
+        "audit.send_resolved" Noted "send settled{sent}{by}";
+        "audit.message_resolved" Noted "message settled{sent}{by}";
+        "audit.reminder_resolved" Noted "missed reminder settled{sent}{by}";
+        "audit.action_done" Noted "action settled as done{by}";
+        "audit.action_let_be" Noted "action let be{by}";
         "audit.reminder_sent" Noted "missed reminder sent{by}";
         "audit.reminder_cancelled" Noted "reminder cancelled{by}";
         "audit.action_cancelled" Noted "action cancelled{by}";
@@ -185,6 +189,11 @@ fn filled(name: &str, line: &Value) -> String {
             .filter(|attempt| *attempt > 1)
             .map_or(String::new(), |attempt| format!(", attempt {attempt}, under the same key")),
         "state" => text("state").map_or(String::new(), |state| format!(" in state {state}")),
+        "sent" => match line["sent"].as_bool() {
+            Some(true) => " as sent".to_owned(),
+            Some(false) => " as not sent".to_owned(),
+            None => String::new(),
+        },
         "event" => text("eventType").unwrap_or("the event").to_owned(),
         "by" => match (text("by"), text("why")) {
             (Some(by), Some(why)) => format!(" by {by}: {why}"),

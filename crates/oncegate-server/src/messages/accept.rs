@@ -25,7 +25,7 @@ use crate::problem::{Kind, Problem};
 use crate::worker::Held;
 
 /// How often a request begins again because others were faster.
-const ROUNDS_MAX: usize = 32;
+pub const ROUNDS_MAX: usize = 32;
 pub type Answered = Result<Response, Problem>;
 
 /// What became of a request.
@@ -311,6 +311,6 @@ impl From<Trouble> for Problem {
     }
 }
 
-fn others_were_faster() -> Problem {
+pub fn others_were_faster() -> Problem {
     Kind::StoreUnavailable.because("others were faster, every time").retry_after(1)
 }

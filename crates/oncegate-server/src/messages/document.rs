@@ -1,5 +1,6 @@
 //! Leads, threads and messages as they are kept.
 
+use oncegate::sends::Resolved;
 use oncegate::store::{At, Place, Record};
 use oncegate::{ClaimId, ClaimKey, GuardName, Time, WorkspaceName};
 use serde::de::DeserializeOwned;
@@ -188,6 +189,9 @@ pub struct Message {
     pub guard: Option<Hex>,
     /// The claim of its Idempotency-Key.
     pub key: Option<Hex>,
+    /// What a person said of it, since it was unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resolved: Option<Resolved>,
 }
 
 impl Document for Message {

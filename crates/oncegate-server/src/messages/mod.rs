@@ -14,6 +14,7 @@ mod idempotency;
 mod plan;
 pub mod post;
 pub mod reply;
+pub mod resolve;
 mod send;
 
 use std::collections::HashMap;
@@ -33,6 +34,7 @@ pub const EVENTS: &str = Event::COUNTER;
 use crate::channels::Channels;
 use crate::config;
 use crate::problem::{Kind, Problem};
+use crate::task::to_the_end;
 use crate::worker::Worker;
 use document::{Document, Kept, Lead, Message, by_id};
 use reply::Reply;
@@ -100,6 +102,25 @@ impl Messages {
         let Some(message) = self.find::<Message>(workspace, id).await? else { return Ok(None) };
         let lead = self.lead_of(&message).await?;
         Ok(Some((message, lead)))
+    }
+
+    /// A person says what became of an unknown one, with who and why in the log.
+    pub async fn resolve(
+        &self,
+        workspace: WorkspaceName,
+        id: Uuid,
+        sent: bool,
+        by: String,
+        note: Option<String>,
+    ) -> Result<Kept<Message>, Problem> {
+        let (store, releases) = (self.store.clone(), self.releases());
+        to_the_end(async move {
+            let settled = resolve::resolve(&*store, &workspace, id, sent, &by, note.clone(), releases).await?;
+            // A warning, so that no usual level leaves it out.
+            tracing::warn!(event = "audit.message_resolved", %workspace, messageId = %id, sent, by, why = note);
+            Ok(settled)
+        })
+        .await
     }
 
     async fn lead_of(&self, message: &Kept<Message>) -> Result<Kept<Lead>, Problem> {

@@ -101,6 +101,7 @@ impl Messages {
                 lead_is_new: chosen.is_new,
                 guard: guard_key,
                 key: asked.map(|asked| Hex::of(&asked.key)),
+                resolved: None,
             },
         );
         let job = self.job(&message, channel.delivery(), found.now, has_slot);

@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use super::document::{CrmIds, Kept, Lead, Message, Status, time};
 use crate::channels::Attachment;
+use crate::sends::ResolvedView;
 
 const DUPLICATE: HeaderName = HeaderName::from_static("oncegate-duplicate");
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
@@ -51,6 +52,9 @@ pub struct MessageView<'a> {
     created_at: String,
     sent_at: Option<String>,
     provider_message_id: Option<&'a str>,
+    /// What a person said of it, since it was unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resolved: Option<ResolvedView<'a>>,
 }
 
 impl<'a> From<&'a Kept<Message>> for MessageView<'a> {
@@ -72,6 +76,7 @@ impl<'a> From<&'a Kept<Message>> for MessageView<'a> {
             created_at: time(message.created_us),
             sent_at: message.sent_us.map(time),
             provider_message_id: message.provider_message_id.as_deref(),
+            resolved: message.resolved.as_ref().map(ResolvedView::from),
         }
     }
 }
@@ -109,13 +114,12 @@ impl Reply {
         Reply::new(status, Some(message.id), false, &view(message, lead))
     }
 
-    /// Without what was said the first time: from the message as it stands, in the same way as it was said.
+    /// Without what was said the first time: from the message as it stands.
     pub fn told_again(message: &Kept<Message>, lead: &Kept<Lead>, like: Option<&Reply>) -> Reply {
-        let told = match like {
+        match like {
             Some(like) if like.head.duplicate => Reply::to_duplicate(message, lead, 0),
             _ => Reply::to_first(message, lead),
-        };
-        Reply { head: like.map_or(told.head, |like| like.head.clone()), body: told.body }
+        }
     }
 
     /// To one that came after it.

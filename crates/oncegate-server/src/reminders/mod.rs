@@ -62,6 +62,23 @@ impl Desk {
         .await
     }
 
+    /// A person says what became of a missed one, with who and why in the log.
+    pub async fn resolve_by_hand(
+        self: Arc<Desk>,
+        workspace: WorkspaceName,
+        id: Uuid,
+        sent: bool,
+        by: String,
+        why: Option<String>,
+    ) -> Result<Kept, Problem> {
+        to_the_end(async move {
+            let kept = self.reminders.resolve(&workspace, id, sent, &by, why.clone()).await?;
+            tracing::warn!(event = "audit.reminder_resolved", %workspace, reminderId = %id, sent, by, why);
+            Ok(kept)
+        })
+        .await
+    }
+
     /// The same, of one that is not to be sent.
     pub async fn cancel_by_hand(
         self: Arc<Desk>,

@@ -6,6 +6,8 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use crate::sends::ResolvedView;
+
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ReminderView<'a> {
@@ -28,6 +30,9 @@ pub struct ReminderView<'a> {
     /// Who had it sent by hand, after it was missed.
     #[serde(skip_serializing_if = "Option::is_none")]
     sent_by: Option<&'a str>,
+    /// What a person said of it, since it was missed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resolved: Option<ResolvedView<'a>>,
     created_at: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     ended_at: Option<String>,
@@ -68,6 +73,7 @@ impl<'a> From<&'a Kept> for ReminderView<'a> {
             message: &reminder.text.message,
             deliveries: reminder.deliveries.iter().map(RowView::from).collect(),
             sent_by: reminder.sent_by.as_deref(),
+            resolved: reminder.resolved.as_ref().map(ResolvedView::from),
             created_at: time(reminder.created_us),
             ended_at: reminder.ended_us.map(time),
         }

@@ -18,7 +18,7 @@ use uuid::Uuid;
 
 pub use events::COUNTER;
 use events::Event;
-pub use view::SendView;
+pub use view::{ResolvedView, SendView};
 
 use crate::config::Config;
 use crate::trace;

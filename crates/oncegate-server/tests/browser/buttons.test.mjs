@@ -106,6 +106,37 @@ for (const [status, made] of [["dead", make.deadAction], ["unknown", make.unknow
   });
 }
 
+for (const [status, made] of [["dead", make.deadAction], ["unknown", make.unknownAction]]) {
+  test(`an action that is ${status} is let be`, async (t) => {
+    const page = await open(t);
+    const id = await made();
+    const reason = await press(page, `/actions/${id}`, "Let it be", "Settled: it is let be.");
+    assert.equal(await state(page), "cancelled");
+    await page.getByText(`By local: ${reason}`).waitFor();
+    const { status: now, resolved } = await server.get(`/api/actions/${id}`);
+    assert.deepEqual([now, resolved.was], ["cancelled", status]);
+  });
+}
+
+test("of an unknown action somebody says that it happened", async (t) => {
+  const page = await open(t);
+  const id = await make.unknownAction();
+  await press(page, `/actions/${id}`, "It happened", "Settled: it happened.");
+  assert.equal(await state(page), "completed");
+  assert.equal((await server.get(`/api/actions/${id}`)).status, "completed");
+});
+
+for (const [name, becomes] of [["It was sent", "sent"], ["It was not sent", "failed"]]) {
+  test(`of an unknown message somebody says: ${name.toLowerCase()}`, async (t) => {
+    const page = await open(t);
+    const id = await make.unknownMessage();
+    const reason = await press(page, `/messages/${id}`, name, "Settled.");
+    assert.equal(await state(page), becomes);
+    await page.getByText(`By local: ${reason}`).waitFor();
+    assert.equal((await server.get(`/api/messages/${id}`)).status, becomes);
+  });
+}
+
 test("a dead letter is tried again once its reason is gone", async (t) => {
   const page = await open(t);
   const search = unique("search");
@@ -147,6 +178,17 @@ test("a missed reminder is sent anyway", async (t) => {
   // The carrier is called once more; this phone is no mobile, today as yesterday.
   await eventually("another delivery", async () => (await deliveries()) > before);
 });
+
+for (const [name, becomes] of [["It was sent", "sent"], ["Let it be", "cancelled"]]) {
+  test(`of a missed reminder somebody says: ${name.toLowerCase()}`, async (t) => {
+    const page = await open(t);
+    const id = await make.missedReminder();
+    const reason = await press(page, `/reminders/${id}`, name, "Settled.");
+    assert.equal(await state(page), becomes);
+    await page.getByText(`By local: ${reason}`).waitFor();
+    assert.equal((await server.get(`/api/reminders/${id}`)).state, becomes);
+  });
+}
 
 test("a reminder is cancelled", async (t) => {
   const page = await open(t);

@@ -53,6 +53,7 @@ test("a key that may only send sees the overview, and can do nothing", async (t)
   const claim = await make.unknownClaim();
   const action = await make.pendingAction();
   const unknown = await make.unknownSend();
+  const message = await make.unknownMessage("cut-off");
   const page = await open(t);
   await logIn(page, send);
   await page.getByText("Is it working?").waitFor();
@@ -60,7 +61,7 @@ test("a key that may only send sees the overview, and can do nothing", async (t)
     assert.equal((await page.goto(path)).status(), 403, path);
     assert.ok((await page.locator("main").textContent()).includes("operate"), path);
   }
-  const things = [claimPath(claim.id, claim.guard), `/actions/${action}`, `/sends/${unknown}`];
+  const things = [claimPath(claim.id, claim.guard), `/actions/${action}`, `/messages/${message}`, `/sends/${unknown}`];
   for (const path of things) {
     await page.goto(path);
     assert.equal(await page.locator(".act, main form").count(), 0, path);
@@ -73,9 +74,13 @@ test("a key that may only send sees the overview, and can do nothing", async (t)
     [`/actions/${action}/cancel`, { reason }],
     [`/actions/${action}/run-now`, { reason }],
     [`/actions/${action}/retry`, { reason }],
+    [`/actions/${action}/done`, { reason }],
+    [`/actions/${action}/let-be`, { reason }],
+    [`/messages/${message}/resolve`, { as: "sent", reason }],
     [`/sends/${unknown}/resolve`, { as: "sent", reason }],
     [`/reminders/${await make.reminder()}/cancel`, { reason }],
     [`/reminders/${await make.reminder()}/send`, { reason }],
+    [`/reminders/${await make.reminder()}/resolve`, { as: "sent", reason }],
     [`/dead-letters/${await make.letter()}/retry`, { reason }],
     [`/dead-letters/${await make.letter()}/discard`, { reason }],
   ];
@@ -86,6 +91,7 @@ test("a key that may only send sees the overview, and can do nothing", async (t)
   assert.equal((await server.get(`/api/claims/${claim.id}?guard=${claim.guard}`)).state, "unknown");
   assert.equal((await server.get(`/api/actions/${action}`)).status, "pending");
   assert.equal((await server.get(`/api/sends/${unknown}`)).state, "unknown");
+  assert.equal((await server.get(`/api/messages/${message}`)).status, "unknown");
 
   // The very same, by somebody who may.
   const other = await open(t);

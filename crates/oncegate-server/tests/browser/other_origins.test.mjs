@@ -40,10 +40,11 @@ async function postByFetch(page, address, fields) {
 // Every route that takes a POST, what another would send, and how what it is about stands.
 async function targets(server, key) {
   const make = maker(server);
-  const [claim, pending, dead, letter, send, planned, missed] = await Promise.all([
+  const [claim, pending, dead, message, letter, send, planned, missed] = await Promise.all([
     make.unknownClaim(),
     make.pendingAction(),
     make.deadAction(),
+    make.unknownMessage("cut-off"),
     make.letter(),
     make.unknownSend(),
     make.reminder(),
@@ -56,10 +57,14 @@ async function targets(server, key) {
     [`/actions/${pending}/cancel`, { reason }],
     [`/actions/${pending}/run-now`, { reason }],
     [`/actions/${dead}/retry`, { reason }],
+    [`/actions/${dead}/done`, { reason }],
+    [`/actions/${dead}/let-be`, { reason }],
+    [`/messages/${message}/resolve`, { as: "sent", reason }],
     [`/dead-letters/${letter}/retry`, { reason }],
     [`/dead-letters/${letter}/discard`, { reason }],
     [`/sends/${send}/resolve`, { as: "sent", reason }],
     [`/reminders/${missed}/send`, { reason }],
+    [`/reminders/${missed}/resolve`, { as: "not_sent", reason }],
     [`/reminders/${planned}/cancel`, { reason }],
     ["/login", { key, to: "/" }],
     ["/logout", {}],
@@ -70,6 +75,7 @@ async function targets(server, key) {
         `/api/claims/${claim.id}?guard=${claim.guard}`,
         `/api/actions/${pending}`,
         `/api/actions/${dead}`,
+        `/api/messages/${message}`,
         `/api/sagas/dead-letters/${letter}`,
         `/api/sends/${send}`,
         `/api/reminders/${missed}`,

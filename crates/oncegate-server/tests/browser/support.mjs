@@ -81,6 +81,8 @@ export function api(key, base = url) {
     status: async (path) => (await ask("GET", path)).status,
     get: (path) => well("GET", path),
     post: (path, body = {}) => well("POST", path, body),
+    // Whatever it is answered with.
+    tell: async (path, body) => (await ask("POST", path, body)).body,
     // Of a list, once something is in it.
     first: (path) => eventually(path, async () => (await well("GET", path)).items[0]),
   };
@@ -151,6 +153,13 @@ export function maker(server) {
     savedSearch: (searchId) => {
       const data = { projectId: "p", searchId, searchName: "A search", referenceFiles: ["stray.pdf", "other.pdf"] };
       return server.post("/api/events", { type: "SearchUploadSaved", id: unique("saved"), data });
+    },
+    // The carrier takes it, and hangs up before it says so.
+    unknownMessage: async (channel = "sms") => {
+      const body = { recipientPhone: "+15550197", message: unique("Your parcel"), channel };
+      const { message } = await server.tell("/api/messages", body);
+      await becomes(`/api/messages/${message._id}`, "status", "unknown");
+      return message._id;
     },
     unknownSend: async () => {
       const body = { campaignId: "partner-offer", recipientId: unique("reader"), leaseSeconds: 0.05 };

@@ -86,6 +86,20 @@ pub struct Ended {
     pub pause_us: i64,
     pub pause_max_us: i64,
     pub at_most_once: bool,
+    /// What a person said of it later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resolved: Option<Resolved>,
+}
+
+/// How somebody settled what had ended without success.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resolved {
+    /// What it was until then.
+    pub was: Status,
+    pub by: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+    pub at_us: i64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

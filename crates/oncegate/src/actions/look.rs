@@ -8,7 +8,8 @@ use oncegate_store::{Change, Commit, JobListing, KindFilter, Listing, Reading, S
 use uuid::Uuid;
 
 use super::fold::Standing;
-use super::{Action, Actions, Applied, Entity, JOBS, KIND, Status};
+use super::work::ROUNDS_MAX;
+use super::{Action, Actions, Applied, Ended, Entity, JOBS, KIND, Resolved, Status};
 
 /// How long a verb waits for a worker that is about to be done.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -236,8 +237,46 @@ impl Actions {
         let found = self.find(workspace, id).await?.ok_or(Refused::Missing)?;
         match committed.is_written() {
             true => Ok(found),
-            false => Err(Refused::Status(found.status().as_str(), "somebody else has it tried again".into())),
+            false => Err(Refused::Status(found.status().as_str(), "somebody else was faster".into())),
         }
+    }
+
+    /// A person has looked at what is dead or unknown: it happened, or it did not, and is not to.
+    pub async fn resolve(
+        &self,
+        workspace: &WorkspaceName,
+        id: Uuid,
+        done: bool,
+        by: &str,
+        note: Option<String>,
+    ) -> Result<Found, Refused> {
+        let status = if done { Status::Completed } else { Status::Cancelled };
+        for _ in 0..ROUNDS_MAX {
+            let found = self.find(workspace, id).await?.ok_or(Refused::Missing)?;
+            let ended = match (&found.job, found.action.ended.clone()) {
+                // The same word again: the answer to the first may have been lost.
+                (None, Some(Ended { status: is, resolved: Some(_), .. })) if is == status => return Ok(found),
+                (None, Some(ended)) if matches!(ended.status, Status::Dead | Status::Unknown) => ended,
+                _ => {
+                    let why = "only what is dead or unknown can be settled".into();
+                    return Err(Refused::Status(found.status().as_str(), why));
+                }
+            };
+            let Reading { now, .. } = self.store.find_jobs(&[]).await?;
+            let resolved = Resolved { was: ended.status, by: by.to_owned(), note: note.clone(), at_us: now.micros() };
+            let ended = Some(Ended { status, resolved: Some(resolved), ..ended });
+            let record_version = found.record_version + 1;
+            let action = Action { ended, ..found.action };
+            // Of this and of somebody who has it tried again, one finds the record as it was.
+            let changes = vec![Change::replace(action.record(workspace, id, record_version))];
+            match self.store.commit(Commit { ops: vec![], changes }).await {
+                Ok(committed) if committed.is_written() => return Ok(Found { action, record_version, ..found }),
+                // Somebody else was faster, or what is there is there.
+                Ok(_) | Err(StoreError::Unknown(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(StoreError::Unavailable("others were faster, every time".into()).into())
     }
 }
 

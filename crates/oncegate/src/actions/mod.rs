@@ -21,7 +21,7 @@ use oncegate_core::{ClaimKey, GuardName, Time};
 use oncegate_store::{MainStore, StoreError};
 use uuid::Uuid;
 
-pub use action::{Action, Ended, Entity, JOBS, KIND, Status, Try};
+pub use action::{Action, Ended, Entity, JOBS, KIND, Resolved, Status, Try};
 pub use look::{Filter, Found, Page, Refused};
 pub use recurrence::{Recurrence, Repeats};
 pub use schedule::{Mode, Schedule, When, check_name};

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::{Action, Actions, Ended, JOBS, Status};
 
 /// How often a verb is decided anew when the action changes under it.
-const ROUNDS_MAX: usize = 100;
+pub(super) const ROUNDS_MAX: usize = 100;
 
 /// An action that a worker has leased.
 #[derive(Clone, Debug)]
@@ -161,10 +161,16 @@ fn ended(job: &Job, action: &Action, end: End, done: &Done, now: Time) -> Ended 
         pause_us: micros(job.tries.pause),
         pause_max_us: micros(job.tries.pause_max),
         at_most_once: job.delivery == Delivery::AtMostOnce,
+        resolved: None,
     }
 }
 
 impl Ended {
+    /// How its last worker left it, whatever a person said later.
+    pub fn was(&self) -> Status {
+        self.resolved.as_ref().map_or(self.status, |resolved| resolved.was)
+    }
+
     pub(super) fn tries(&self) -> Tries {
         let span = |micros: i64| Duration::from_micros(micros.unsigned_abs());
         Tries { max: self.tries_max, pause: span(self.pause_us), pause_max: span(self.pause_max_us) }
@@ -243,7 +249,7 @@ impl Actions {
                 Ok(found.as_ref() == Some(&**job))
             }
             Applied::Ended(status, id) => {
-                Ok(self.ended(workspace, *id).await?.is_some_and(|ended| ended.status == *status))
+                Ok(self.ended(workspace, *id).await?.is_some_and(|ended| ended.was() == *status))
             }
             Applied::Already(..) | Applied::Refused(_) | Applied::Missing => Ok(false),
         }
@@ -253,9 +259,9 @@ impl Actions {
     async fn already(&self, workspace: &WorkspaceName, id: Uuid, command: &Command) -> Result<Applied, StoreError> {
         let Some(ended) = self.ended(workspace, id).await? else { return Ok(Applied::Missing) };
         let says_the_same = match command {
-            Command::Complete { token } => ended.status == Status::Completed && token.0 == ended.token,
+            Command::Complete { token } => ended.was() == Status::Completed && token.0 == ended.token,
             Command::Fail { token, .. } => {
-                matches!(ended.status, Status::Dead | Status::Unknown) && token.0 == ended.token
+                matches!(ended.was(), Status::Dead | Status::Unknown) && token.0 == ended.token
             }
             _ => false,
         };

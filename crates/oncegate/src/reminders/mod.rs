@@ -101,6 +101,7 @@ impl Reminders {
             grace_until_us: (new.send_at + self.options.grace).micros(),
             deliveries: vec![],
             sent_by: None,
+            resolved: None,
             created_us: now.micros(),
             ended_us: None,
         };

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::{GUARD, JOB};
+use crate::sends::Resolved;
 
 /// What the records of reminders are.
 pub const KIND: &str = "reminder";
@@ -101,6 +102,9 @@ pub struct Reminder {
     /// Who had it sent though it was missed, the last time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sent_by: Option<String>,
+    /// What a person said of it, since it was missed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resolved: Option<Resolved>,
     pub created_us: i64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_us: Option<i64>,

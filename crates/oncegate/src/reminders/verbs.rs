@@ -1,4 +1,4 @@
-//! What people do with a reminder: move it, reword it, cancel it; and send one that was missed.
+//! What people do with a reminder: move it, reword it, cancel it; and send one that was missed, or say what became of it.
 
 use oncegate_core::job::{self, Decision, Job};
 use oncegate_core::{Time, WorkspaceName};
@@ -6,6 +6,7 @@ use oncegate_store::{Change, Reading, StoreError};
 use uuid::Uuid;
 
 use super::{Kept, Reminder, Reminders, State, Text};
+use crate::sends::Resolved;
 
 /// How often to look again where somebody else was faster.
 const ROUNDS: usize = 20;
@@ -83,6 +84,10 @@ impl Reminders {
                 (State::Scheduled, Some(job)) => {
                     Change::Requeue { job: job.again(job.payload.clone(), send_at), stands_until: Time::NEVER }
                 }
+                // It was missed, and let be.
+                (State::Cancelled, None) if before.resolved.is_some() => {
+                    return Err(NotChanged::Wrong("it was missed, and somebody let it be".into()));
+                }
                 (State::Cancelled, None) if edit.send_at.is_some() => Change::Enqueue(next.job(send_at, now)),
                 (State::Cancelled, None) => {
                     return Err(wrong("only with a new sendAt is one scheduled anew that was cancelled", before));
@@ -91,7 +96,7 @@ impl Reminders {
             };
             match now > send_at + self.options.grace {
                 true => Err(NotChanged::TooLate(send_at)),
-                false => Ok(Some((next, change))),
+                false => Ok(Some((next, Some(change)))),
             }
         })
         .await
@@ -101,7 +106,9 @@ impl Reminders {
     pub async fn cancel(&self, workspace: &WorkspaceName, id: Uuid) -> Result<Kept, NotChanged> {
         self.change(workspace, id, |kept, job, now| match (kept.reminder.state, job) {
             (State::Scheduled, Some(job)) => match job::decide(job, &job::Command::Cancel, now) {
-                Decision::End(_) => Ok(Some((kept.with(kept.reminder.ended(State::Cancelled, now)), removed(job)))),
+                Decision::End(_) => {
+                    Ok(Some((kept.with(kept.reminder.ended(State::Cancelled, now)), Some(removed(job)))))
+                }
                 _ => Err(NotChanged::Wrong("a worker is about to send it: it is too late".into())),
             },
             (State::Cancelled, _) => Ok(None),
@@ -123,9 +130,33 @@ impl Reminders {
                     ..kept.reminder.clone()
                 });
                 let job = next.job(now, now);
-                Ok(Some((next, Change::Enqueue(job))))
+                Ok(Some((next, Some(Change::Enqueue(job)))))
             }
             _ => Err(wrong("only one that was missed can be sent by hand", &kept.reminder)),
+        })
+        .await
+    }
+
+    /// A person has looked at one that was missed: the carrier has it after all; or it has not, and it is let be, for good.
+    pub async fn resolve(
+        &self,
+        workspace: &WorkspaceName,
+        id: Uuid,
+        sent: bool,
+        by: &str,
+        note: Option<String>,
+    ) -> Result<Kept, NotChanged> {
+        let state = if sent { State::Sent } else { State::Cancelled };
+        self.change(workspace, id, |kept, _, now| match (kept.reminder.state, &kept.reminder.resolved) {
+            (State::Missed, _) => {
+                let at_us = now.micros();
+                let flagged_us = kept.reminder.flagged_us.or(sent.then_some(at_us));
+                let resolved = Some(Resolved { sent, by: by.to_owned(), note: note.clone(), at_us, token: None });
+                Ok(Some((kept.with(Reminder { state, flagged_us, resolved, ..kept.reminder.clone() }), None)))
+            }
+            // The same word again: the answer to the first may have been lost.
+            (is, Some(_)) if is == state => Ok(None),
+            _ => Err(wrong("only one that was missed can be settled", &kept.reminder)),
         })
         .await
     }
@@ -135,7 +166,7 @@ impl Reminders {
         &self,
         workspace: &WorkspaceName,
         id: Uuid,
-        decide: impl Fn(&Kept, Option<&Job>, Time) -> Result<Option<(Kept, Change)>, NotChanged>,
+        decide: impl Fn(&Kept, Option<&Job>, Time) -> Result<Option<(Kept, Option<Change>)>, NotChanged>,
     ) -> Result<Kept, NotChanged> {
         for _ in 0..ROUNDS {
             let Reading { value, now } = self.load(workspace, id).await?;

@@ -72,7 +72,7 @@ impl Reminders {
         self.write_down(next, Change::Dequeue(job.clone())).await
     }
 
-    /// The carrier had taken it, though whoever called it was too late to say so: if it was called missed, it was not. None if a person has had it sent since.
+    /// The carrier had taken it, though whoever called it was too late to say so: if it was called missed, it was not, whether or not a person has let it be. None if one has had it sent since.
     pub async fn delivered_late(
         &self,
         kept: &Kept,
@@ -82,7 +82,12 @@ impl Reminders {
     ) -> Result<Option<Kept>, StoreError> {
         let Some((found, in_queue)) = self.load(&kept.workspace, kept.id).await?.value else { return Ok(None) };
         let removed = match (found.reminder.state, in_queue) {
-            (State::Missed, None) if found.reminder.sent_by == kept.reminder.sent_by => None,
+            // One that is cancelled and has its flag was missed before.
+            (State::Missed | State::Cancelled, None)
+                if found.reminder.reminder_sent() && found.reminder.sent_by == kept.reminder.sent_by =>
+            {
+                None
+            }
             // Nobody has looked at it since.
             (State::Sending, Some(found_job)) if found.version == kept.version && found_job.token == job.token => {
                 Some(removed(&found_job))
@@ -126,8 +131,13 @@ impl Reminders {
     }
 
     /// The reminder as it was written; none if it was not as it was read: somebody else was faster.
-    pub(super) async fn write_down(&self, next: Kept, change: Change) -> Result<Option<Kept>, StoreError> {
-        let written = self.write(vec![next.replaced(), change]).await;
+    pub(super) async fn write_down(
+        &self,
+        next: Kept,
+        change: impl Into<Option<Change>>,
+    ) -> Result<Option<Kept>, StoreError> {
+        let changes = [Some(next.replaced()), change.into()].into_iter().flatten().collect();
+        let written = self.write(changes).await;
         if !matches!(written, Ok(false) | Err(StoreError::Unknown(_))) {
             return written.map(|_| Some(next));
         }

@@ -115,6 +115,7 @@ pub async fn lease(State(app): State<Arc<App>>, caller: Caller, Json(body): Json
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "an object with `token`")]
+#[schema(as = RenewAction)]
 pub struct RenewBody {
     token: i64,
     /// From now on; `[actions] lease`, unless given.

@@ -405,5 +405,6 @@ fn message(number: usize, lead: &Kept<Lead>, thread: &Kept<Thread>, now: i64) ->
         lead_is_new: false,
         guard: None,
         key: None,
+        resolved: None,
     }
 }

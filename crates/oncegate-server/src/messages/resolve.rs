@@ -1,0 +1,62 @@
+//! How a person settles a message of which nobody can say whether it was sent.
+
+use oncegate::sends::Resolved;
+use oncegate::store::{Change, Commit, MainStore, Op, Reading};
+use oncegate::{Command, StoreError, WorkspaceName};
+use uuid::Uuid;
+
+use super::accept::{ROUNDS_MAX, others_were_faster};
+use super::document::{Kept, Message, Status, by_id};
+use super::idempotency::message_of_key;
+use crate::problem::{Kind, Problem};
+
+/// One commit: the message says what the person found out. What was not sent has failed; where that leaves the way free, its Idempotency-Key is given back with it,
+/// and its duplicates' claim by whoever posts it again, as of any other that failed.
+pub async fn resolve(
+    store: &dyn MainStore,
+    workspace: &WorkspaceName,
+    id: Uuid,
+    sent: bool,
+    by: &str,
+    note: Option<String>,
+    releases: bool,
+) -> Result<Kept<Message>, Problem> {
+    let status = if sent { Status::Sent } else { Status::Failed };
+    for _ in 0..ROUNDS_MAX {
+        let Reading { mut value, now } = store.find(&[by_id::<Message>(workspace, id)]).await?;
+        let found = value.remove(0).ok_or_else(|| Kind::NotFound.because("no such message"))?;
+        let message = Kept::<Message>::read(found)?;
+        match (message.document.status, &message.document.resolved) {
+            (Status::Unknown, _) => {}
+            // The same word again: the answer to the first may have been lost.
+            (is, Some(_)) if is == status => return Ok(message),
+            (is, _) => {
+                let why = format!("only an unknown message can be settled; it is {}", is.as_str());
+                return Err(Kind::WrongStatus.because(why));
+            }
+        }
+        let at_us = now.micros();
+        let settled = message.with(Message {
+            status,
+            sent_us: sent.then_some(at_us),
+            error: message.document.error.clone().filter(|_| !sent),
+            resolved: Some(Resolved { sent, by: by.to_owned(), note: note.clone(), at_us, token: None }),
+            ..message.document.clone()
+        });
+        let ops = if sent || !releases { vec![] } else { key_given_back(store, &message).await? };
+        match store.commit(Commit { ops, changes: vec![Change::replace(settled.record())] }).await {
+            Ok(committed) if committed.is_written() => return Ok(settled),
+            // Somebody else was faster, or what is there is there.
+            Ok(_) | Err(StoreError::Unknown(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(others_were_faster())
+}
+
+/// Under its key the first answer would be given again, which says that nobody knows.
+async fn key_given_back(store: &dyn MainStore, message: &Kept<Message>) -> Result<Vec<Op>, StoreError> {
+    let Some(key) = message.idempotency_key() else { return Ok(vec![]) };
+    let claim = store.read(&key).await?.value.filter(|claim| message_of_key(claim) == Some(message.id));
+    Ok(claim.map(|claim| Op { key, command: Command::Retract { token: claim.token } }).into_iter().collect())
+}
