@@ -33,6 +33,7 @@ on_each![
     a_tick_that_fails_is_tried_again_and_the_schedule_goes_on,
     what_was_missed_is_made_up_for_once,
     people_cancel_retry_and_run_now,
+    what_ended_without_success_is_settled_once_whoever_says_what_of_it,
     lists_show_what_lives_and_what_has_ended,
     what_is_not_right_is_refused_by_name,
 ];
@@ -490,6 +491,68 @@ async fn people_cancel_retry_and_run_now(on: On) {
     assert!(lease(&*world.store, 5).await.iter().any(|job| job.id == lost.id));
     world.clock.set(START + LEASE);
     assert_eq!(actions.cancel(&workspace(), lost.id).await.expect("nobody has it").status(), Status::Unknown);
+    world.close().await;
+}
+
+async fn what_ended_without_success_is_settled_once_whoever_says_what_of_it(on: On) {
+    let world = World::open(on).await;
+    let hooked = Hooked::over(world.store.clone());
+    let actions = over(hooked.clone());
+    let here = workspace();
+    let dead = async |reached| {
+        let made = schedule(&actions, sync(&json!({})).tries(1)).await;
+        let job = lease(&*world.store, 1).await.remove(0);
+        assert_eq!(job.id, made.id);
+        fail(&actions, &job, reached).await;
+        job
+    };
+    let resolve = async |id, done| actions.resolve(&here, id, done, "ada", Some("looked".into())).await;
+    for reached in [Reached::No, Reached::Maybe] {
+        for (done, status) in [(true, Status::Completed), (false, Status::Cancelled)] {
+            let job = dead(reached).await;
+            let was = actions.find(&here, job.id).await.expect("answers").expect("is there").status();
+            let settled = resolve(job.id, done).await.expect("ended without success");
+            assert_eq!(settled.status(), status);
+            let ended = settled.action.ended.expect("has ended");
+            assert_eq!((ended.was(), ended.resolved.map(|resolved| resolved.was)), (was, Some(was)));
+            assert_eq!(resolve(job.id, done).await.expect("said again").status(), status);
+            let other = resolve(job.id, !done).await;
+            assert!(matches!(other, Err(Refused::Status(is, _)) if is == status.as_str()), "{other:?}");
+            // The answer to its worker's last word got lost: it says the same again, and is right; another word is too late.
+            assert!(matches!(fail(&actions, &job, reached).await, Applied::Already(..)));
+            assert!(matches!(complete(&actions, &job).await, Applied::Refused(_)));
+        }
+    }
+    // Two persons at once say the same, or not.
+    let job = dead(Reached::Maybe).await;
+    let (one, two) = tokio::join!(resolve(job.id, true), resolve(job.id, true));
+    assert!(one.is_ok() && two.is_ok(), "{one:?} {two:?}");
+    let job = dead(Reached::Maybe).await;
+    let (one, two) = tokio::join!(resolve(job.id, true), resolve(job.id, false));
+    assert_ne!(one.is_ok(), two.is_ok(), "{one:?} {two:?}");
+    let job = dead(Reached::No).await;
+    let (one, two) = tokio::join!(resolve(job.id, true), actions.retry(&here, job.id));
+    assert_ne!(one.is_ok(), two.is_ok(), "{one:?} {two:?}");
+    let in_queue = lease(&*world.store, 5).await;
+    assert_eq!(in_queue.len(), usize::from(two.is_ok()));
+    // What is let be can be tried again after all.
+    for job in in_queue {
+        complete(&actions, &job).await;
+    }
+    let job = dead(Reached::No).await;
+    resolve(job.id, false).await.expect("is dead");
+    assert_eq!(actions.retry(&here, job.id).await.expect("is cancelled").status(), Status::Pending);
+    let again = lease(&*world.store, 5).await.remove(0);
+    assert!(matches!(resolve(job.id, true).await, Err(Refused::Status("running", _))));
+    assert!(matches!(complete(&actions, &again).await, Applied::Ended(Status::Completed, _)));
+    assert!(matches!(resolve(job.id, true).await, Err(Refused::Status("completed", _))));
+    // The answer to a person's word may get lost, too.
+    for is_written in [true, false] {
+        let job = dead(Reached::No).await;
+        hooked.lose_answer(is_written);
+        assert_eq!(resolve(job.id, true).await.expect("it is looked up").status(), Status::Completed);
+    }
+    assert!(matches!(resolve(uuid::Uuid::now_v7(), true).await, Err(Refused::Missing)));
     world.close().await;
 }
 

@@ -23,6 +23,8 @@ on_each![
     two_who_change_it_at_once_change_it_one_after_the_other,
     one_that_was_missed_is_sent_by_hand_and_no_other,
     of_two_persons_at_once_one_sends_it,
+    one_that_was_missed_is_settled_without_being_sent,
+    of_one_who_sends_it_and_one_who_lets_it_be_one_wins,
     an_answer_that_gets_lost_is_looked_up_or_asked_for_again,
     a_person_who_forgets_the_claim_makes_no_second_reminder,
 ];
@@ -377,6 +379,48 @@ async fn of_two_persons_at_once_one_sends_it(on: On) {
     world.close().await;
 }
 
+async fn one_that_was_missed_is_settled_without_being_sent(on: On) {
+    let world = World::open(on).await;
+    let desk = Desk::over(&world, world.store.clone());
+    for (sent, state) in [(true, State::Sent), (false, State::Cancelled)] {
+        let id = desk.missed(&format!("{sent}")).await;
+        let missed = desk.find(id).await;
+        let settled = desk.resolve(id, sent).await.expect("was missed").reminder;
+        assert_eq!((settled.state, settled.ended_us), (state, missed.ended_us));
+        assert_eq!((&settled.deliveries, settled.flagged_us), (&missed.deliveries, missed.flagged_us));
+        assert_eq!(desk.resolve(id, sent).await.expect("said again").reminder, settled);
+        is_wrong(desk.resolve(id, !sent).await, "only one that was missed");
+        is_wrong(desk.send_missed(id, "ann").await, "only one that was missed");
+        is_wrong(edit(&desk, id, &at(desk.now() + SECOND)).await, "");
+        assert!(desk.lease().await.is_none());
+    }
+    // Nobody began it: its flag was never set, and is not by letting it be.
+    let id = desk.due("nobody").await;
+    world.clock.advance(GRACE + MILLI);
+    let job = desk.leased().await;
+    assert!(matches!(desk.flag(&job).await, Ok(Worked::Missed(_))));
+    assert!(!desk.resolve(id, false).await.expect("was missed").reminder.reminder_sent());
+    is_wrong(edit(&desk, id, &at(desk.now() + SECOND)).await, "let it be");
+    let waits = desk.due("waits").await;
+    is_wrong(desk.resolve(waits, true).await, "it is scheduled");
+    assert!(matches!(desk.resolve(Uuid::now_v7(), true).await, Err(NotChanged::Missing)));
+    world.close().await;
+}
+
+async fn of_one_who_sends_it_and_one_who_lets_it_be_one_wins(on: On) {
+    let world = World::open(on).await;
+    let both = [Desk::over(&world, world.store.clone()), Desk::over(&world, world.again().await)];
+    for round in 0..20 {
+        let id = both[0].missed(&format!("b{round}")).await;
+        let (sent, let_be) = tokio::join!(both[0].send_missed(id, "ann"), both[1].resolve(id, false));
+        assert_ne!(sent.is_ok(), let_be.is_ok(), "{sent:?} {let_be:?}");
+        let state = both[0].find(id).await.state;
+        assert_eq!(state, if sent.is_ok() { State::Sending } else { State::Cancelled });
+        assert_eq!(both[1].lease().await.is_some(), sent.is_ok(), "what is let be is in no queue");
+    }
+    world.close().await;
+}
+
 async fn an_answer_that_gets_lost_is_looked_up_or_asked_for_again(on: On) {
     let world = World::open(on).await;
     let hooked = Hooked::over(world.store.clone());
@@ -405,6 +449,10 @@ async fn an_answer_that_gets_lost_is_looked_up_or_asked_for_again(on: On) {
         let sent = desk.send_missed(missed, "ann").await;
         assert_eq!((sent.is_ok(), desk.find(missed).await.state == State::Sending), (is_written, is_written));
         assert_eq!(desk.lease().await.is_some(), is_written);
+        let missed = desk.missed(&format!("let be {is_written}")).await;
+        hooked.lose_answer(is_written);
+        let let_be = desk.resolve(missed, false).await;
+        assert_eq!((let_be.is_ok(), desk.find(missed).await.state == State::Cancelled), (is_written, is_written));
     }
     world.close().await;
 }

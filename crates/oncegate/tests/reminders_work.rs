@@ -292,13 +292,18 @@ async fn a_flag_that_looks_like_ours_and_is_anothers_is_not_ours_to_send(on: On)
 async fn what_the_carrier_has_taken_was_not_missed_whoever_said_so(on: On) {
     let world = World::open(on).await;
     let desk = Desk::over(&world, world.store.clone());
-    for (is_missed, is_sent_by_hand) in [(false, false), (true, false), (true, true)] {
-        let id = desk.due(&format!("{is_missed} {is_sent_by_hand}")).await;
+    for (is_missed, is_let_be, is_sent_by_hand) in
+        [(false, false, false), (true, false, false), (true, true, false), (true, false, true)]
+    {
+        let id = desk.due(&format!("{is_missed} {is_let_be} {is_sent_by_hand}")).await;
         let ours = desk.flagged(&desk.leased().await).await;
         world.clock.advance(LEASE);
         is_late(desk.delivered(&ours).await);
         if is_missed {
             assert!(matches!(desk.flag(&desk.leased().await).await, Ok(Worked::Missed(_))));
+        }
+        if is_let_be {
+            desk.resolve(id, false).await.expect("was missed");
         }
         if is_sent_by_hand {
             desk.reminders.send_missed(&workspace(), id, "ada").await.expect("was missed");

@@ -110,6 +110,10 @@ impl Desk {
         self.reminders.cancel(&workspace(), id).await
     }
 
+    pub async fn resolve(&self, id: Uuid, sent: bool) -> Result<Kept, NotChanged> {
+        self.reminders.resolve(&workspace(), id, sent, "ada", None).await
+    }
+
     pub async fn send_missed(&self, id: Uuid, by: &str) -> Result<Kept, NotChanged> {
         self.reminders.send_missed(&workspace(), id, by).await
     }
