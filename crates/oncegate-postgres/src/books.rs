@@ -24,6 +24,7 @@ const COUNT_RECORDS: &str = concat!("SELECT count(*) FROM (", include_str!("../s
 const COUNT_RECORDS_IN_LIST: &str =
     concat!("SELECT count(*) FROM (", include_str!("../sql/list_records_in_list.sql"), ") AS listed");
 const LIST_JOBS: &str = include_str!("../sql/list_jobs.sql");
+const LIST_HORIZON: &str = include_str!("../sql/list_horizon.sql");
 const LIST_RECORDS: &str = include_str!("../sql/list_records.sql");
 const LIST_RECORDS_IN_LIST: &str = include_str!("../sql/list_records_in_list.sql");
 
@@ -36,17 +37,18 @@ impl MainStore for PostgresStore {
     async fn list(&self, listing: Listing) -> Result<Listed, StoreError> {
         // One more than asked for tells whether there is a next page.
         let one_more = Listing { limit: listing.limit.saturating_add(1), ..listing.clone() };
-        let rows = self.ask_of_records(LIST_RECORDS, LIST_RECORDS_IN_LIST, &one_more).await?;
+        let horizon = self.list_horizon(&listing).await?;
+        let rows = self.ask_of_records(LIST_RECORDS, LIST_RECORDS_IN_LIST, &one_more, horizon).await?;
         let Listing { workspace, kind, limit, .. } = &listing;
         let mut records: Vec<Record> = rows.iter().map(|row| record(row, 0, workspace, kind)).collect();
         let more = records.len() > *limit;
         records.truncate(*limit);
-        let next = records.last().map(|record| record.id).filter(|_| more);
+        let next = records.last().map(|record| record.id).filter(|_| more).or(horizon);
         Ok(Listed { records, next })
     }
 
     async fn count(&self, listing: Listing) -> Result<usize, StoreError> {
-        Ok(counted(&self.ask_of_records(COUNT_RECORDS, COUNT_RECORDS_IN_LIST, &listing).await?))
+        Ok(counted(&self.ask_of_records(COUNT_RECORDS, COUNT_RECORDS_IN_LIST, &listing, None).await?))
     }
 
     async fn find_jobs(&self, ids: &[(WorkspaceName, Uuid)]) -> Result<Reading<Vec<Option<Job>>>, StoreError> {
@@ -76,14 +78,30 @@ impl PostgresStore {
         all: &'static str,
         in_list: &'static str,
         listing: &Listing,
+        down_to: Option<Uuid>,
     ) -> Result<Vec<Row>, Fault> {
         let Listing { workspace, kind, list, state, limit, before } = listing;
         let (before, limit) = (before.unwrap_or(Uuid::max()), i64::try_from(*limit).unwrap_or(i64::MAX));
         let workspace = workspace.as_str();
         match list {
             None => self.back.ask(all, &[&workspace, kind, state, &before, &limit]).await,
-            Some(list) => self.back.ask(in_list, &[&workspace, kind, state, &before, &limit, list]).await,
+            Some(list) => {
+                let down_to = down_to.unwrap_or(Uuid::nil());
+                self.back.ask(in_list, &[&workspace, kind, state, &before, &limit, list, &down_to]).await
+            }
         }
+    }
+
+    /// Down to which record a page looks; none, where it looks at all there are.
+    async fn list_horizon(&self, listing: &Listing) -> Result<Option<Uuid>, Fault> {
+        if !listing.is_sparse() {
+            return Ok(None);
+        }
+        let Listing { workspace, kind, list, before, .. } = listing;
+        let before = before.unwrap_or(Uuid::max());
+        let looked = i64::try_from(Listing::LOOKED_MAX).expect("not that many");
+        let rows = self.back.ask(LIST_HORIZON, &[&workspace.as_str(), kind, list, &before, &looked]).await?;
+        Ok(rows.first().map(|row| row.get(0)))
     }
 
     async fn ask_of_jobs(&self, sql: &'static str, listing: &JobListing) -> Result<Vec<Row>, Fault> {

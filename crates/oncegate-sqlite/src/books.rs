@@ -206,12 +206,28 @@ fn list(connection: &Connection, listing: &Listing) -> rusqlite::Result<Listed> 
     // One more than asked for tells whether there is a next page.
     let limit_and_one = i64::try_from(*limit).unwrap_or(i64::MAX - 1) + 1;
     let read = |row: &Row<'_>| record(row, workspace, kind);
-    let parameters = params![workspace.as_str(), kind, before.as_bytes(), limit_and_one, list, state];
+    let horizon = horizon(connection, listing)?;
+    let down_to = horizon.unwrap_or(Uuid::nil());
+    let parameters =
+        params![workspace.as_str(), kind, before.as_bytes(), limit_and_one, list, state, down_to.as_bytes()];
     let mut records: Vec<Record> = statement.query_map(parameters, read)?.collect::<Result<_, _>>()?;
     let more = records.len() > *limit;
     records.truncate(*limit);
-    let next = records.last().map(|record| record.id).filter(|_| more);
+    let next = records.last().map(|record| record.id).filter(|_| more).or(horizon);
     Ok(Listed { records, next })
+}
+
+/// Down to which record a page looks; none, where it looks at all there are.
+fn horizon(connection: &Connection, listing: &Listing) -> rusqlite::Result<Option<Uuid>> {
+    if !listing.is_sparse() {
+        return Ok(None);
+    }
+    let Listing { workspace, kind, list, before, .. } = listing;
+    let before = before.unwrap_or(Uuid::max());
+    let looked = i64::try_from(Listing::LOOKED_MAX).expect("not that many");
+    let mut statement = connection.prepare_cached(include_str!("../sql/list_horizon.sql"))?;
+    let parameters = params![workspace.as_str(), kind, list, before.as_bytes(), looked];
+    statement.query_row(parameters, |row| row.get(0).map(Uuid::from_bytes)).optional()
 }
 
 fn count(connection: &Connection, listing: &Listing) -> rusqlite::Result<usize> {
@@ -219,7 +235,8 @@ fn count(connection: &Connection, listing: &Listing) -> rusqlite::Result<usize> 
     // The list's own statement: of columns that nobody asks for, nothing is read.
     let mut statement = connection.prepare_cached(&format!("SELECT count(*) FROM ({})", list_sql(listing)))?;
     let (before, limit) = (before.unwrap_or(Uuid::max()), i64::try_from(*limit).unwrap_or(i64::MAX));
-    let parameters = params![workspace.as_str(), kind, before.as_bytes(), limit, list, state];
+    let down_to = Uuid::nil();
+    let parameters = params![workspace.as_str(), kind, before.as_bytes(), limit, list, state, down_to.as_bytes()];
     statement.query_row(parameters, counted)
 }
 

@@ -116,9 +116,19 @@ pub struct Listing {
     pub before: Option<Uuid>,
 }
 
+impl Listing {
+    /// Records of a list that a page may end after, if those in the state are fewer: nobody waits for all to be looked at.
+    pub const LOOKED_MAX: usize = 10_000;
+
+    /// Whether those that fit may be few among many.
+    pub fn is_sparse(&self) -> bool {
+        self.list.is_some() && self.state.is_some()
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct Listed {
     pub records: Vec<Record>,
-    /// There are more, older than this one.
+    /// There are more, older than this one, or may be.
     pub next: Option<Uuid>,
 }

@@ -199,6 +199,34 @@ pub async fn lists_of_records_are_newest_first_filtered_and_paged(world: World) 
     assert_eq!(list(None, Some("failed"), 1, None).await, (vec![7], Some(7)));
 }
 
+/// A page may end before it has found any, but no record is left out.
+pub async fn what_is_rare_in_a_list_is_found_behind_all_the_rest(world: World) {
+    let lists = || vec!["crowd".to_owned()];
+    let rare = [1, 2, Listing::LOOKED_MAX as u128, Listing::LOOKED_MAX as u128 * 2 + 7];
+    let numbers: Vec<u128> = (1..=Listing::LOOKED_MAX as u128 * 2 + 50).collect();
+    for some in numbers.chunks(1_000) {
+        let create = |number: &u128| {
+            let state = Some(if rare.contains(number) { "rare" } else { "usual" }.to_owned());
+            Change::Create { record: Record { state, ..record(*number, "{}") }, names: vec![], lists: lists() }
+        };
+        assert!(world.change(some.iter().map(create).collect()).await.is_written());
+    }
+    let (mut found, mut before, mut pages) = (vec![], None, 0);
+    loop {
+        let (list, state) = (lists().pop(), Some("rare".to_owned()));
+        let listing = Listing { workspace: workspace("default"), kind: "thing", list, state, limit: 2, before };
+        let listed = world.store.list(listing).await.expect("the store is there");
+        found.extend(listed.records.iter().map(|record| record.id.as_u128()));
+        pages += 1;
+        before = listed.next;
+        if before.is_none() {
+            break;
+        }
+    }
+    assert_eq!(found, rare.iter().rev().copied().collect::<Vec<_>>());
+    assert!(pages <= 5, "{pages}");
+}
+
 pub async fn records_are_counted_as_a_listing_finds_them_and_no_further_than_its_limit(world: World) {
     for number in 1..=9 {
         let state = Some(if number % 2 == 0 { "sent" } else { "failed" }.to_owned());

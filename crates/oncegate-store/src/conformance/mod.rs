@@ -125,6 +125,7 @@ macro_rules! suite {
             books::claims_and_changes_stand_or_fall_together,
             books::a_claim_settled_as_it_is_made_can_be_taken_back_by_its_maker_alone,
             books::lists_of_records_are_newest_first_filtered_and_paged,
+            books::what_is_rare_in_a_list_is_found_behind_all_the_rest,
             books::records_are_counted_as_a_listing_finds_them_and_no_further_than_its_limit,
             books::a_record_past_its_end_is_swept_with_its_names_and_lists_and_others_are_not,
             books::an_end_may_be_moved_set_and_taken_back,

@@ -123,7 +123,7 @@ async fn on(name: &'static str, store: &str, folder: &Path, bar: &ProgressBar) -
         let mut took = vec![];
         for _ in 0..FETCHES {
             let asked = Instant::now();
-            visitor.get(&page).await.map_err(|error| Failure::new(format!("{name}: {page}: {error}")))?;
+            visitor.get(&page).await.map_err(broken)?;
             took.push(asked.elapsed());
         }
         looked.push(Looked::of(name, page, took));
@@ -151,7 +151,8 @@ struct Visitor {
 impl Visitor {
     async fn get(&mut self, path: &str) -> std::io::Result<String> {
         let request = format!("GET {path} HTTP/1.1\r\nhost: {}\r\n\r\n", self.address);
-        self.client.ask(request.as_bytes()).await?;
+        let asked = self.client.ask(request.as_bytes()).await;
+        asked.map_err(|error| std::io::Error::other(format!("{path}: {error}")))?;
         Ok(String::from_utf8_lossy(self.client.answer()).into_owned())
     }
 
