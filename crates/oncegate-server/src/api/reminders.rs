@@ -223,7 +223,7 @@ pub struct ListParams {
 
 /// List reminders, newest first
 #[utoipa::path(get, path = "/api/reminders", tag = "reminders", params(ListParams),
-    responses((status = 200, description = "A page: `items` and `nextCursor`.")))]
+    responses((status = 200, description = "A page: `items` and `nextCursor`; there may be more as long as that is there, also if a page has few, or none.")))]
 pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): Params<ListParams>) -> Answered {
     caller.require(Role::Operate)?;
     let state = |name: String| {

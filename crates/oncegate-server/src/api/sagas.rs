@@ -39,7 +39,7 @@ pub struct ListParams {
 
 /// List instances, newest first
 #[utoipa::path(get, path = "/api/sagas", tag = "sagas", params(ListParams),
-    responses((status = 200, description = "A page: `items` and `nextCursor`.")))]
+    responses((status = 200, description = "A page: `items` and `nextCursor`; there may be more as long as that is there, also if a page has few, or none.")))]
 pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): Params<ListParams>) -> Answered {
     caller.require(Role::Operate)?;
     let (limit, before) = (page::limit(params.limit)?, page::cursor(params.cursor)?);
@@ -77,7 +77,7 @@ pub struct LetterParams {
 
 /// List dead letters, newest first
 #[utoipa::path(get, path = "/api/sagas/dead-letters", tag = "sagas", params(LetterParams),
-    responses((status = 200, description = "A page: `items` and `nextCursor`.")))]
+    responses((status = 200, description = "A page: `items` and `nextCursor`; there may be more as long as that is there, also if a page has few, or none.")))]
 pub async fn list_letters(
     State(app): State<Arc<App>>,
     caller: Caller,

@@ -61,10 +61,7 @@ fn table(page: &Page) -> Table {
         title: "Claims".into(),
         head: vec!["State", "Guard", "Claim", "Key", "Duplicates", "Made", "Window ends"],
         rows: page.claims.iter().map(row).collect(),
-        empty: match page.next {
-            Some(_) => "There are none among the newest. Older ones may be.",
-            None => "There are none.",
-        },
+        empty: "There are none.",
     }
 }
 

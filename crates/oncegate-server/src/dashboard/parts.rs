@@ -166,7 +166,10 @@ impl List {
     }
 
     /// The same, from the cursor on, if there are more.
-    pub fn then(self, cursor: Option<String>) -> List {
+    pub fn then(mut self, cursor: Option<String>) -> List {
+        if cursor.is_some() {
+            self.table.empty = "There are none among the newest. Older ones may be.";
+        }
         let next = cursor.map(|cursor| {
             let filters = self.filters.iter().map(|filter| (filter.name, filter.value.as_str()));
             query(&self.path, filters.chain([("cursor", cursor.as_str())]))
