@@ -34,7 +34,7 @@ impl Tone {
             "done" | "sent" | "completed" | "retried" => Tone::Good,
             "in_flight" | "sending" | "running" | "queued" | "pending" | "scheduled" => Tone::Busy,
             "failed" | "lost" => Tone::Warn,
-            "unknown" | "dead" | "missed" | "open" => Tone::Bad,
+            "unknown" | "dead" | "missed" | "open" | "error" => Tone::Bad,
             _ => Tone::Plain,
         }
     }

@@ -110,7 +110,11 @@ fn href(found: &Found) -> String {
 }
 
 fn tone(found: &Found) -> Tone {
-    if found.instance.completed_at().is_some() { Tone::Good } else { Tone::Busy }
+    match found.instance.completed_at() {
+        // Definitions do not say which ends are good; but their names may.
+        Some(_) => Tone::of(&found.instance.state.to_lowercase()),
+        None => Tone::Busy,
+    }
 }
 
 fn table(found: &[Found]) -> Table {
