@@ -33,16 +33,63 @@ struct Shelves {
     keys: Vec<ApiKey>,
 }
 
-/// What is changed beside claims. Copied before a commit changes it, and put back where the commit does not stand.
-#[derive(Clone, Default)]
+/// What is changed beside claims.
+#[derive(Default)]
 struct Books {
     records: BTreeMap<(Shelf, Uuid), Record>,
     names: BTreeMap<(Shelf, String), Uuid>,
     lists: BTreeSet<(Shelf, String, Uuid)>,
     jobs: BTreeMap<(WorkspaceName, Uuid), Job>,
+    /// What the changes of this commit found, in their order: all of it is put back where the commit does not stand.
+    found: Vec<Found>,
+}
+
+enum Found {
+    Record((Shelf, Uuid), Option<Record>),
+    Name((Shelf, String), Option<Uuid>),
+    List((Shelf, String, Uuid), bool),
+    Job((WorkspaceName, Uuid), Option<Job>),
 }
 
 impl Books {
+    /// All of them or none: the first that did not find what it expects.
+    fn apply_all(&mut self, changes: &[Change], now: Time) -> Option<usize> {
+        let conflict = changes.iter().position(|change| !self.apply(change, now));
+        let found = std::mem::take(&mut self.found);
+        if conflict.is_some() {
+            found.into_iter().rev().for_each(|found| self.put_back(found));
+        }
+        conflict
+    }
+
+    fn put_back(&mut self, found: Found) {
+        match found {
+            Found::Record(place, record) => drop(put(&mut self.records, place, record)),
+            Found::Name(name, id) => drop(put(&mut self.names, name, id)),
+            Found::Job(place, job) => drop(put(&mut self.jobs, place, job)),
+            Found::List(entry, true) => drop(self.lists.insert(entry)),
+            Found::List(entry, false) => drop(self.lists.remove(&entry)),
+        }
+    }
+
+    fn put_record(&mut self, place: (Shelf, Uuid), record: Option<Record>) -> Option<Record> {
+        let before = put(&mut self.records, place.clone(), record);
+        self.found.push(Found::Record(place, before.clone()));
+        before
+    }
+
+    fn put_name(&mut self, name: (Shelf, String), id: Option<Uuid>) {
+        let before = put(&mut self.names, name.clone(), id);
+        self.found.push(Found::Name(name, before));
+    }
+
+    fn put_job(&mut self, job: &Job, is_there: bool) -> Option<Job> {
+        let place = (job.workspace.clone(), job.id);
+        let before = put(&mut self.jobs, place.clone(), is_there.then(|| job.clone()));
+        self.found.push(Found::Job(place, before.clone()));
+        before
+    }
+
     /// Whether it found what it expects, and was made.
     fn apply(&mut self, change: &Change, now: Time) -> bool {
         let is_made = self.make(change, now);
@@ -56,43 +103,39 @@ impl Books {
         match change {
             Change::Create { record, names, lists } => {
                 let shelf = (record.workspace.clone(), record.kind);
-                let is_new = self.records.insert((shelf.clone(), record.id), record.clone()).is_none();
-                self.lists.extend(lists.iter().map(|list| (shelf.clone(), list.clone(), record.id)));
+                let is_new = self.put_record((shelf.clone(), record.id), Some(record.clone())).is_none();
+                for list in lists {
+                    let entry = (shelf.clone(), list.clone(), record.id);
+                    let was_there = !self.lists.insert(entry.clone());
+                    self.found.push(Found::List(entry, was_there));
+                }
                 is_new && self.name(&shelf, names, record.id)
             }
             Change::Replace { record, names } => {
                 let shelf = (record.workspace.clone(), record.kind);
-                let place = self.records.get_mut(&(shelf.clone(), record.id));
-                match place.filter(|found| found.version + 1 == record.version) {
-                    Some(found) => {
-                        *found = record.clone();
-                        self.name(&shelf, names, record.id)
-                    }
-                    None => false,
-                }
+                let before = self.put_record((shelf.clone(), record.id), Some(record.clone()));
+                before.is_some_and(|found| found.version + 1 == record.version) && self.name(&shelf, names, record.id)
             }
             Change::Remove { record, names, lists } => {
                 let shelf = (record.workspace.clone(), record.kind);
                 for name in names {
-                    self.names.remove(&(shelf.clone(), name.clone()));
+                    self.put_name((shelf.clone(), name.clone()), None);
                 }
                 for list in lists {
-                    self.lists.remove(&(shelf.clone(), list.clone(), record.id));
+                    let entry = (shelf.clone(), list.clone(), record.id);
+                    let was_there = self.lists.remove(&entry);
+                    self.found.push(Found::List(entry, was_there));
                 }
-                let removed = self.records.remove(&(shelf, record.id));
+                let removed = self.put_record((shelf, record.id), None);
                 removed.is_some_and(|found| found.version == record.version)
             }
-            Change::Enqueue(job) => {
-                let is_new = self.jobs.insert((job.workspace.clone(), job.id), job.clone()).is_none();
-                is_new && now < job.stands_until()
-            }
+            Change::Enqueue(job) => self.put_job(job, true).is_none() && now < job.stands_until(),
             Change::Requeue { job, stands_until } => {
-                let place = self.jobs.get_mut(&(job.workspace.clone(), job.id));
-                let found = place.filter(|found| found.version + 1 == job.version && now < *stands_until);
-                found.map(|found| *found = job.clone()).is_some()
+                let before = self.put_job(job, true);
+                before.is_some_and(|found| found.version + 1 == job.version && now < *stands_until)
             }
             Change::Dequeue(job) => {
-                let removed = self.jobs.remove(&(job.workspace.clone(), job.id));
+                let removed = self.put_job(job, false);
                 removed.is_some_and(|found| found.version == job.version && now < job.stands_until())
             }
         }
@@ -113,11 +156,12 @@ impl Books {
 
     /// The first of those who wait for the lane of a job that has left it.
     fn wake_next(&mut self, gone: &Job) {
-        let waits = |job: &&mut Job| job.lane == gone.lane && job.workspace == gone.workspace;
-        let is_postponed = |job: &&mut Job| job.state == job::State::Pending && job.wakes_at() > job.due_at;
-        let waiting = self.jobs.values_mut().filter(waits).filter(is_postponed);
+        let waits = |job: &&Job| job.lane == gone.lane && job.workspace == gone.workspace;
+        let is_postponed = |job: &&Job| job.state == job::State::Pending && job.wakes_at() > job.due_at;
+        let waiting = self.jobs.values().filter(waits).filter(is_postponed);
         if let Some(next) = waiting.min_by_key(|job| (job.due_at, job.id)) {
-            *next = Job { postponed_until: Time::LONG_AGO, version: next.version + 1, ..next.clone() };
+            let woken = Job { postponed_until: Time::LONG_AGO, version: next.version + 1, ..next.clone() };
+            self.put_job(&woken, true);
         }
     }
 
@@ -127,7 +171,24 @@ impl Books {
     }
 
     fn name(&mut self, shelf: &Shelf, names: &[String], id: Uuid) -> bool {
-        names.iter().all(|name| *self.names.entry((shelf.clone(), name.clone())).or_insert(id) == id)
+        names.iter().all(|name| {
+            let name = (shelf.clone(), name.clone());
+            match self.names.get(&name) {
+                Some(named) => *named == id,
+                None => {
+                    self.put_name(name, Some(id));
+                    true
+                }
+            }
+        })
+    }
+}
+
+/// What was there before.
+fn put<K: Ord, V>(map: &mut BTreeMap<K, V>, key: K, value: Option<V>) -> Option<V> {
+    match value {
+        Some(value) => map.insert(key, value),
+        None => map.remove(&key),
     }
 }
 
@@ -159,10 +220,8 @@ impl Store for MemoryStore {
             commit.ops.iter().map(|op| decide(&op.key, shelves.claims.get(&op.key), &op.command, moment)).collect();
         let mut conflict = None;
         if decisions.iter().all(|decision| decision.answer.is_accepted()) {
-            let mut books = shelves.books.clone();
-            conflict = commit.changes.iter().position(|change| !books.apply(change, moment.now));
+            conflict = shelves.books.apply_all(&commit.changes, moment.now);
             if conflict.is_none() {
-                shelves.books = books;
                 for next in decisions.iter().filter_map(|decision| decision.write.clone()) {
                     shelves.claims.insert(next.key.clone(), next);
                 }
