@@ -186,7 +186,7 @@ impl Store for PostgresStore {
 impl PostgresStore {
     /// Down to which token a page looks; none, where it looks at all there are.
     async fn horizon(&self, query: &Query) -> Result<Option<i64>, StoreError> {
-        let from = query.after.map_or(i64::MAX, |after| after.token.0);
+        let from = query.after.map_or(i64::MAX, |after| after.left().0);
         let looked = i64::try_from(Query::LOOKED_MAX).expect("not that many");
         let rows = self.back.ask(SCAN_HORIZON, &[&query.workspace.as_str(), &from, &looked]).await?;
         Ok(rows.first().map(|row| row.get(0)))

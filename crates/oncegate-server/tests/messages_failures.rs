@@ -96,6 +96,9 @@ async fn a_person_says_what_became_of_an_unknown_one(on: On) {
     // The answer may have been lost; but nobody says otherwise later.
     assert_eq!(resolve(&sent, json!({"as": "sent"})).await.expect(200).body, settled);
     resolve(&sent, json!({"as": "not_sent"})).await.expect_problem(409, "wrong-status");
+    let server = &office.servers[office.servers.len() - 1];
+    let audited = server.log().into_iter().filter(|line| line["event"] == "audit.message_resolved").count();
+    assert_eq!(audited, 1, "who says what was said before has changed nothing");
     let again = office.client(1).post("/api/messages", &by("sms", "it came#500")).await.expect(200);
     assert_eq!((&again.body["duplicateOnly"], &again.body["status"]), (&json!(true), &json!("sent")));
     assert_eq!(office.provider.arrivals("it came#500").len(), 1);

@@ -76,7 +76,7 @@ pub fn scan(connection: &Connection, query: &Query, now: Time) -> rusqlite::Resu
     let after = query.after.unwrap_or(Cursor { token: Token(i64::MAX), id: ClaimId::from_bytes([0xff; 32]) });
     // One row more than asked for tells whether there is a next page.
     let limit = i64::try_from(query.limit).unwrap_or(i64::MAX - 1) + 1;
-    let horizon = if query.is_sparse() { horizon(connection, query, after.token)? } else { None };
+    let horizon = if query.is_sparse() { horizon(connection, query, after.left())? } else { None };
     let sql = include_str!("../sql/scan_claims.sql").replace("{state}", state_condition(query.state));
     let mut statement = connection.prepare_cached(&sql)?;
     let rows = statement.query_map(

@@ -132,3 +132,10 @@ pub struct Listed {
     /// There are more, older than this one, or may be.
     pub next: Option<Uuid>,
 }
+
+impl Listed {
+    /// Whether it ended before it was full, though there may be more: enough was looked at, for one who waits.
+    pub fn ended_early(&self, limit: usize) -> bool {
+        self.next.is_some() && self.records.len() < limit
+    }
+}

@@ -103,6 +103,11 @@ impl Cursor {
     pub fn past(token: Token) -> Cursor {
         Cursor { token, id: oncegate_core::ClaimId::from_bytes([0; 32]) }
     }
+
+    /// The newest token that is left to look at.
+    pub fn left(self) -> Token {
+        if self == Cursor::past(self.token) { Token(self.token.0 - 1) } else { self.token }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -392,5 +397,17 @@ fn outcome(command: &Command) -> Option<&Bytes> {
         Command::Claim(terms) => terms.outcome.as_ref(),
         Command::Settle { outcome, .. } | Command::Resolve { outcome, .. } => outcome.as_ref(),
         Command::Renew { .. } | Command::Release { .. } | Command::Retract { .. } | Command::Forget => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_passed_is_not_looked_at_again() {
+        let id = oncegate_core::ClaimId::from_bytes([7; 32]);
+        assert_eq!(Cursor { token: Token(5), id }.left(), Token(5), "others may have the same token");
+        assert_eq!(Cursor::past(Token(5)).left(), Token(4));
     }
 }

@@ -32,10 +32,11 @@ pub async fn page(store: &Arc<dyn MainStore>, mut listing: Listing) -> Result<Li
         listing.limit = (limit - page.records.len()).min(READ_AT_ONCE);
         let listed = store.list(listing.clone()).await?;
         bytes += listed.records.iter().map(|record| record.body.len()).sum::<usize>();
+        let ended_early = listed.ended_early(listing.limit);
         page.records.extend(listed.records);
         page.next = listed.next;
         listing.before = listed.next;
-        if listed.next.is_none() || page.records.len() >= limit || bytes >= PAGE_BYTES {
+        if listed.next.is_none() || ended_early || page.records.len() >= limit || bytes >= PAGE_BYTES {
             return Ok(page);
         }
     }

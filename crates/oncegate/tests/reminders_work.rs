@@ -22,6 +22,7 @@ on_each![
     an_answer_that_gets_lost_is_looked_up,
     a_flag_that_looks_like_ours_and_is_anothers_is_not_ours_to_send,
     what_the_carrier_has_taken_was_not_missed_whoever_said_so,
+    what_the_carrier_has_taken_counts_though_a_person_lets_it_be_at_that_moment,
 ];
 
 #[track_caller]
@@ -316,5 +317,23 @@ async fn what_the_carrier_has_taken_was_not_missed_whoever_said_so(on: On) {
         assert_eq!(state, if is_sent_by_hand { State::Sending } else { State::Sent });
         assert_eq!(desk.lease().await.is_some(), is_sent_by_hand, "what is over is out of the queue");
     }
+    world.close().await;
+}
+
+async fn what_the_carrier_has_taken_counts_though_a_person_lets_it_be_at_that_moment(on: On) {
+    let world = World::open(on).await;
+    let hooked = Hooked::over(world.store.clone());
+    let (desk, person) = (Desk::over(&world, hooked.clone()), Desk::over(&world, world.store.clone()));
+    let id = desk.due("b").await;
+    let ours = desk.flagged(&desk.leased().await).await;
+    world.clock.advance(LEASE);
+    assert!(matches!(desk.flag(&desk.leased().await).await, Ok(Worked::Missed(_))));
+    hooked.before_commit(async move {
+        person.resolve(id, false).await.expect("was missed");
+    });
+    let late = desk.reminders.delivered_late(&ours.0, &ours.1, Some("p-1".into()), desk.now()).await;
+    assert!(late.expect("the store is there").is_some());
+    let reminder = desk.find(id).await;
+    assert_eq!((reminder.state, reminder.resolved.map(|said| said.sent)), (State::Sent, Some(false)));
     world.close().await;
 }

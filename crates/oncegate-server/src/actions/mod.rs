@@ -198,6 +198,11 @@ impl Runner {
                 Verb::Done | Verb::LetBe => {
                     let done = verb == Verb::Done;
                     let found = self.actions.resolve(&workspace, id, done, &by, why.clone()).await?;
+                    let said = found.action.ended.as_ref().and_then(|ended| ended.resolved.as_ref());
+                    // Somebody else had said the same.
+                    if said.is_some_and(|said| said.by != by || said.note != why) {
+                        return Ok(found);
+                    }
                     (if done { "audit.action_done" } else { "audit.action_let_be" }, found)
                 }
             };

@@ -1,7 +1,7 @@
 //! An action as people see it.
 
 use oncegate::Time;
-use oncegate::actions::{Action, Ended, Found, Resolved, Try, effect_key};
+use oncegate::actions::{Action, Ended, Found, Resolved, Status, Try, effect_key};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -111,7 +111,7 @@ impl<'a> From<&'a Found> for ActionView<'a> {
             lease_until: is_leased.map(|job| job.lease_until.to_string()),
             ended_at: ended.as_ref().filter(|_| job.is_none()).map(|ended| time(ended.at_us)),
             result: ended.as_ref().and_then(|ended| ended.result.as_deref()),
-            error,
+            error: error.filter(|_| found.status() != Status::Completed),
             resolved: ended.as_ref().and_then(|ended| ended.resolved.as_ref()).map(ResolvedActionView::from),
             recurring_interval: recurrence.as_ref().map(|recurrence| recurrence.interval.as_str()),
             timezone: recurrence.as_ref().and_then(|recurrence| recurrence.timezone.as_deref()),

@@ -106,7 +106,7 @@ impl ResolveBody {
 
 /// Settle a message of which nobody can say whether it was sent
 #[utoipa::path(post, path = "/api/messages/{id}/resolve", tag = "messages", params(("id" = String, Path)), request_body = ResolveBody, responses(
-    (status = 200, description = "The message: sent, or failed, and to be posted again.", body = MessageView), (status = 404, description = "None."),
+    (status = 200, description = "The message: sent, or failed; where `failed = \"release\"`, posting it again sends it.", body = MessageView), (status = 404, description = "None."),
     (status = 409, description = "`wrong-status`: it is not unknown.")))]
 pub async fn resolve(
     State(app): State<Arc<App>>,

@@ -46,13 +46,14 @@ pub async fn page<D: Document, V: Serialize>(
         listing.limit = (limit - page.items.len()).min(READ_AT_ONCE);
         let listed = app.store.list(listing.clone()).await?;
         bytes += listed.records.iter().map(|record| record.body.len()).sum::<usize>();
+        let ended_early = listed.ended_early(listing.limit);
         for record in listed.records {
             let item = view(&Kept::read(record)?).map_err(|error| Kind::Internal.because(error.to_string()))?;
             page.items.push(item);
         }
         page.next_cursor = listed.next;
         listing.before = listed.next;
-        if listed.next.is_none() || page.items.len() >= limit || bytes >= PAGE_BYTES {
+        if listed.next.is_none() || ended_early || page.items.len() >= limit || bytes >= PAGE_BYTES {
             return Ok(axum::Json(page).into_response());
         }
     }

@@ -243,7 +243,6 @@ pub struct ResolveBody {
 #[serde(rename_all = "snake_case")]
 pub enum WasSent {
     Sent,
-    /// Whoever comes next may send it.
     NotSent,
 }
 

@@ -38,7 +38,7 @@ pub enum Command {
     Resolve {
         #[command(flatten)]
         one: One,
-        /// not_sent: whoever posts it again has it sent
+        /// not_sent: it has failed, and may be posted again
         #[arg(long = "as", value_name = "sent|not_sent")]
         resolution: Resolution,
         #[command(flatten)]

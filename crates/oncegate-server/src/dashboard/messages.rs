@@ -154,7 +154,7 @@ fn buttons(kept: &Kept<Message>) -> Vec<Button> {
         fields: vec![("as", found.into())],
     };
     let sent = "You have looked at the carrier, and it has it. The same text to the same person is not sent again within the window.";
-    let not_sent = "You have looked at the carrier, and it does not have it. It has failed: posting it again sends it.";
+    let not_sent = "You have looked at the carrier, and it does not have it. It has failed; unless the server holds what failed, posting it again sends it.";
     vec![button("It was sent", "sent", sent, false), button("It was not sent", "not_sent", not_sent, true)]
 }
 

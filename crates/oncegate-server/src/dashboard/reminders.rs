@@ -168,7 +168,9 @@ fn moments(reminder: &Reminder) -> Vec<Happened> {
         };
         moments.push((row.at_us, happened));
     }
-    let ended = if reminder.resolved.is_some() { ReminderState::Missed } else { reminder.state };
+    // What a person said of it did not change when it had ended; what the carrier said after that did.
+    let settled = reminder.resolved.as_ref().filter(|said| said.sent || reminder.state == ReminderState::Cancelled);
+    let ended = settled.map_or(reminder.state, |_| ReminderState::Missed);
     if let Some(ended_us) = reminder.ended_us.filter(|_| ended != ReminderState::Sent) {
         let state = ended.as_str();
         moments.push((ended_us, Happened::new(at(ended_us), Tone::of(state), format!("It was {state}."))));

@@ -116,8 +116,10 @@ impl Messages {
         let (store, releases) = (self.store.clone(), self.releases());
         to_the_end(async move {
             let settled = resolve::resolve(&*store, &workspace, id, sent, &by, note.clone(), releases).await?;
-            // A warning, so that no usual level leaves it out.
-            tracing::warn!(event = "audit.message_resolved", %workspace, messageId = %id, sent, by, why = note);
+            if settled.document.resolved.as_ref().is_some_and(|said| said.is_by(&by, note.as_deref())) {
+                // A warning, so that no usual level leaves it out.
+                tracing::warn!(event = "audit.message_resolved", %workspace, messageId = %id, sent, by, why = note);
+            }
             Ok(settled)
         })
         .await

@@ -114,11 +114,15 @@ impl Reply {
         Reply::new(status, Some(message.id), false, &view(message, lead))
     }
 
-    /// Without what was said the first time: from the message as it stands.
+    /// Without what was said the first time: from the message as it stands, in the same way as it was said, unless a person has said otherwise since.
     pub fn told_again(message: &Kept<Message>, lead: &Kept<Lead>, like: Option<&Reply>) -> Reply {
-        match like {
+        let told = match like {
             Some(like) if like.head.duplicate => Reply::to_duplicate(message, lead, 0),
             _ => Reply::to_first(message, lead),
+        };
+        match like.filter(|_| message.document.resolved.is_none()) {
+            Some(like) => Reply { head: like.head.clone(), body: told.body },
+            None => told,
         }
     }
 

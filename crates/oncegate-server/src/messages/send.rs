@@ -286,7 +286,10 @@ impl Messages {
     /// Whether it was written after all, by a commit whose answer got lost.
     async fn is_written(&self, message: &Kept<Message>) -> bool {
         let found = self.find::<Message>(&message.workspace, message.id).await.ok().flatten();
-        found.is_some_and(|found| found.record() == message.record())
+        // A person may have settled it since.
+        let is_settled =
+            |found: &Kept<Message>| found.document.resolved.is_some() && found.version == message.version + 1;
+        found.is_some_and(|found| found.record() == message.record() || is_settled(&found))
     }
 
     /// Writes, if need be again and again, for as long as the lease lasts.

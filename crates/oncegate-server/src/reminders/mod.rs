@@ -73,7 +73,9 @@ impl Desk {
     ) -> Result<Kept, Problem> {
         to_the_end(async move {
             let kept = self.reminders.resolve(&workspace, id, sent, &by, why.clone()).await?;
-            tracing::warn!(event = "audit.reminder_resolved", %workspace, reminderId = %id, sent, by, why);
+            if kept.reminder.resolved.as_ref().is_some_and(|said| said.is_by(&by, why.as_deref())) {
+                tracing::warn!(event = "audit.reminder_resolved", %workspace, reminderId = %id, sent, by, why);
+            }
             Ok(kept)
         })
         .await

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use oncegate_core::job::{Command, Job, Refusal};
 use oncegate_core::{Time, Token, WorkspaceName};
-use oncegate_store::{Change, Commit, JobListing, KindFilter, Listing, Reading, StoreError};
+use oncegate_store::{Change, Commit, JobListing, KindFilter, Listed, Listing, Reading, StoreError};
 use uuid::Uuid;
 
 use super::fold::Standing;
@@ -101,19 +101,21 @@ impl Actions {
         let mut bytes = 0;
         for step in 1.. {
             let limit = (filter.limit - page.items.len()).min(READ_AT_ONCE);
-            let some = self.list_some(workspace, &Filter { limit, before: page.next, ..filter.clone() }).await?;
+            let (some, ended_early) =
+                self.list_some(workspace, &Filter { limit, before: page.next, ..filter.clone() }).await?;
             bytes += some.items.iter().map(|found| found.action.bytes().len()).sum::<usize>();
             page.items.extend(some.items);
             page.next = some.next;
             let is_full = page.items.len() >= filter.limit || bytes >= PAGE_BYTES || step >= STEPS_MAX;
-            if page.next.is_none() || is_full {
+            if page.next.is_none() || ended_early || is_full {
                 break;
             }
         }
         Ok(page)
     }
 
-    async fn list_some(&self, workspace: &WorkspaceName, filter: &Filter) -> Result<Page, StoreError> {
+    /// And whether enough was looked at, for one who waits.
+    async fn list_some(&self, workspace: &WorkspaceName, filter: &Filter) -> Result<(Page, bool), StoreError> {
         let Filter { status, action_type, entity_id, schedule, limit, before } = filter;
         let mut items = vec![];
         // In this order: what leaves the queue meanwhile is found twice, and not missed.
@@ -131,11 +133,12 @@ impl Actions {
                 items.push(found_job(job)?);
             }
         }
-        let mut looked_to = None;
+        let (mut looked_to, mut ended_early) = (None, false);
         if status.is_none_or(|status| status.in_queue().is_none()) {
-            let (ended, next) = self.list_ended(workspace, filter).await?;
-            items.extend(ended);
-            looked_to = next;
+            let listed = self.list_ended(workspace, filter).await?;
+            (looked_to, ended_early) = (listed.next, listed.ended_early(*limit));
+            let ended = listed.records.into_iter().map(found_record).collect::<Result<Vec<_>, _>>()?;
+            items.extend(ended.into_iter().filter(|found| fits_ended(filter, found)));
         }
         // Of one that is there twice the record is the newer.
         items.sort_by_key(|found| std::cmp::Reverse((found.id, found.job.is_none())));
@@ -145,24 +148,14 @@ impl Actions {
         let more = items.len() > *limit;
         items.truncate(*limit);
         let next = items.last().map(|last| last.id).filter(|_| more).or(looked_to);
-        Ok(Page { items, next })
+        Ok((Page { items, next }, ended_early))
     }
 
-    /// Those among a page of records that fit, and the last that was looked at, if there are more.
-    async fn list_ended(
-        &self,
-        workspace: &WorkspaceName,
-        filter: &Filter,
-    ) -> Result<(Vec<Found>, Option<Uuid>), StoreError> {
+    /// A page of records, some of which may not fit.
+    async fn list_ended(&self, workspace: &WorkspaceName, filter: &Filter) -> Result<Listed, StoreError> {
         let Filter { status, action_type, entity_id, schedule, limit, before } = filter;
         let of_type = || action_type.as_deref().map(Action::list_of_type);
         let of_entity = || entity_id.as_deref().map(Action::list_of_entity);
-        let fits = |found: &Found| {
-            let Action { ended, entity, action_type: is, .. } = &found.action;
-            ended.is_some()
-                && action_type.as_ref().is_none_or(|wanted| wanted == is)
-                && entity_id.as_ref().is_none_or(|id| entity.as_ref().is_some_and(|entity| entity.id == *id))
-        };
         let listing = Listing {
             workspace: workspace.clone(),
             kind: KIND,
@@ -171,10 +164,7 @@ impl Actions {
             limit: *limit,
             before: *before,
         };
-        let listed = self.store.list(listing).await?;
-        let mut found = listed.records.into_iter().map(found_record).collect::<Result<Vec<_>, _>>()?;
-        found.retain(fits);
-        Ok((found, listed.next))
+        self.store.list(listing).await
     }
 
     /// It will not run; of a schedule, not any more.
@@ -278,6 +268,14 @@ impl Actions {
         }
         Err(StoreError::Unavailable("others were faster, every time".into()).into())
     }
+}
+
+/// What a record's list does not tell.
+fn fits_ended(filter: &Filter, found: &Found) -> bool {
+    let Action { ended, entity, action_type, .. } = &found.action;
+    ended.is_some()
+        && filter.action_type.as_ref().is_none_or(|wanted| wanted == action_type)
+        && filter.entity_id.as_ref().is_none_or(|id| entity.as_ref().is_some_and(|entity| entity.id == *id))
 }
 
 fn found_job(job: Job) -> Result<Found, StoreError> {

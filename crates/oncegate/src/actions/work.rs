@@ -266,7 +266,7 @@ impl Actions {
             _ => false,
         };
         match says_the_same {
-            true => Ok(Applied::Already(ended.status, id)),
+            true => Ok(Applied::Already(ended.was(), id)),
             false => Ok(Applied::Refused(Refusal::NotLeased)),
         }
     }

@@ -9,7 +9,7 @@ use super::{Kept, Reminder, Reminders, State, Text};
 use crate::sends::Resolved;
 
 /// How often to look again where somebody else was faster.
-const ROUNDS: usize = 20;
+pub(super) const ROUNDS: usize = 20;
 
 /// What is to be another.
 #[derive(Clone, Debug, Default)]

@@ -5,7 +5,7 @@ use oncegate_core::job::{self, Decision, End, Failure, Job, Reached, WORKER_LOST
 use oncegate_store::{Change, Commit, StoreError};
 
 use super::record::Row;
-use super::verbs::removed;
+use super::verbs::{ROUNDS, removed};
 use super::{Kept, Reminder, Reminders, State};
 
 /// What there is to do with a job that is due.
@@ -80,24 +80,30 @@ impl Reminders {
         provider_message_id: Option<String>,
         now: Time,
     ) -> Result<Option<Kept>, StoreError> {
-        let Some((found, in_queue)) = self.load(&kept.workspace, kept.id).await?.value else { return Ok(None) };
-        let removed = match (found.reminder.state, in_queue) {
-            // One that is cancelled and has its flag was missed before.
-            (State::Missed | State::Cancelled, None)
-                if found.reminder.reminder_sent() && found.reminder.sent_by == kept.reminder.sent_by =>
-            {
-                None
+        for _ in 0..ROUNDS {
+            let Some((found, in_queue)) = self.load(&kept.workspace, kept.id).await?.value else { return Ok(None) };
+            let removed = match (found.reminder.state, in_queue) {
+                // One that is cancelled and has its flag was missed before.
+                (State::Missed | State::Cancelled, None)
+                    if found.reminder.reminder_sent() && found.reminder.sent_by == kept.reminder.sent_by =>
+                {
+                    None
+                }
+                // Nobody has looked at it since.
+                (State::Sending, Some(found_job)) if found.version == kept.version && found_job.token == job.token => {
+                    Some(removed(&found_job))
+                }
+                _ => return Ok(None),
+            };
+            let row = Row::sent(provider_message_id.clone(), now);
+            let next = found.with(found.reminder.logged(row).ended(State::Sent, now));
+            let changes = std::iter::once(next.replaced()).chain(removed).collect();
+            if self.write(changes).await? {
+                return Ok(Some(next));
             }
-            // Nobody has looked at it since.
-            (State::Sending, Some(found_job)) if found.version == kept.version && found_job.token == job.token => {
-                Some(removed(&found_job))
-            }
-            _ => return Ok(None),
-        };
-        let next = found.with(found.reminder.logged(Row::sent(provider_message_id, now)).ended(State::Sent, now));
-        let changes = std::iter::once(next.replaced()).chain(removed).collect();
-        let is_written = self.write(changes).await?;
-        Ok(is_written.then_some(next))
+        }
+        // A person is busy with it.
+        Ok(None)
     }
 
     /// It has not, or nobody can say. What surely reached nobody is tried again within the grace; anything else never.

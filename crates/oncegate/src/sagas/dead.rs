@@ -273,11 +273,12 @@ impl Sagas {
                 limit: (limit - letters.len()).min(READ_AT_ONCE),
                 before: next,
             };
+            let asked = listing.limit;
             let listed = self.store.list(listing).await?;
             bytes += listed.records.iter().map(|record| record.body.len()).sum::<usize>();
             letters.extend(listed.records.iter().filter_map(|record| legible(DeadLetter::read(record))));
             next = listed.next;
-            if next.is_none() || letters.len() >= limit || bytes >= PAGE_BYTES {
+            if next.is_none() || listed.ended_early(asked) || letters.len() >= limit || bytes >= PAGE_BYTES {
                 return Ok((letters, next));
             }
         }

@@ -123,6 +123,13 @@ pub struct Resolved {
     pub token: Option<i64>,
 }
 
+impl Resolved {
+    /// Whether it is this one's word: the same may have been said before by somebody else.
+    pub fn is_by(&self, by: &str, note: Option<&str>) -> bool {
+        self.by == by && self.note.as_deref() == note
+    }
+}
+
 /// The document.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Send {
