@@ -323,26 +323,40 @@ impl MainStore for MemoryStore {
     }
 
     async fn list(&self, listing: Listing) -> Result<Listed, StoreError> {
+        let is_sparse = listing.is_sparse();
         let Listing { workspace, kind, list, state, limit, before } = listing;
         let shelf = (workspace, kind);
         let books = &self.lock().books;
         let is_in_list =
             |id: Uuid| list.as_ref().is_none_or(|list| books.lists.contains(&(shelf.clone(), list.clone(), id)));
-        let mut found = books
-            .records
-            .values()
-            .rev()
-            .filter(|record| record.workspace == shelf.0 && record.kind == kind)
-            .filter(|record| before.is_none_or(|before| record.id < before))
-            .filter(|record| state.is_none() || record.state == state)
-            .filter(|record| is_in_list(record.id));
+        let all = || {
+            let records = books.records.values().rev();
+            records
+                .filter(|record| record.workspace == shelf.0 && record.kind == kind)
+                .filter(|record| before.is_none_or(|before| record.id < before))
+                .filter(|record| is_in_list(record.id))
+        };
+        let last_looked_at = if is_sparse { all().nth(Listing::LOOKED_MAX - 1) } else { None };
+        let horizon = last_looked_at.map(|record| record.id);
+        let mut found = all()
+            .filter(|record| horizon.is_none_or(|horizon| record.id >= horizon))
+            .filter(|record| state.is_none() || record.state == state);
         let records: Vec<Record> = found.by_ref().take(limit).cloned().collect();
-        let next = records.last().map(|record| record.id).filter(|_| found.next().is_some());
+        let next = records.last().map(|record| record.id).filter(|_| found.next().is_some()).or(horizon);
         Ok(Listed { records, next })
     }
 
     async fn count(&self, listing: Listing) -> Result<usize, StoreError> {
-        Ok(self.list(listing).await?.records.len())
+        let (mut count, mut rest) = (0, listing);
+        loop {
+            let listed = self.list(rest.clone()).await?;
+            count += listed.records.len();
+            rest.limit -= listed.records.len();
+            rest.before = listed.next;
+            if rest.before.is_none() || rest.limit == 0 {
+                return Ok(count);
+            }
+        }
     }
 
     async fn find_jobs(&self, ids: &[(WorkspaceName, Uuid)]) -> Result<Reading<Vec<Option<Job>>>, StoreError> {

@@ -41,3 +41,36 @@ pub async fn page(store: &Arc<dyn MainStore>, mut listing: Listing) -> Result<Li
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use oncegate_core::WorkspaceName;
+    use oncegate_store::{Change, Commit, MemoryStore};
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn whoever_wants_what_is_rare_waits_for_no_more_than_one_look() {
+        let store: Arc<dyn MainStore> = Arc::new(MemoryStore::default());
+        let workspace = WorkspaceName::default_workspace();
+        let create = |number: usize| {
+            let (id, state) = (Uuid::from_u128(number as u128), if number == 1 { "rare" } else { "usual" });
+            let (workspace, state) = (workspace.clone(), Some(state.to_owned()));
+            let record =
+                Record { workspace, kind: "thing", id, version: 1, state, expires_at: None, body: Bytes::new() };
+            Change::Create { record, names: vec![], lists: vec!["crowd".into()] }
+        };
+        let changes = (1..=Listing::LOOKED_MAX * 3).map(create).collect();
+        assert!(store.commit(Commit { ops: vec![], changes }).await.unwrap().is_written());
+        let (list, state) = (Some("crowd".to_owned()), Some("rare".to_owned()));
+        let mut listing = Listing { workspace, kind: "thing", list, state, limit: 10, before: None };
+        for looked in [1, 2] {
+            let nothing = page(&store, listing.clone()).await.unwrap();
+            let next = Uuid::from_u128((Listing::LOOKED_MAX * (3 - looked) + 1) as u128);
+            assert_eq!((nothing.records.len(), nothing.next), (0, Some(next)));
+            listing.before = nothing.next;
+        }
+        assert_eq!(page(&store, listing).await.unwrap().records.len(), 1);
+    }
+}
