@@ -10,7 +10,8 @@ use oncegate::store::{Clock, Role, SystemClock};
 use uuid::Uuid;
 
 use super::parts::{
-    Body, Button, Cell, Detail, Filter, Happened, List, Section, Table, Tone, ago, facts, pretty, query, short,
+    Body, Button, Cell, Detail, Filter, Happened, List, Section, Table, Tone, ago, facts, in_order, pretty, query,
+    short,
 };
 use super::session::{Visitor, see_other};
 use super::{Failed, Fields, Frame, Named, Shown, did, show_detail, show_list};
@@ -227,8 +228,7 @@ fn moments(found: &Found) -> Vec<Happened> {
             (last.at, last.clock) = (String::new(), "now".into());
         }
     }
-    moments.sort_by_key(|(at_us, _)| *at_us);
-    moments.into_iter().map(|(_, moment)| moment).collect()
+    in_order(moments)
 }
 
 pub async fn act(

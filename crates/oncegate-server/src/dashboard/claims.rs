@@ -8,7 +8,8 @@ use oncegate::store::{Page, Query, Reading, Role};
 use oncegate::{Claim, ClaimId, ClaimKey, Command, Refusal, State as ClaimState, Time};
 
 use super::parts::{
-    Body, Button, Cell, Detail, Filter, Happened, List, Section, Table, Tone, ago, encoded, facts, pretty, query, short,
+    Body, Button, Cell, Detail, Filter, Happened, List, Section, Table, Tone, ago, encoded, facts, in_order, pretty,
+    query, short,
 };
 use super::session::{Visitor, see_other};
 use super::{Failed, Fields, Frame, Named, Shown, did, show_detail, show_list};
@@ -237,8 +238,7 @@ fn moments(claim: Option<&Claim>, timeline: Timeline, now: Time) -> Vec<Happened
             moments.push((claim.lease_until.micros(), Happened::new(claim.lease_until, Tone::Bad, says)));
         }
     }
-    moments.sort_by_key(|(at_us, _)| *at_us);
-    moments.into_iter().map(|(_, moment)| moment).collect()
+    in_order(moments)
 }
 
 fn happened(moment: &Moment) -> Happened {

@@ -178,6 +178,12 @@ impl List {
     }
 }
 
+/// What happened, by when it did.
+pub fn in_order(mut moments: Vec<(i64, Happened)>) -> Vec<Happened> {
+    moments.sort_by_key(|(at_us, _)| *at_us);
+    moments.into_iter().map(|(_, moment)| moment).collect()
+}
+
 /// Something that a person can do, with a reason.
 pub struct Button {
     pub name: &'static str,

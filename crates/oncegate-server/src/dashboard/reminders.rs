@@ -11,7 +11,7 @@ use oncegate::store::{Clock, Role, SystemClock};
 use uuid::Uuid;
 
 use super::parts::{
-    Body, Button, Cell, Detail, Filter, Happened, List, Section, Table, Tone, ago, facts, query, short,
+    Body, Button, Cell, Detail, Filter, Happened, List, Section, Table, Tone, ago, facts, in_order, query, short,
 };
 use super::session::{Visitor, see_other};
 use super::{Failed, Fields, Frame, Named, Shown, did, show_detail, show_list, who_and_why};
@@ -181,8 +181,7 @@ fn moments(reminder: &Reminder) -> Vec<Happened> {
         moments
             .push((resolved.at_us, Happened::new(at(resolved.at_us), Tone::Plain, says).about(who_and_why(resolved))));
     }
-    moments.sort_by_key(|(at_us, _)| *at_us);
-    moments.into_iter().map(|(_, moment)| moment).collect()
+    in_order(moments)
 }
 
 pub async fn act(

@@ -10,7 +10,7 @@ use oncegate::store::Role;
 use uuid::Uuid;
 
 use super::parts::{
-    Body, Button, Cell, Detail, Filter, Happened, List, Section, Table, Tone, ago, facts, query, short,
+    Body, Button, Cell, Detail, Filter, Happened, List, Section, Table, Tone, ago, facts, in_order, query, short,
 };
 use super::session::{Visitor, see_other};
 use super::{Failed, Fields, Frame, Named, Shown, did, show_detail, show_list, who_and_why};
@@ -160,8 +160,7 @@ fn moments(kept: &Kept, now: Time) -> Vec<Happened> {
         let ended = send.lease_until_us.min(now.micros());
         moments.push((ended, Happened::new(at(ended), Tone::Bad, "Nobody can say what became of the last attempt.")));
     }
-    moments.sort_by_key(|(at_us, _)| *at_us);
-    moments.into_iter().map(|(_, moment)| moment).collect()
+    in_order(moments)
 }
 
 pub async fn resolve(

@@ -37,6 +37,55 @@ const SETTLED_WITHIN: Duration = Duration::from_secs(300);
 /// A database of its own: the server is to find its tables where it looks for them.
 const DATABASE: &str = "oncegate_bench_pages";
 
+/// Lists; what their filters offer is found in them.
+const LISTS: [&str; 9] = [
+    "/decisions",
+    "/claims",
+    "/messages",
+    "/actions",
+    "/sagas",
+    "/sagas/search-import",
+    "/dead-letters",
+    "/sends",
+    "/reminders",
+];
+/// Filters that somebody writes.
+const WRITTEN: [&str; 20] = [
+    "/decisions?guard=charge",
+    "/claims?guard=charge",
+    "/claims?guard=rare",
+    "/claims?guard=nobody",
+    "/claims?guard=rare&state=failed",
+    "/claims?guard=charge&state=failed",
+    "/claims?guard=charge&state=in_flight",
+    "/claims?guard=rare&state=unknown",
+    "/actions?type=crm%3Async",
+    "/actions?type=rare",
+    "/actions?type=nobody",
+    "/actions?type=crm%3Async&status=dead",
+    "/actions?type=rare&status=pending",
+    "/actions?entityId=lead%2050000",
+    "/actions?entityId=nobody",
+    "/dead-letters?saga=search-import",
+    "/sends?campaign=spring",
+    "/sends?campaign=rare",
+    "/sends?campaign=spring&state=unknown",
+    "/reminders?booking=booking%205",
+];
+/// Where one of each kind is found, and how its path begins.
+const ONE_OF_EACH: [(&str, &str); 10] = [
+    ("/claims", "/claims/"),
+    ("/messages", "/messages/"),
+    ("/messages", "/threads/"),
+    ("/leads", "/leads/"),
+    ("/actions", "/actions/"),
+    ("/actions?status=completed", "/actions/"),
+    ("/sagas/search-import", "/sagas/search-import/"),
+    ("/dead-letters", "/dead-letters/"),
+    ("/sends", "/sends/"),
+    ("/reminders", "/reminders/"),
+];
+
 /// A page, and how long it took.
 #[derive(Serialize)]
 pub struct Looked {
@@ -200,46 +249,13 @@ impl Visitor {
             ["/", "/?range=day", "/?range=week", "/leads", "/docs", "/problems/in-flight", "/login", "/assets/app.css"]
                 .map(str::to_owned)
                 .into();
-        let lists = [
-            "/decisions",
-            "/claims",
-            "/messages",
-            "/actions",
-            "/sagas",
-            "/sagas/search-import",
-            "/dead-letters",
-            "/sends",
-            "/reminders",
-        ];
-        for list in lists {
+        for list in LISTS {
             let first = self.get(list).await?;
             pages.push(list.to_owned());
             pages.extend(chosen(list, &first));
         }
         let (claim, part) = fill::claim_key(fill::CLAIMS - 1);
-        let written = [
-            "/decisions?guard=charge",
-            "/claims?guard=charge",
-            "/claims?guard=rare",
-            "/claims?guard=nobody",
-            "/claims?guard=rare&state=failed",
-            "/claims?guard=charge&state=failed",
-            "/claims?guard=charge&state=in_flight",
-            "/claims?guard=rare&state=unknown",
-            "/actions?type=crm%3Async",
-            "/actions?type=rare",
-            "/actions?type=nobody",
-            "/actions?type=crm%3Async&status=dead",
-            "/actions?type=rare&status=pending",
-            "/actions?entityId=lead%2050000",
-            "/actions?entityId=nobody",
-            "/dead-letters?saga=search-import",
-            "/sends?campaign=spring",
-            "/sends?campaign=rare",
-            "/sends?campaign=spring&state=unknown",
-            "/reminders?booking=booking%205",
-        ];
-        pages.extend(written.map(str::to_owned));
+        pages.extend(WRITTEN.map(str::to_owned));
         let mut older = vec![];
         for list in pages.iter().filter(|page| page.matches('/').count() < 3) {
             let mut page = list.clone();
@@ -252,18 +268,7 @@ impl Visitor {
             }
         }
         pages.extend(older);
-        for (list, path) in [
-            ("/claims", "/claims/"),
-            ("/messages", "/messages/"),
-            ("/messages", "/threads/"),
-            ("/leads", "/leads/"),
-            ("/actions", "/actions/"),
-            ("/actions?status=completed", "/actions/"),
-            ("/sagas/search-import", "/sagas/search-import/"),
-            ("/dead-letters", "/dead-letters/"),
-            ("/sends", "/sends/"),
-            ("/reminders", "/reminders/"),
-        ] {
+        for (list, path) in ONE_OF_EACH {
             let first = self.get(list).await?;
             let missing = || std::io::Error::other(format!("{list} leads to nothing"));
             let one = links(&first).find(|link| link.starts_with(path)).ok_or_else(missing)?;
