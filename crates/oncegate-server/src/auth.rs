@@ -30,13 +30,21 @@ pub struct NewKey {
 
 impl NewKey {
     pub fn generate() -> Self {
-        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-        let mut random = [0; 40];
-        getrandom::fill(&mut random).expect("the operating system has randomness");
-        let id = hex(&random[..8]);
-        let secret = format!("og_{id}_{}", hex(&random[8..]));
+        let id = random::<8>();
+        let secret = format!("og_{id}_{}", random::<32>());
         NewKey { id, hash: hash(&secret), secret }
     }
+}
+
+/// So many bytes that nobody can guess, in hex.
+pub fn random<const BYTES: usize>() -> String {
+    let mut random = [0; BYTES];
+    getrandom::fill(&mut random).expect("the operating system has randomness");
+    hex(&random)
+}
+
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The secret is 256 random bits: a plain hash cannot be searched.

@@ -36,6 +36,7 @@ use url::form_urlencoded;
 use self::parts::{Body, Detail, List};
 use self::session::Visitor;
 use crate::api::{App, RawForm, check_note};
+use crate::auth::hex;
 use crate::problem::{Kind, Problem};
 
 pub fn router() -> Router<Arc<App>> {
@@ -113,7 +114,7 @@ static ASSETS: LazyLock<Vec<Asset>> = LazyLock::new(|| {
         ("icon.svg", "image/svg+xml", include_str!("assets/icon.svg").to_owned()),
     ];
     let asset = |(name, media, text): (&'static str, _, String)| {
-        let hash: String = Sha256::digest(&text)[..6].iter().map(|byte| format!("{byte:02x}")).collect();
+        let hash = hex(&Sha256::digest(&text)[..6]);
         Asset { name, media, text, path: format!("/assets/{name}?{hash}") }
     };
     files.into_iter().map(asset).collect()

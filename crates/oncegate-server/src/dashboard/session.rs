@@ -21,7 +21,7 @@ use uuid::Uuid;
 use super::parts::query;
 use super::{Failed, Fields, Frame, Login, render};
 use crate::api::App;
-use crate::auth::{Caller, WORKSPACE_HEADER};
+use crate::auth::{Caller, WORKSPACE_HEADER, hex, random};
 use crate::problem::{Kind, Problem};
 
 const KIND: &str = "session";
@@ -137,7 +137,7 @@ fn check_ours(headers: &HeaderMap) -> Result<(), Problem> {
 
 /// A secret, as it is kept.
 fn name_of(secret: &str) -> String {
-    Sha256::digest(secret.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&Sha256::digest(secret.as_bytes()))
 }
 
 /// Whose session the request is in, and its place.
@@ -213,9 +213,7 @@ pub async fn login(
         let again = Login { frame: Frame::bare("Log in"), to, wrong: true };
         return Ok(render(StatusCode::UNAUTHORIZED, &again));
     };
-    let mut random = [0; 32];
-    getrandom::fill(&mut random).expect("the operating system has randomness");
-    let secret: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    let secret = random::<32>();
     let record = Record {
         workspace: caller.workspace.clone(),
         kind: KIND,

@@ -15,6 +15,7 @@ use super::document::Status;
 use super::events::Event;
 use super::reply::Reply;
 use super::{IDEMPOTENCY, Messages};
+use crate::auth::hex;
 use crate::problem::{Kind, Problem};
 
 /// A request that came with a key.
@@ -33,7 +34,7 @@ struct Attributes {
 impl Asked {
     pub fn new(workspace: &WorkspaceName, method: &str, path: &str, key: &str, body: &[u8]) -> Asked {
         let key = ClaimKey::of(workspace, &IDEMPOTENCY, &[Some(method), Some(path), Some(key)]);
-        Asked { key, fingerprint: Sha256::digest(body).iter().map(|byte| format!("{byte:02x}")).collect() }
+        Asked { key, fingerprint: hex(&Sha256::digest(body)) }
     }
 }
 
