@@ -13,6 +13,7 @@ on_both![
     a_provider_that_is_busy_is_asked_again,
     what_may_have_been_sent_is_unknown_and_not_sent_again,
     a_person_says_what_became_of_an_unknown_one,
+    of_two_persons_at_once_one_has_settled_it,
     a_provider_that_honours_the_key_is_asked_again_under_it,
     a_failed_one_is_held_where_the_config_says_so,
     a_send_that_takes_long_is_answered_as_it_stands,
@@ -145,6 +146,26 @@ async fn a_person_says_what_became_of_an_unknown_one(on: On) {
         "no message nothing",
         "messages list",
     );
+}
+
+async fn of_two_persons_at_once_one_has_settled_it(on: On) {
+    let office = PostOffice::open(on).await;
+    for round in 0..8 {
+        let reply = office.post(&by("sms", &format!("{round}#500"))).await;
+        expect_failed(&reply, "unknown");
+        let id = reply.body["message"]["_id"].as_str().expect("an id");
+        let resolve = format!("/api/messages/{id}/resolve");
+        let (mut one, mut other) = (office.client(round), office.client(round + 1));
+        // They agree, or not.
+        let words = [json!({"as": "sent"}), json!({"as": if round % 2 == 0 { "sent" } else { "not_sent" }})];
+        let (first, second) = tokio::join!(one.post(&resolve, &words[0]), other.post(&resolve, &words[1]));
+        let mut statuses = [first.status, second.status];
+        statuses.sort_unstable();
+        assert_eq!(statuses, if round % 2 == 0 { [200, 200] } else { [200, 409] }, "{first:?} {second:?}");
+        let settled = if first.status == 200 { &first.body } else { &second.body };
+        let stands = office.client(round).get(&format!("/api/messages/{id}")).await.expect(200).body;
+        assert_eq!(&stands, settled);
+    }
 }
 
 async fn a_provider_that_honours_the_key_is_asked_again_under_it(on: On) {
