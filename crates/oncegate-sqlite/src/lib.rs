@@ -85,6 +85,7 @@ impl SqliteStore {
             return Ok(migrations(0));
         }
         let connection = readers::connect(path).map_err(store_error)?;
+        connection.busy_timeout(writer::BUSY_TIMEOUT).map_err(store_error)?;
         Ok(migrations(schema::version(&connection).map_err(store_error)?))
     }
 

@@ -21,11 +21,12 @@ pub struct Readers {
 /// None once the store is closed.
 type Idle = Mutex<Option<Vec<Connection>>>;
 
+/// One that waits for nobody, unless it is told to.
 pub fn connect(path: &Path) -> rusqlite::Result<Connection> {
     let connection =
         Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    connection.busy_timeout(Duration::ZERO)?;
     connection.pragma_update(None, "query_only", true)?;
-    connection.busy_timeout(BUSY_TIMEOUT)?;
     Ok(connection)
 }
 
@@ -41,12 +42,7 @@ impl Readers {
 
     /// Reads on the caller's thread: for what takes microseconds. It fails rather than wait for anybody.
     pub fn run_now<T>(&self, read: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> rusqlite::Result<T> {
-        run(&self.path, &self.idle, |connection| {
-            connection.busy_timeout(Duration::ZERO)?;
-            let result = read(connection);
-            connection.busy_timeout(BUSY_TIMEOUT)?;
-            result
-        })
+        run(&self.path, &self.idle, read)
     }
 
     pub async fn run<T: Send + 'static>(
@@ -54,7 +50,13 @@ impl Readers {
         read: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {
         let (path, idle) = (self.path.clone(), self.idle.clone());
-        match tokio::task::spawn_blocking(move || run(&path, &idle, read)).await {
+        let patiently = move |connection: &Connection| {
+            connection.busy_timeout(BUSY_TIMEOUT)?;
+            let result = read(connection);
+            connection.busy_timeout(Duration::ZERO)?;
+            result
+        };
+        match tokio::task::spawn_blocking(move || run(&path, &idle, patiently)).await {
             Ok(result) => result.map_err(store_error),
             Err(error) => Err(StoreError::Unavailable(error.to_string())),
         }

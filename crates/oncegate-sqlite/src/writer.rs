@@ -99,11 +99,14 @@ impl Writer {
         Ok(Writer { jobs, places: Arc::new(Semaphore::new(QUEUE_WEIGHT_MAX)), waiters })
     }
 
-    pub async fn commit(&self, commit: Commit) -> Result<Committed, StoreError> {
-        let place = self.place(commit.weight())?;
-        let (answer, answered) = oneshot::channel();
-        self.submit(Job::Commit(commit, answer, place))?;
-        answered.await.map_err(|_| unanswered())?
+    /// Submitted, or refused, when this returns, so that whoever waits for the answer carries nothing else.
+    pub fn commit(&self, commit: Commit) -> impl Future<Output = Result<Committed, StoreError>> + use<> {
+        let submitted = self.place(commit.weight()).and_then(|place| {
+            let (answer, answered) = oneshot::channel();
+            self.submit(Job::Commit(commit, answer, place))?;
+            Ok(answered)
+        });
+        async { submitted?.await.map_err(|_| unanswered())? }
     }
 
     pub async fn commit_all(&self, commits: Vec<Commit>) -> Vec<Result<Committed, StoreError>> {

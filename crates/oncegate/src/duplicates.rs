@@ -97,7 +97,12 @@ impl Shared {
     }
 
     async fn write(&self) {
-        let counts = std::mem::take(&mut *self.counts.lock().expect("no holder of this lock panics"));
+        let counts = {
+            let mut counts = self.counts.lock().expect("no holder of this lock panics");
+            // About as many will come again: growing would move them several times, with everybody waiting.
+            let next = Counts::with_capacity(counts.len());
+            std::mem::replace(&mut *counts, next)
+        };
         let mut counts: Vec<_> = counts
             .into_iter()
             .map(|((key, token), (count, last_at))| DuplicateCount { key, token, count, last_at })

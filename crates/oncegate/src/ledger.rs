@@ -106,7 +106,8 @@ impl Ledger {
         let mut reading = self.ask(key, command).await?;
         let waits = !wait.is_zero() && matches!(reading.value, Answer::InFlight(_));
         if waits {
-            reading = self.wait_and_claim(key, command, wait).await?;
+            // Boxed: few wait, and nobody else is to carry what it takes.
+            reading = Box::pin(self.wait_and_claim(key, command, wait)).await?;
         }
         if let Some(met) = reading.value.met() {
             self.meet(met, reading.now);
