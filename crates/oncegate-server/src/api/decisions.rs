@@ -108,7 +108,7 @@ impl Following {
                 return Some(Event::default().event("missed").data(missed.to_string()));
             }
             if let Some(told) = self.ready.pop_front() {
-                return Some(Event::default().event("decision").id(told.number.to_string()).data(&told.line));
+                return Some(Event::default().event("decision").id(told.number.to_string()).data(told.line()));
             }
             if self.app.stopping.load(Ordering::SeqCst) || !self.app.keys.stands(&self.caller) {
                 return None;

@@ -34,13 +34,24 @@ pub struct Told {
     /// How many there were before it in its workspace.
     pub number: u64,
     pub meaning: Meaning,
-    guard: Option<Box<str>>,
-    pub line: Arc<str>,
+    text: Arc<Text>,
+}
+
+/// As it is in the log.
+#[derive(Debug, Default)]
+struct Text {
+    line: String,
+    /// As the line names it, where it does.
+    guard: String,
 }
 
 impl Told {
     pub fn guard(&self) -> &str {
-        self.guard.as_deref().unwrap_or(self.meaning.guard)
+        if self.text.guard.is_empty() { self.meaning.guard } else { &self.text.guard }
+    }
+
+    pub fn line(&self) -> &str {
+        &self.text.line
     }
 
     /// What people did, and why, is for those who may do the same.
@@ -49,7 +60,7 @@ impl Told {
     }
 
     pub fn read(&self) -> Value {
-        serde_json::from_str(&self.line).expect("lines of the log are JSON")
+        serde_json::from_str(self.line()).expect("lines of the log are JSON")
     }
 }
 
@@ -108,17 +119,20 @@ impl Decisions {
         if matches!(meaning.fate, Fate::Passed | Fate::Stopped) {
             self.tally.count(workspace, guard.unwrap_or(meaning.guard), meaning.fate, Minute::of(now));
         }
-        let mut told = Told { number: 0, meaning, guard: guard.map(Into::into), line: line.trim_end().into() };
         let mut rings = self.lock();
         let Some(ring) = rings.of(workspace, now) else { return };
-        told.number = ring.count;
         let oldest = if ring.told.len() >= LINES_MAX { ring.told.pop_front() } else { None };
-        ring.told.push_back(told);
+        // The oldest gives its memory to the newest, unless somebody is just looking at it.
+        let mut text = oldest.map(|oldest| oldest.text).unwrap_or_default();
+        if Arc::get_mut(&mut text).is_none() {
+            text = Arc::default();
+        }
+        let kept = Arc::get_mut(&mut text).expect("nobody else has it");
+        line.trim_end().clone_into(&mut kept.line);
+        guard.unwrap_or_default().clone_into(&mut kept.guard);
+        ring.told.push_back(Told { number: ring.count, meaning, text });
         ring.count += 1;
         ring.last_at = now;
-        drop(rings);
-        // Freed when nobody waits for it.
-        drop(oldest);
     }
 
     /// What a workspace has been told since `after`; nothing is waited for.
@@ -206,6 +220,21 @@ mod tests {
         assert_eq!((two.told.len(), two.missed), (2, 0));
         assert!(decisions.since("a", two.next).told.is_empty());
         assert_eq!(decisions.since("b", decisions.last("b", 9)).told.len(), 1, "one workspace does not hear another's");
+    }
+
+    #[test]
+    fn a_line_that_somebody_looks_at_stays_as_it_was_when_its_place_is_taken() {
+        let decisions = Decisions::default();
+        hear(&decisions, "a", 0);
+        let seen = decisions.since("a", Place::default()).told.remove(0);
+        for number in 1..=LINES_MAX {
+            hear(&decisions, "a", number);
+        }
+        // It takes the place, and the memory, of one that named a guard.
+        decisions.hear("message.api.sent", "a", None, "{}\n");
+        assert_eq!((seen.guard(), &seen.read()["number"]), ("g", &0.into()));
+        let newest = decisions.since("a", decisions.last("a", 1)).told.remove(0);
+        assert_eq!((newest.guard(), newest.line()), ("message", "{}"));
     }
 
     #[test]

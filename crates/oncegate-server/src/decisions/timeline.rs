@@ -196,11 +196,15 @@ struct Queue {
 }
 
 impl Queue {
+    fn has_room_for(&self, key: &ClaimKey) -> bool {
+        self.order.len() < CLAIMS_MAX || self.by_claim.contains_key(key)
+    }
+
     fn add(&mut self, key: &ClaimKey, moment: Moment, window_ends: Time) {
         if let Some(waiting) = self.by_claim.get_mut(key) {
             return waiting.add(moment, window_ends);
         }
-        if self.order.len() < CLAIMS_MAX {
+        if self.has_room_for(key) {
             let mut waiting = Waiting { moments: vec![], ends_at: Time::LONG_AGO };
             waiting.add(moment, window_ends);
             self.by_claim.insert(key.clone(), waiting);
@@ -248,8 +252,12 @@ impl Timelines {
     }
 
     fn note(&self, key: &ClaimKey, what: What, now: Time, window_ends: Time) {
-        let moment = Moment { at_us: now.micros(), what, times: 1, replica: self.replica.clone(), by: None, why: None };
-        self.lock().add(key, moment, window_ends);
+        let mut queue = self.lock();
+        // Under a flood there is none, and nothing is to be made for it.
+        if queue.has_room_for(key) {
+            let (at_us, replica) = (now.micros(), self.replica.clone());
+            queue.add(key, Moment { at_us, what, times: 1, replica, by: None, why: None }, window_ends);
+        }
     }
 
     /// A person did something to a claim: whoever looks at it next is to see it.
