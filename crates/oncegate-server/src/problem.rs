@@ -8,6 +8,8 @@ use std::borrow::Cow;
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use http_body_util::Full;
 use oncegate::{Refusal, StoreError};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::Value;
@@ -165,12 +167,27 @@ impl Serialize for Problem {
     }
 }
 
+/// An answer that is there, whole: what is made of it needs no box.
+pub type Whole = Response<Full<Bytes>>;
+
+/// An answer as JSON. Most of them fit into this: they are written without growing.
+pub fn to_json(answer: &impl Serialize) -> Vec<u8> {
+    let mut json = Vec::with_capacity(768);
+    serde_json::to_writer(&mut json, answer).expect("answers are JSON");
+    json
+}
+
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
+        self.answer().map(Body::new)
+    }
+}
+
+impl Problem {
+    pub fn answer(self) -> Whole {
         self.log();
         let (status, retry_after) = (self.kind.status(), self.retry_after_seconds);
-        let body = serde_json::to_vec(&self).expect("problems are JSON");
-        let mut response = Response::new(Body::from(body));
+        let mut response = Response::new(Full::from(to_json(&self)));
         *response.status_mut() = status;
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));

@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
-use axum::http::{Request, StatusCode};
-use axum::response::{IntoResponse, Response};
+use axum::http::{Request, Response, StatusCode};
+use bytes::Bytes;
 use futures::FutureExt;
+use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -23,7 +24,6 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
-use tower::ServiceExt;
 
 use crate::actions::Runner;
 use crate::api::{self, App, Bodies};
@@ -243,6 +243,7 @@ impl Signals {
 async fn accept_until_stopped(listener: TcpListener, app: Arc<App>, mut signals: Signals, consumers: Consumers) {
     let connections = Connections {
         router: api::router(app.clone()),
+        app: app.clone(),
         graceful: GracefulShutdown::new(),
         places: Arc::new(Semaphore::new(app.config.limits.connections)),
         responses: Arc::default(),
@@ -286,6 +287,7 @@ async fn accept_until_stopped(listener: TcpListener, app: Arc<App>, mut signals:
 }
 
 struct Connections {
+    app: Arc<App>,
     router: axum::Router,
     graceful: GracefulShutdown,
     places: Arc<Semaphore>,
@@ -296,8 +298,8 @@ impl Connections {
     fn serve(&self, stream: TcpStream, place: OwnedSemaphorePermit) {
         // Answers are small and written whole.
         let _ = stream.set_nodelay(true);
-        let (router, responses) = (self.router.clone(), self.responses.clone());
-        let service = service_fn(move |request| answer(router.clone(), responses.clone(), request));
+        let (app, router, responses) = (self.app.clone(), self.router.clone(), self.responses.clone());
+        let service = service_fn(move |request| answer(&app, &router, responses.clone(), request));
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEADERS_TIMEOUT)
@@ -317,25 +319,25 @@ impl Connections {
 }
 
 /// Whatever happens, an answer: a panic is a defect of ours, and the client is told so.
-async fn answer(
-    router: axum::Router,
+fn answer(
+    app: &Arc<App>,
+    router: &axum::Router,
     responses: Arc<Responses>,
     request: Request<Incoming>,
-) -> Result<Response, Infallible> {
+) -> impl Future<Output = Result<Response<Either<Full<Bytes>, Body>>, Infallible>> + use<> {
     let asked = Instant::now();
     let span = trace::request(&request);
-    let answering = trace::within(span.clone(), router.oneshot(request.map(Body::new)));
-    let answered = AssertUnwindSafe(answering).catch_unwind().await;
-    let response = match answered {
-        Ok(Ok(response)) => response,
-        Ok(Err(never)) => match never {},
-        Err(_) => Kind::Internal.because("the request ended in a panic").into_response(),
-    };
-    responses.count(response.status(), asked.elapsed());
-    if let Some(span) = span {
-        span.answered(response.status());
+    let answering = trace::within(span.clone(), api::answer(app, router, request));
+    async move {
+        let answered = AssertUnwindSafe(answering).catch_unwind().await;
+        let panicked = |_| Kind::Internal.because("the request ended in a panic").answer().map(Either::Left);
+        let response = answered.unwrap_or_else(panicked);
+        responses.count(response.status(), asked.elapsed());
+        if let Some(span) = span {
+            span.answered(response.status());
+        }
+        Ok(response)
     }
-    Ok(response)
 }
 
 /// Each connection is an open file; the usual soft limit is far below what the hard one allows.
@@ -371,5 +373,20 @@ impl Responses {
             counter.increment(1);
         }
         self.seconds.record(took);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It is moved for each request, and each connection has one: of many, they have to fit into the processor's cache together.
+    #[test]
+    fn what_a_connection_keeps_for_a_request_is_small() {
+        fn size<F>(_: impl Fn(&Arc<App>, &axum::Router, Arc<Responses>, Request<Incoming>) -> F) -> usize {
+            size_of::<F>()
+        }
+        let bytes = size(answer);
+        assert!(bytes <= 3 * 1024, "{bytes} bytes");
     }
 }

@@ -167,6 +167,8 @@ async fn paths_queries_and_ids_that_cannot_be_right_are_refused() {
     {
         client.send(method, path, None).await.expect_problem(405, "method-not-allowed");
     }
+    let refused = client.send(Method::PUT, "/api/claims", None).await;
+    assert_eq!(refused.header("allow"), Some("GET,HEAD,POST"), "what the path takes, it says");
     let bad_header = server.client().header("oncegate-workspace", "a b").get("/api/claims").await;
     bad_header.expect_invalid("Oncegate-Workspace");
 }

@@ -26,6 +26,53 @@ async fn drip(server: &Server, head: &str, byte: &[u8], limit: Duration) -> (Str
     (said.unwrap_or_default(), started.elapsed())
 }
 
+/// What the server says to a client that writes these pieces, each a moment after the one before.
+async fn said_to(server: &Server, pieces: &[String]) -> String {
+    let mut connection = Raw::connect(server.address).await;
+    for piece in pieces {
+        connection.write(piece.as_bytes()).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    connection.read_to_close(SLACK).await
+}
+
+#[tokio::test]
+async fn a_body_may_come_in_pieces_and_a_request_with_the_one_before() {
+    let home = Home::new();
+    let server = home.serve();
+    let head = |more: &str| {
+        let address = server.address;
+        format!("POST /api/claims HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\n{more}\r\n\r\n")
+    };
+    let body = |part: &str| claim_of("g", part).to_string();
+    let length = |body: &str, more: &str| head(&format!("content-length: {}{more}", body.len()));
+    let chunk = |text: &str| format!("{:x}\r\n{text}\r\n", text.len());
+    let chunked = head("transfer-encoding: chunked\r\nconnection: close");
+    let close = "\r\nconnection: close";
+
+    let one = body("after its head");
+    let after = [length(&one, close), one[..5].to_owned(), one[5..6].to_owned(), one[6..].to_owned()];
+    let one = body("half with its head");
+    let half = [length(&one, close) + &one[..9], one[9..].to_owned()];
+    let one = body("in chunks");
+    let trailer = "0\r\nx-trailer: of no meaning\r\n\r\n";
+    let chunks = [chunked.clone() + &chunk(&one[..7]), chunk(&one[7..]), trailer.to_owned()];
+    let at_once = [format!("{chunked}{}0\r\n\r\n", chunk(&body("in one chunk, at once")))];
+    for pieces in [&after[..], &half, &chunks, &at_once] {
+        let said = said_to(&server, pieces).await;
+        assert!(said.starts_with("HTTP/1.1 201 "), "{pieces:?}: {said}");
+    }
+
+    let one = body("on demand");
+    let said = said_to(&server, &[length(&one, &format!("\r\nexpect: 100-continue{close}")), one]).await;
+    assert!(said.starts_with("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 201 "), "{said}");
+
+    let (one, other) = (body("first"), body("second"));
+    let said = said_to(&server, &[length(&one, "") + &one + &length(&other, close) + &other]).await;
+    assert_eq!(said.matches("HTTP/1.1 201 ").count(), 2, "{said}");
+    assert_eq!(server.client().get("/api/claims").await.expect(200).body["items"].as_array().unwrap().len(), 7);
+}
+
 #[tokio::test]
 async fn slow_headers_are_cut_off_after_10_s_and_slow_bodies_after_30_s() {
     let home = Home::new();

@@ -6,24 +6,28 @@ mod view;
 
 use std::sync::Arc;
 
-use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use oncegate::store::{Clock, Cursor, Query, Reading, Role, SystemClock};
 use oncegate::{Answer, ClaimId, ClaimKey, Command, GuardName, StoreError, Verdict, limits};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::extract::{Json, Named, Params, WithOutcome};
+use super::extract::{self, Arriving, Json, Named, Params, WithOutcome};
 use super::{Answered, App};
 use crate::auth::Caller;
 use crate::decisions::timeline::What;
-use crate::problem::{Kind, Problem};
+use crate::problem::{Kind, Problem, Whole};
 use crate::task::to_the_end;
+use crate::trace;
 
 use body::{BadClaim, ClaimBody, FindBody, OwnerBody, ResolveBody, ToClaim};
 pub use body::{check_note, guard, state};
 pub use view::{ClaimView, PageView, cursor_of, parse_cursor};
+
+pub const PATH: &str = "/api/claims";
 
 /// Claim a key
 ///
@@ -34,9 +38,28 @@ pub use view::{ClaimView, PageView, cursor_of, parse_cursor};
     (status = 409, description = "`in-flight` (with Retry-After) or `held`."),
     (status = 422, description = "`fingerprint-mismatch`."),
     (status = 503, description = "The store cannot be asked.")))]
-pub async fn create(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<ClaimBody>) -> Answered {
-    let claim = body.check(&caller.workspace, &app.config)?;
-    Ok(decide(&app, &claim).await?.into_response())
+pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
+    claim(app, request).await.map(Body::new)
+}
+
+/// The same, of requests that need not go through the router.
+pub async fn claim<B: Arriving>(app: Arc<App>, request: Request<B>) -> Whole {
+    let asked = match read_claim(&app, request).await {
+        Ok(asked) => asked,
+        Err(problem) => return problem.answer(),
+    };
+    match decide(&app, &asked).await {
+        Ok(answered) => answered.answer(),
+        Err(problem) => problem.answer(),
+    }
+}
+
+async fn read_claim<B: Arriving>(app: &App, request: Request<B>) -> Result<ToClaim, Problem> {
+    let (parts, body) = request.into_parts();
+    trace::routed(&parts.method, PATH);
+    let caller = app.caller(&parts)?;
+    let body: ClaimBody = extract::json(&parts.headers, body, app, app.config.limits.body_bytes).await?;
+    body.check(&caller.workspace, &app.config)
 }
 
 /// Claims, waits if asked to, and puts the answer in the API's words.
@@ -283,7 +306,9 @@ impl From<BadClaim> for Problem {
     }
 }
 
-/// Claims answer with bytes that were made once; the usual responder would copy them.
-fn json_response(status: StatusCode, body: Vec<u8>) -> Response {
-    (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()
+fn whole(status: StatusCode, json: Vec<u8>) -> Whole {
+    let mut response = Response::new(json.into());
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
 }

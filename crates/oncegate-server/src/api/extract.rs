@@ -1,15 +1,16 @@
 //! Bodies and query strings, read with a limit on everything and refused by name.
 
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
+use axum::BoxError;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
+use futures::FutureExt;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::{Body, Frame};
 use oncegate::limits::OUTCOME_BYTES_MAX;
 use serde::de::DeserializeOwned;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -50,6 +51,11 @@ impl Bodies {
     }
 }
 
+/// A body that can be read, whoever brings it.
+pub trait Arriving: Body<Data = Bytes, Error: Into<BoxError>> + Unpin + Send {}
+
+impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin + Send> Arriving for B {}
+
 /// A JSON body.
 pub struct Json<T>(pub T);
 
@@ -57,7 +63,8 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for Json<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Problem> {
-        json(request, app, app.config.limits.body_bytes).await.map(Json)
+        let (parts, body) = request.into_parts();
+        json(&parts.headers, body, app, app.config.limits.body_bytes).await.map(Json)
     }
 }
 
@@ -69,7 +76,8 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for WithOutcome<T> {
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Problem> {
         let limit = app.config.limits.body_bytes.max(OUTCOME_BYTES_MAX + ENVELOPE_BYTES);
-        json(request, app, limit).await.map(WithOutcome)
+        let (parts, body) = request.into_parts();
+        json(&parts.headers, body, app, limit).await.map(WithOutcome)
     }
 }
 
@@ -81,11 +89,12 @@ impl FromRequest<Arc<App>> for RawForm {
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Problem> {
         const FORM: &str = "application/x-www-form-urlencoded";
-        let is_form = declared(&request).is_some_and(|declared| declared.split(';').next() == Some(FORM));
-        if !is_form {
-            return Err(wrong_type(declared(&request), FORM));
+        let (Parts { headers, .. }, form) = request.into_parts();
+        let declared = declared(&headers);
+        if declared.is_none_or(|declared| declared.split(';').next() != Some(FORM)) {
+            return Err(wrong_type(declared, FORM));
         }
-        body(request, &app.bodies, SMALL_BODY_BYTES).await.map(RawForm)
+        body(&headers, form, &app.bodies, SMALL_BODY_BYTES).await.map(RawForm)
     }
 }
 
@@ -96,7 +105,8 @@ impl FromRequest<Arc<App>> for RawJson {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Problem> {
-        json_bytes(request, app, app.config.limits.body_bytes).await.map(RawJson)
+        let (parts, body) = request.into_parts();
+        json_bytes(&parts.headers, body, app, app.config.limits.body_bytes).await.map(RawJson)
     }
 }
 
@@ -113,19 +123,19 @@ impl FromRequest<Arc<App>> for RawEvents {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Problem> {
-        let headers = request.headers().clone();
-        let media = Media::of(declared(&request).unwrap_or_default()).ok_or_else(|| {
+        let (Parts { headers, .. }, events) = request.into_parts();
+        let media = Media::of(declared(&headers).unwrap_or_default()).ok_or_else(|| {
             let right = "application/json, application/cloudevents+json or application/cloudevents-batch+json";
-            wrong_type(declared(&request), right)
+            wrong_type(declared(&headers), right)
         })?;
-        let bytes = body(request, &app.bodies, app.config.limits.event_body_bytes).await?;
+        let bytes = body(&headers, events, &app.bodies, app.config.limits.event_body_bytes).await?;
         let _room = app.bodies.room(bytes.len()).await;
         Ok(RawEvents { headers, media, bytes, _room })
     }
 }
 
-fn declared(request: &Request) -> Option<&str> {
-    request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok())
+fn declared(headers: &HeaderMap) -> Option<&str> {
+    headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok())
 }
 
 fn wrong_type(declared: Option<&str>, right: &str) -> Problem {
@@ -135,40 +145,66 @@ fn wrong_type(declared: Option<&str>, right: &str) -> Problem {
     })
 }
 
-async fn json<T: DeserializeOwned>(request: Request, app: &App, limit: usize) -> Result<T, Problem> {
-    parse(&json_bytes(request, app, limit).await?)
+/// What is in a JSON body.
+pub async fn json<T: DeserializeOwned>(
+    headers: &HeaderMap,
+    body: impl Arriving,
+    app: &App,
+    limit: usize,
+) -> Result<T, Problem> {
+    parse(&json_bytes(headers, body, app, limit).await?)
 }
 
-async fn json_bytes(request: Request, app: &App, limit: usize) -> Result<Bytes, Problem> {
-    if !declared(&request).is_some_and(|declared| Media::of(declared) == Some(Media::Json)) {
-        return Err(wrong_type(declared(&request), "application/json"));
+async fn json_bytes(headers: &HeaderMap, json: impl Arriving, app: &App, limit: usize) -> Result<Bytes, Problem> {
+    let declared = declared(headers);
+    if !declared.is_some_and(|declared| Media::of(declared) == Some(Media::Json)) {
+        return Err(wrong_type(declared, "application/json"));
     }
-    body(request, &app.bodies, limit).await
+    body(headers, json, &app.bodies, limit).await
 }
 
 /// The whole body, unless it is too large (said before it is read, where its length is declared) or too slow.
-async fn body(request: Request, bodies: &Bodies, limit: usize) -> Result<Bytes, Problem> {
-    let too_large = || Kind::PayloadTooLarge.because(format!("the body is over the limit of {limit} bytes"));
-    let declared = request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+async fn body(headers: &HeaderMap, body: impl Arriving, bodies: &Bodies, limit: usize) -> Result<Bytes, Problem> {
+    let declared = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
     if declared.is_some_and(|length: u64| length > limit as u64) {
-        return Err(too_large());
+        return Err(too_large(limit));
     }
-    let collected = async {
-        let _room = bodies.room(declared.map_or(limit, |length| length as usize)).await;
-        Limited::new(request.into_body(), limit).collect().await
-    };
-    let mut collected = pin!(collected);
-    // A small body usually comes with its headers: no need for a timer then.
-    let collected = match futures::poll!(&mut collected) {
-        Poll::Ready(collected) => Ok(collected),
-        Poll::Pending => tokio::time::timeout(BODY_TIMEOUT, collected).await,
-    };
-    match collected {
-        Ok(Ok(collected)) => Ok(collected.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
-        Ok(Err(error)) => Err(Kind::InvalidRequest.because(format!("the body could not be read: {error}"))),
-        Err(_) => Err(Kind::RequestTimeout.because(format!("the body did not arrive within {BODY_TIMEOUT:?}"))),
+    let length = declared.map_or(limit, |length| length as usize);
+    let mut body = Limited::new(body, limit);
+    // A small one usually comes with its headers, in one piece: there is nothing to wait for then, and nothing to copy. A large one is not
+    // asked for before there is room.
+    let first = if length <= SMALL_BODY_BYTES { body.frame().now_or_never().flatten() } else { None };
+    match first {
+        Some(Ok(first)) if body.is_end_stream() => Ok(first.into_data().unwrap_or_default()),
+        first => {
+            let whole = Box::pin(in_pieces(first, body, bodies, length));
+            let arrived = tokio::time::timeout(BODY_TIMEOUT, whole).await.map_err(|_| {
+                Kind::RequestTimeout.because(format!("the body did not arrive within {BODY_TIMEOUT:?}"))
+            })?;
+            arrived.map_err(|error| match error.is::<LengthLimitError>() {
+                true => too_large(limit),
+                false => Kind::InvalidRequest.because(format!("the body could not be read: {error}")),
+            })
+        }
     }
+}
+
+fn too_large(limit: usize) -> Problem {
+    Kind::PayloadTooLarge.because(format!("the body is over the limit of {limit} bytes"))
+}
+
+/// A body of which the first piece, if any, has been taken. What is no data in it are trailers, which say nothing to us.
+async fn in_pieces(
+    first: Option<Result<Frame<Bytes>, BoxError>>,
+    body: Limited<impl Arriving>,
+    bodies: &Bodies,
+    length: usize,
+) -> Result<Bytes, BoxError> {
+    let _room = bodies.room(length).await;
+    let first = first.transpose()?.and_then(|first| first.into_data().ok()).unwrap_or_default();
+    let rest = body.collect().await?.aggregate();
+    let length = first.len() + rest.remaining();
+    Ok(first.chain(rest).copy_to_bytes(length))
 }
 
 pub fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {

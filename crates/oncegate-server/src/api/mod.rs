@@ -19,12 +19,17 @@ use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
 use axum::Router;
-use axum::extract::FromRequestParts;
-use axum::http::HeaderMap;
+use axum::body::Body;
+use axum::extract::{FromRequestParts, MatchedPath};
 use axum::http::header::ACCEPT;
 use axum::http::request::Parts;
+use axum::http::{HeaderMap, Method, Request};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use bytes::Bytes;
+use futures::FutureExt;
+use http_body_util::{Either, Full};
+use hyper::body::Incoming;
 use metrics_exporter_prometheus::PrometheusHandle;
 use oncegate::actions::GUARD as SLOTS;
 use oncegate::reminders::GUARD as REMINDERS;
@@ -32,6 +37,7 @@ use oncegate::sagas::GUARD as INBOX;
 use oncegate::sends::GUARD as SENDS;
 use oncegate::store::{Clock, MainStore, SystemClock};
 use oncegate::{GuardName, Ledger};
+use tower::ServiceExt;
 
 pub use actions::filter as action_filter;
 pub use claims::{
@@ -99,6 +105,14 @@ impl App {
         }
     }
 
+    /// The first thing that every endpoint of `/api` asks for: nothing is read before it is known who asks.
+    fn caller(&self, parts: &Parts) -> Result<Caller, Problem> {
+        let caller = self.keys.authenticate(&parts.uri, &parts.headers)?;
+        trace::asked_by(&caller.workspace);
+        self.rates.take(&caller.workspace, Instant::now())?;
+        Ok(caller)
+    }
+
     /// Where the claims of a guard are: most of our own are beside what they guard.
     pub fn ledger_of(&self, guard: Option<&GuardName>) -> &Ledger {
         if guard.is_some_and(is_kept_beside) { &self.messages.main } else { &self.ledger }
@@ -129,7 +143,8 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/api/actions/{id}/retry", post(actions::retry))
         .route("/api/actions/{id}/run-now", post(actions::run_now))
         .route("/api/actions/{id}/resolve", post(actions::resolve))
-        .route("/api/claims", get(claims::list).post(claims::create))
+        // Claims do not come this way (see `answer`); but the path takes that method.
+        .route(claims::PATH, get(claims::list).post(claims::create))
         .route("/api/claims/batch", post(claims::batch::batch))
         .route("/api/claims/find", post(claims::find))
         .route("/api/claims/{id}", get(claims::show).delete(claims::forget))
@@ -173,6 +188,23 @@ pub fn router(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
+/// Answers a request.
+///
+/// Most of what a server is asked for are claims. They do not go through the router, which puts futures and bodies into boxes that are new for each
+/// request: what a connection has kept from the last one is in the processor's cache.
+pub fn answer(
+    app: &Arc<App>,
+    router: &Router,
+    request: Request<Incoming>,
+) -> impl Future<Output = Response<Either<Full<Bytes>, Body>>> + use<> {
+    if request.method() == Method::POST && request.uri().path() == claims::PATH {
+        return claims::claim(app.clone(), request).map(|answered| answered.map(Either::Left)).left_future();
+    }
+    let routed = router.clone().oneshot(request.map(Body::new));
+    let answering = routed.map(|answered| answered.unwrap_or_else(|never| match never {}).map(Either::Right));
+    Box::pin(answering).right_future()
+}
+
 /// A page for a browser, a problem for everybody else.
 async fn no_such_path(headers: HeaderMap) -> Response {
     let problem = Kind::NotFound.because("there is no such path");
@@ -184,16 +216,14 @@ async fn no_such_method() -> Problem {
     Kind::MethodNotAllowed.because("this path does not take that method")
 }
 
-/// The first thing that every endpoint of `/api` asks for: nothing is read before it is known who asks.
 impl FromRequestParts<Arc<App>> for Caller {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
-        trace::routed(parts);
-        let caller = app.keys.authenticate(&parts.uri, &parts.headers)?;
-        trace::asked_by(&caller.workspace);
-        app.rates.take(&caller.workspace, Instant::now())?;
-        Ok(caller)
+        if let Some(route) = parts.extensions.get::<MatchedPath>() {
+            trace::routed(&parts.method, route.as_str());
+        }
+        app.caller(parts)
     }
 }
 

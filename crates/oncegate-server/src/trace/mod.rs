@@ -13,8 +13,6 @@ mod span;
 use std::fmt::Display;
 use std::sync::{Arc, OnceLock};
 
-use axum::extract::MatchedPath;
-use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request};
 use futures::future::Either;
 use oncegate::{Answer, Claim, Decided, Time, WorkspaceName};
@@ -77,10 +75,10 @@ pub fn request<B>(request: &Request<B>) -> Option<Arc<Span>> {
 }
 
 /// The request has found its way: the span is called by its route, and never by its path.
-pub fn routed(parts: &Parts) {
-    if let (Some(span), Some(route)) = (current(), parts.extensions.get::<MatchedPath>()) {
-        span.rename(format!("{} {}", parts.method, route.as_str()));
-        span.set(ROUTE, route.as_str().to_owned());
+pub fn routed(method: &Method, route: &str) {
+    if let Some(span) = current() {
+        span.rename(format!("{method} {route}"));
+        span.set(ROUTE, route.to_owned());
     }
 }
 

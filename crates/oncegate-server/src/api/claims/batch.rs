@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
 
+use axum::body::Body;
 use axum::extract::State;
 use futures::future::join_all;
 use oncegate::limits;
@@ -60,7 +61,7 @@ pub async fn batch(State(app): State<Arc<App>>, caller: Caller, Json(bodies): Js
         (None, Err(problem)) => Err(problem),
         (None, Ok(_)) => unreachable!("every claim is in some round"),
     });
-    Ok(view::batch(answers))
+    Ok(view::batch(answers).map(Body::new))
 }
 
 /// Equal keys go into different rounds: that the first wins must not depend on who is quicker.

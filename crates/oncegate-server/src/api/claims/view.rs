@@ -1,7 +1,6 @@
 //! What callers get.
 
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
 use oncegate::store::{Cursor, Page, Reading};
 use oncegate::{Answer, Claim, ClaimId, ClaimKey, Time, Token};
 use serde::Serialize;
@@ -9,8 +8,8 @@ use serde::ser::SerializeSeq;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use super::json_response;
-use crate::problem::{Kind, Problem};
+use super::whole;
+use crate::problem::{Kind, Problem, Whole, to_json};
 
 /// An answer that is no problem.
 pub enum Answered {
@@ -114,6 +113,10 @@ impl Answered {
         }
     }
 
+    pub fn answer(self) -> Whole {
+        whole(self.status(), to_json(&self))
+    }
+
     fn status(&self) -> StatusCode {
         match self {
             Answered::Won(_) => StatusCode::CREATED,
@@ -132,14 +135,8 @@ impl Serialize for Answered {
     }
 }
 
-impl IntoResponse for Answered {
-    fn into_response(self) -> Response {
-        json_response(self.status(), serde_json::to_vec(&self).expect("answers are JSON"))
-    }
-}
-
 /// One array, each answer with the status that it would have had alone.
-pub fn batch(answers: impl ExactSizeIterator<Item = Result<Answered, Problem>>) -> Response {
+pub fn batch(answers: impl ExactSizeIterator<Item = Result<Answered, Problem>>) -> Whole {
     #[derive(Serialize)]
     struct WithStatus<'a> {
         status: u16,
@@ -164,7 +161,7 @@ pub fn batch(answers: impl ExactSizeIterator<Item = Result<Answered, Problem>>) 
         array.end()
     })();
     let () = written.expect("answers are JSON");
-    json_response(StatusCode::OK, body)
+    whole(StatusCode::OK, body)
 }
 
 /// A claim as people and programs see it.
