@@ -3,16 +3,18 @@
 mod support;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use futures::future::join_all;
 use oncegate::Token;
 use oncegate::sends::{Begin, Begun, Lost, NotTaken, State};
 use oncegate_core::job::Reached;
+use oncegate_store::MainStore;
 use support::sends::{
     LEASE, MILLI, POLICIES, SECOND, begin, failed, found, is_busy, is_fenced, is_unknown, over, proceeds, sent, stands,
     to, was_sent, workspace,
 };
-use support::{On, START, World, on_each};
+use support::{Hooked, On, START, World, on_each};
 
 on_each![
     the_first_proceeds_and_whoever_comes_later_reads_its_outcome,
@@ -26,6 +28,7 @@ on_each![
     the_same_word_again_is_a_success_and_another_is_not,
     words_about_nothing_are_about_nothing,
     of_two_words_at_once_it_is_the_send_that_counts,
+    a_late_word_counts_although_another_comes_between_its_looks,
     what_is_begun_under_another_policy_goes_by_the_new_one,
     the_last_attempts_are_kept,
 ];
@@ -299,6 +302,27 @@ async fn of_two_words_at_once_it_is_the_send_that_counts(on: On) {
         was_sent(begin(&there, &recipient).await);
     }
     other.close().await;
+    world.close().await;
+}
+
+async fn a_late_word_counts_although_another_comes_between_its_looks(on: On) {
+    let world = World::open(on).await;
+    let hooked = Hooked::over(world.store.clone());
+    let store: Arc<dyn MainStore> = hooked.clone();
+    let (late, other) = (over(&store, Lost::Hold), Arc::new(over(&world.store, Lost::Hold)));
+    for (recipient, says_sent) in [("ada", false), ("bob", true)] {
+        let ours = proceeds(begin(&late, recipient).await);
+        world.clock.advance(LEASE);
+        let (sends, same) = (other.clone(), ours.clone());
+        hooked.before_read(async move {
+            let said =
+                if says_sent { sent(&sends, &same, "esp-1").await } else { failed(&sends, &same, Reached::No).await };
+            said.expect("it is late too, and nobody else has begun");
+        });
+        let said = sent(&late, &ours, "esp-1").await;
+        assert!(said.is_ok(), "{recipient}: {said:?}");
+        was_sent(begin(&other, recipient).await);
+    }
     world.close().await;
 }
 

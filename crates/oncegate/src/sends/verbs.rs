@@ -47,7 +47,11 @@ impl Sends {
             let (next, changes) = kept.replaced(kept.send.told(token, &word, now), job.as_ref(), now);
             let command = match is_late {
                 false => Some(command(token, &next)),
-                true => self.late_command(&kept, token, &next).await?,
+                true => match self.late_command(&kept, token, &next).await {
+                    // Another word came between the two looks, at the send and at its claim: what it said is in the send now.
+                    Err(NotTaken::Fenced(_)) if self.found(workspace, id).await?.0.version != kept.version => continue,
+                    command => command?,
+                },
             };
             let ops = command.map(|command| Op { key: kept.send.key(workspace), command });
             let committed = self.ledger.commit(Commit { ops: ops.into_iter().collect(), changes }).await?;

@@ -110,12 +110,14 @@ pub struct Hooked {
     pub store: Arc<dyn MainStore>,
     next: Mutex<Option<BoxFuture<'static, ()>>>,
     look: Mutex<Option<BoxFuture<'static, ()>>>,
+    read: Mutex<Option<BoxFuture<'static, ()>>>,
     loses: Mutex<Option<bool>>,
 }
 
 impl Hooked {
     pub fn over(store: Arc<dyn MainStore>) -> Arc<Hooked> {
-        Arc::new(Hooked { store, next: Mutex::default(), look: Mutex::default(), loses: Mutex::default() })
+        let [next, look, read] = Default::default();
+        Arc::new(Hooked { store, next, look, read, loses: Mutex::default() })
     }
 
     /// Before the next commit.
@@ -126,6 +128,11 @@ impl Hooked {
     /// Before the next look for jobs.
     pub fn before_look(&self, work: impl Future<Output = ()> + Send + 'static) {
         *self.look.lock().expect("not poisoned") = Some(Box::pin(work));
+    }
+
+    /// Before the next look at a claim.
+    pub fn before_read(&self, work: impl Future<Output = ()> + Send + 'static) {
+        *self.read.lock().expect("not poisoned") = Some(Box::pin(work));
     }
 
     /// The next commit that stands is written, and nobody hears of it; or it is not even that.
@@ -160,6 +167,10 @@ impl Store for Hooked {
     }
 
     async fn read(&self, key: &ClaimKey) -> Result<Reading<Option<Claim>>, StoreError> {
+        let hook = self.read.lock().expect("not poisoned").take();
+        if let Some(hook) = hook {
+            hook.await;
+        }
         self.store.read(key).await
     }
 
