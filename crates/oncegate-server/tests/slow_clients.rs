@@ -31,6 +31,7 @@ async fn said_to(server: &Server, pieces: &[String]) -> String {
     let mut connection = Raw::connect(server.address).await;
     for piece in pieces {
         connection.write(piece.as_bytes()).await;
+        // For the server to read it by itself. Should it be slower, it gets two at once, and answers the same.
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     connection.read_to_close(SLACK).await

@@ -108,10 +108,20 @@ pub(crate) use on_each;
 /// A store in which something may come before the next commit, or in its place.
 pub struct Hooked {
     pub store: Arc<dyn MainStore>,
-    next: Mutex<Option<BoxFuture<'static, ()>>>,
-    look: Mutex<Option<BoxFuture<'static, ()>>>,
-    read: Mutex<Option<BoxFuture<'static, ()>>>,
+    next: Hook,
+    look: Hook,
+    read: Hook,
     loses: Mutex<Option<bool>>,
+}
+
+/// What comes before something, once.
+type Hook = Mutex<Option<BoxFuture<'static, ()>>>;
+
+async fn come(hook: &Hook) {
+    let work = hook.lock().expect("not poisoned").take();
+    if let Some(work) = work {
+        work.await;
+    }
 }
 
 impl Hooked {
@@ -156,10 +166,7 @@ impl Hooked {
 #[async_trait]
 impl Store for Hooked {
     async fn commit(&self, commit: Commit) -> Result<Committed, StoreError> {
-        let hook = self.next.lock().expect("not poisoned").take();
-        if let Some(hook) = hook {
-            hook.await;
-        }
+        come(&self.next).await;
         match self.lost(&commit).await {
             Some(answered) => answered,
             None => self.store.commit(commit).await,
@@ -167,10 +174,7 @@ impl Store for Hooked {
     }
 
     async fn read(&self, key: &ClaimKey) -> Result<Reading<Option<Claim>>, StoreError> {
-        let hook = self.read.lock().expect("not poisoned").take();
-        if let Some(hook) = hook {
-            hook.await;
-        }
+        come(&self.read).await;
         self.store.read(key).await
     }
 
@@ -214,10 +218,7 @@ impl MainStore for Hooked {
     }
 
     async fn find_jobs(&self, ids: &[(WorkspaceName, Uuid)]) -> Result<Reading<Vec<Option<Job>>>, StoreError> {
-        let hook = self.look.lock().expect("not poisoned").take();
-        if let Some(hook) = hook {
-            hook.await;
-        }
+        come(&self.look).await;
         self.store.find_jobs(ids).await
     }
 
