@@ -74,7 +74,7 @@ impl Duplicates {
             self.shared.some.notify_one();
             self.shared.now.notify_one();
             let _ = task.await;
-            self.shared.write().await;
+            self.shared.write(&mut Counts::new()).await;
         }
     }
 }
@@ -89,29 +89,26 @@ impl Drop for Duplicates {
 
 impl Shared {
     async fn write_behind(self: Arc<Self>) {
+        let mut taken = Counts::new();
         while !self.stop.load(Ordering::SeqCst) {
             self.some.notified().await;
             let _ = tokio::time::timeout(WRITE_EVERY, self.now.notified()).await;
-            self.write().await;
+            self.write(&mut taken).await;
         }
     }
 
-    async fn write(&self) {
-        let counts = {
-            let mut counts = self.counts.lock().expect("no holder of this lock panics");
-            // About as many will come again: growing would move them several times, with everybody waiting.
-            let next = Counts::with_capacity(counts.len());
-            std::mem::replace(&mut *counts, next)
-        };
-        let mut counts: Vec<_> = counts
-            .into_iter()
-            .map(|((key, token), (count, last_at))| DuplicateCount { key, token, count, last_at })
-            .collect();
+    /// Takes out what waits, in exchange for an empty map: once that has been used it has room for as many again. (One that grows
+    /// moves all that is in it several times, with everybody waiting.)
+    async fn write(&self, taken: &mut Counts) {
+        std::mem::swap(&mut *self.counts.lock().expect("no holder of this lock panics"), taken);
+        let counts = taken.drain();
+        let counts = counts.map(|((key, token), (count, last_at))| DuplicateCount { key, token, count, last_at });
+        let mut counts: Vec<_> = counts.collect();
         // In the order in which the claims were made, so that those whose records lie together are written together.
         counts.sort_unstable_by_key(|count| count.token);
-        while !counts.is_empty() {
-            let rest = counts.split_off(counts.len().min(BATCH));
-            if let Err(error) = self.store.count_duplicates(std::mem::replace(&mut counts, rest)).await {
+        let mut counts = counts.into_iter();
+        while !counts.as_slice().is_empty() {
+            if let Err(error) = self.store.count_duplicates(counts.by_ref().take(BATCH).collect()).await {
                 // Counts are for people; they are not worth holding anything up for.
                 tracing::warn!(event = "claim.duplicates_not_counted", %error);
                 return;
