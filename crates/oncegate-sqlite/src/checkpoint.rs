@@ -25,11 +25,10 @@ pub struct Checkpoints {
 }
 
 impl Checkpoints {
-    /// Starts the thread and hooks it to the writer's connection. It ends when that connection closes.
-    pub fn start(path: &Path, writer: &mut Connection) -> rusqlite::Result<(Arc<Self>, JoinHandle<()>)> {
+    /// Starts the thread, which is told by the sender when to copy, and ends with it.
+    pub fn start(path: &Path) -> rusqlite::Result<(Arc<Self>, JoinHandle<()>, SyncSender<()>)> {
         let checkpoints = Arc::new(Checkpoints { copied: AtomicI64::new(0), restart_due: AtomicBool::new(false) });
         let (due, dues) = sync_channel::<()>(1);
-        checkpoints.clone().hook(writer, due)?;
         let connection = crate::writer::connect(path)?;
         let copier = checkpoints.clone();
         let thread = std::thread::Builder::new()
@@ -40,17 +39,15 @@ impl Checkpoints {
                 }
             })
             .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
-        Ok((checkpoints, thread))
+        Ok((checkpoints, thread, due))
     }
 
-    fn hook(self: Arc<Self>, writer: &mut Connection, due: SyncSender<()>) -> rusqlite::Result<()> {
-        writer.wal_hook(Some(move |_: &mut rusqlite::hooks::Wal, pages: i32| {
-            if i64::from(pages) - self.copied.load(Ordering::Relaxed) >= STEP_PAGES {
-                // Full means that the thread has been told already.
-                let _ = due.try_send(());
-            }
-            Ok(())
-        }))
+    /// The writer has committed, and the log is that long.
+    pub fn logged(&self, pages: i64, copy: &SyncSender<()>) {
+        if pages - self.copied.load(Ordering::Relaxed) >= STEP_PAGES {
+            // Full means that the thread has been told already.
+            let _ = copy.try_send(());
+        }
     }
 
     fn copy(&self, connection: &Connection) {

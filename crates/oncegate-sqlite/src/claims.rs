@@ -1,14 +1,17 @@
-//! The claims, as the writer's transaction sees and changes them: the table and its index, kept in step.
+//! The claims, as the writer's transaction sees and changes them: the table and what is in memory of it, kept in step.
 
 use oncegate_core::{Claim, ClaimKey, Moment, Time, Token};
+use oncegate_store::DuplicateCount;
 use rusqlite::{Connection, Statement};
 
 use crate::index::{Entry, Index};
+use crate::recent::{Recent, Written};
 use crate::rows::{self, Row};
 
 pub struct Claims<'c> {
     pub connection: &'c Connection,
     pub index: &'c Index,
+    recent: &'c Recent,
     // The statements of the hot path, prepared once.
     read: Statement<'c>,
     create: Statement<'c>,
@@ -19,15 +22,18 @@ pub struct Claims<'c> {
     next_seq: Option<i64>,
     /// What this transaction has entered into the index.
     entered: Vec<Entry>,
+    /// What it has written so far.
+    written: Vec<Written>,
     /// The index is to be read, or read again, before the next transaction.
     is_cold: bool,
 }
 
 impl<'c> Claims<'c> {
-    pub fn open(connection: &'c Connection, index: &'c Index) -> rusqlite::Result<Self> {
+    pub fn open(connection: &'c Connection, index: &'c Index, recent: &'c Recent) -> rusqlite::Result<Self> {
         Ok(Claims {
             connection,
             index,
+            recent,
             read: connection.prepare(rows::READ)?,
             create: connection.prepare(rows::CREATE)?,
             replace: connection.prepare(rows::REPLACE)?,
@@ -35,6 +41,7 @@ impl<'c> Claims<'c> {
             token_floor: connection.prepare("SELECT largest_token FROM removed")?,
             next_seq: None,
             entered: vec![],
+            written: vec![],
             is_cold: true,
         })
     }
@@ -43,6 +50,7 @@ impl<'c> Claims<'c> {
     pub fn begin(&mut self, on_claims: bool) -> rusqlite::Result<()> {
         self.next_seq = None;
         self.entered.clear();
+        self.written.clear();
         if on_claims && self.is_cold {
             // Before the lock: reading a whole file must not keep others from writing.
             self.index.clear();
@@ -50,6 +58,7 @@ impl<'c> Claims<'c> {
             self.is_cold = false;
         }
         self.connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+        self.recent.begin();
         if on_claims {
             let last = self.index.catch_up(self.connection)?;
             let (largest_seq, rows): (i64, i64) = self.removed.query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
@@ -68,19 +77,35 @@ impl<'c> Claims<'c> {
     }
 
     /// Writes what was decided: into the row that it was decided from, or into a new one.
-    pub fn write(&mut self, seq: Option<i64>, claim: &Claim) -> rusqlite::Result<()> {
-        let written = match seq {
-            Some(seq) => rows::write(&mut self.replace, seq, claim)?,
+    pub fn write(&mut self, seq: Option<i64>, claim: Claim) -> rusqlite::Result<()> {
+        let (entry, is_written) = match seq {
+            Some(seq) => (self.index.entry_of(&claim.key, seq), rows::write(&mut self.replace, seq, &claim)?),
             None => {
                 let seq = self.next_seq.as_mut().expect("this transaction appends");
-                self.entered.push(self.index.enter(&claim.key, *seq)?);
-                let written = rows::write(&mut self.create, *seq, claim)?;
+                let entry = self.index.enter(&claim.key, *seq)?;
+                self.entered.push(entry);
+                let is_written = rows::write(&mut self.create, *seq, &claim)?;
                 *seq += 1;
-                written
+                (entry, is_written)
             }
         };
-        assert!(written, "nobody writes between the read and the write of one transaction");
+        assert!(is_written, "nobody writes between the read and the write of one transaction");
+        self.written.push(Written::Claim(entry, claim));
         Ok(())
+    }
+
+    pub fn count_duplicates(&mut self, counts: Vec<DuplicateCount>) -> rusqlite::Result<()> {
+        rows::count_duplicates(self.connection, self.index, &counts)?;
+        let index = self.index;
+        self.written.extend(counts.into_iter().map(|count| Written::Counted(index.hash_of(&count.key), count)));
+        Ok(())
+    }
+
+    /// Removes claims whose window has ended.
+    pub fn sweep(&mut self, now: Time, limit: usize) -> rusqlite::Result<Vec<Entry>> {
+        let swept = rows::sweep(self.connection, self.index, now, limit)?;
+        self.written.extend(swept.iter().copied().map(Written::Removed));
+        Ok(swept)
     }
 
     /// Runs something of which all or nothing stays, whatever becomes of the rest of the transaction.
@@ -88,7 +113,7 @@ impl<'c> Claims<'c> {
     where
         E: From<rusqlite::Error>,
     {
-        let (next_seq, entered) = (self.next_seq, self.entered.len());
+        let (next_seq, entered, written) = (self.next_seq, self.entered.len(), self.written.len());
         self.connection.prepare_cached("SAVEPOINT job")?.execute([])?;
         let result = run(self);
         if !self.connection.is_autocommit() {
@@ -97,6 +122,7 @@ impl<'c> Claims<'c> {
                 // The rows' numbers were never used. Kept, they would pass for rows that we know.
                 self.next_seq = next_seq;
                 self.index.undo(&self.entered.split_off(entered));
+                self.written.truncate(written);
             }
             self.connection.prepare_cached("RELEASE job")?.execute([])?;
         }
@@ -108,6 +134,7 @@ impl<'c> Claims<'c> {
         if let Some(next) = self.next_seq {
             self.index.complete_to(next - 1);
         }
+        self.recent.committed(self.written.drain(..));
         Ok(())
     }
 

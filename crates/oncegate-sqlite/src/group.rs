@@ -12,7 +12,7 @@ use crate::books;
 use crate::claims::Claims;
 use crate::index::{Entry, Index};
 use crate::writer::Job;
-use crate::{failure, our_error, rows, store_error};
+use crate::{failure, our_error, store_error};
 
 /// What became of a job within its group.
 pub enum Done {
@@ -129,9 +129,13 @@ fn run_alone(job: &mut Job, claims: &mut Claims<'_>, moment: Moment) -> rusqlite
         Job::Sweep(limit, ..) => {
             let sweep = |claims: &mut Claims<'_>| {
                 let records = books::sweep(claims.connection, moment.now, *limit)?;
-                Ok(Done::Swept(rows::sweep(claims.connection, claims.index, moment.now, *limit)?, records))
+                Ok(Done::Swept(claims.sweep(moment.now, *limit)?, records))
             };
             claims.savepoint(sweep)
+        }
+        Job::Count(counts, ..) => {
+            let counts = std::mem::take(counts);
+            claims.savepoint(|claims| claims.count_duplicates(counts)).map(|()| Done::Worked)
         }
         Job::Other(work, _) => claims.savepoint(|claims| work.run(claims.connection, moment)).map(|()| Done::Worked),
         Job::Stop(_) => unreachable!("stops are taken out of the group"),
@@ -187,8 +191,8 @@ fn decide_and_write(commit: &Commit, claims: &mut Claims<'_>, moment: Moment) ->
                 return Err(Undone::Conflict(committed));
             }
         }
-        for (seq, next) in &writes {
-            claims.write(*seq, next)?;
+        for (seq, next) in writes {
+            claims.write(seq, next)?;
         }
     }
     Ok(committed)
@@ -219,6 +223,8 @@ pub fn answer(job: Job, done: Done, index: &Index, waiters: Option<&Arc<Waiters>
             _ = caller.send(Ok(Swept { claims: claims.len(), records }));
         }
         (Job::Sweep(_, caller, _), Done::Failed(error)) => _ = caller.send(Err(error)),
+        (Job::Count(_, caller, _), Done::Worked) => _ = caller.send(Ok(())),
+        (Job::Count(_, caller, _), Done::Failed(error)) => _ = caller.send(Err(error)),
         (Job::Other(work, _), Done::Worked) => work.answer(Ok(())),
         (Job::Other(work, _), Done::Failed(error)) => work.answer(Err(error)),
         _ => unreachable!("each job is answered in kind"),

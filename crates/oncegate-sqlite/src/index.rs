@@ -31,7 +31,7 @@ const STALE_MIN: i64 = 1_000;
 /// 16 bytes, whatever the key is long.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
-    hash: u64,
+    pub hash: u64,
     pub seq: i64,
 }
 
@@ -97,7 +97,7 @@ impl Index {
     }
 
     pub fn rows(&self, key: &ClaimKey) -> Rows {
-        let hash = self.entry_of(key, 0).hash;
+        let hash = self.hash_of(key);
         let shard = self.shard(hash);
         let same_hash = shard.iter_hash(hash).filter(|entry| entry.hash == hash);
         Rows { known: same_hash.map(|entry| entry.seq).collect(), complete_to: self.complete_to.load(SeqCst) }
@@ -140,8 +140,12 @@ impl Index {
         Entry { hash: self.hasher.hash_one((id, workspace)), seq }
     }
 
-    fn entry_of(&self, key: &ClaimKey, seq: i64) -> Entry {
+    pub fn entry_of(&self, key: &ClaimKey, seq: i64) -> Entry {
         self.entry(key.id.as_bytes(), key.workspace.as_str(), seq)
+    }
+
+    pub fn hash_of(&self, key: &ClaimKey) -> u64 {
+        self.entry_of(key, 0).hash
     }
 
     /// By bits that the table itself does not look at first.

@@ -3,8 +3,8 @@
 //! One thread writes. It takes whatever operations are waiting, runs them in one transaction, and
 //! answers each after the commit is on disk (WAL, `synchronous=FULL`), so that many callers share
 //! one fsync and nothing acknowledged is lost. Readers run beside it and never see what is not
-//! committed; who meets another's claim is answered by one of them. Checkpoints run off its path. New claims are appended,
-//! and found by an index in memory.
+//! committed; who meets another's claim is answered by one of them, or from memory if that was written lately. Checkpoints run off
+//! its path. New claims are appended, and found by an index in memory.
 
 mod books;
 mod checkpoint;
@@ -14,8 +14,10 @@ mod index;
 mod keyring;
 mod queue;
 mod readers;
+mod recent;
 mod rows;
 mod schema;
+mod wal_index;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -31,6 +33,7 @@ use rusqlite::{ErrorCode, ffi};
 
 use index::Index;
 use readers::Readers;
+use recent::Recent;
 pub use schema::migrations;
 use writer::Writer;
 
@@ -61,6 +64,7 @@ pub struct SqliteStore {
     path: PathBuf,
     clock: Arc<dyn Clock>,
     index: Arc<Index>,
+    recent: Arc<Recent>,
     writer: Writer,
     readers: Readers,
 }
@@ -75,8 +79,9 @@ impl SqliteStore {
         schema::prepare(&mut connection, options.migrate)?;
         drop(connection);
         let index = Arc::new(Index::new(options.claims_max));
-        let writer = Writer::start(path.clone(), options.clock.clone(), index.clone())?;
-        Ok(SqliteStore { readers: Readers::new(path.clone()), path, clock: options.clock, index, writer })
+        let recent = Arc::new(Recent::new());
+        let writer = Writer::start(path.clone(), options.clock.clone(), index.clone(), recent.clone())?;
+        Ok(SqliteStore { readers: Readers::new(path.clone()), path, clock: options.clock, index, recent, writer })
     }
 
     /// The schema's steps without changing anything; none is applied where there is no file.
@@ -96,17 +101,8 @@ impl SqliteStore {
         if commit.ops.is_empty() || !commit.ops.iter().all(is_claim) {
             return None;
         }
-        let known: Vec<_> = commit.ops.iter().map(|op| self.index.rows(&op.key).known).collect();
-        if known.iter().all(|rows| rows.is_empty()) {
-            return None;
-        }
-        let found = self.readers.run_now(|connection| {
-            let mut read = connection.prepare_cached(rows::READ)?;
-            let claims = commit.ops.iter().zip(&known);
-            let claims = claims.map(|(op, rows)| Ok(rows::find_among(&mut read, rows, &op.key)?.map(|row| row.claim)));
-            Ok((claims.collect::<rusqlite::Result<Vec<_>>>()?, self.clock.now()))
-        });
-        let (claims, now) = found.ok()?;
+        let claims = self.remembered(commit).or_else(|| self.looked_up(commit))?;
+        let now = self.clock.now();
         // Its owner may have renewed or settled in time, in a commit that is under way.
         let is_lost = |claim: &Claim| claim.state == State::InFlight && !claim.owner_is_alive(now);
         if claims.iter().flatten().any(is_lost) {
@@ -117,6 +113,26 @@ impl SqliteStore {
         let decided = commit.ops.iter().zip(&claims);
         let answers = decided.map(|(op, claim)| decide(&op.key, claim.as_ref(), &op.command, moment).answer).collect();
         Some(Committed::of_claims(answers, now)).filter(|committed| !committed.is_written())
+    }
+
+    fn remembered(&self, commit: &Commit) -> Option<Vec<Option<Claim>>> {
+        let claims = commit.ops.iter().map(|op| self.recent.find(self.index.hash_of(&op.key), &op.key).map(Some));
+        claims.collect()
+    }
+
+    /// None, if none of the keys is in a row that the index knows.
+    fn looked_up(&self, commit: &Commit) -> Option<Vec<Option<Claim>>> {
+        let known: Vec<_> = commit.ops.iter().map(|op| self.index.rows(&op.key).known).collect();
+        if known.iter().all(|rows| rows.is_empty()) {
+            return None;
+        }
+        let found = self.readers.run_now(|connection| {
+            let mut read = connection.prepare_cached(rows::READ)?;
+            let claims = commit.ops.iter().zip(&known);
+            let claims = claims.map(|(op, rows)| Ok(rows::find_among(&mut read, rows, &op.key)?.map(|row| row.claim)));
+            claims.collect()
+        });
+        found.ok()
     }
 }
 
@@ -164,8 +180,7 @@ impl Store for SqliteStore {
     }
 
     async fn count_duplicates(&self, counts: Vec<DuplicateCount>) -> Result<(), StoreError> {
-        let index = self.index.clone();
-        self.writer.run(move |connection, _| rows::count_duplicates(connection, &index, &counts)).await
+        self.writer.count_duplicates(counts).await
     }
 
     async fn report(&self) -> Result<Report, StoreError> {
@@ -204,7 +219,11 @@ fn create_private(path: &Path) -> std::io::Result<()> {
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists()) {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     }
-    std::fs::OpenOptions::new().create(true).append(true).mode(0o600).open(path).map(drop)
+    // One that is there is left alone: to close it would take SQLite's locks on it from whoever has it open in this process.
+    match std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// An error of our own among SQLite's.
@@ -235,4 +254,43 @@ fn counted(row: &rusqlite::Row<'_>) -> rusqlite::Result<usize> {
 fn workspace_name(name: &str) -> rusqlite::Result<WorkspaceName> {
     WorkspaceName::new(name)
         .map_err(|error| rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Text, Box::new(error)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use oncegate_core::{GuardName, Lost, Terms};
+
+    use super::*;
+
+    /// Also while the log is copied, and starts over.
+    #[tokio::test]
+    async fn a_claim_is_in_memory_as_soon_as_its_winner_knows() {
+        const CLAIMS: u64 = 4_000;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.db");
+        let store = SqliteStore::open(&path, Options::default()).unwrap();
+        let guard = GuardName::new("g").unwrap();
+        for number in 0..CLAIMS {
+            let key = ClaimKey::of(&WorkspaceName::default_workspace(), &guard, &[Some(number.to_le_bytes())]);
+            let (window, lease) = (Duration::from_secs(900), Duration::from_secs(300));
+            let terms = Terms {
+                window,
+                lease,
+                lost: Lost::TakeOver,
+                fingerprint: None,
+                attributes: None,
+                parts: None,
+                outcome: None,
+                replaces: None,
+            };
+            store.commit(Op { key: key.clone(), command: Command::Claim(terms) }.into()).await.unwrap();
+            assert!(store.recent.find(store.index.hash_of(&key), &key).is_some(), "{number}");
+        }
+        let log_bytes = std::fs::metadata(folder.path().join("x.db-wal")).unwrap().len();
+        assert!(log_bytes < CLAIMS * 3 * 4_096, "it has started over: {log_bytes} bytes");
+        store.close().await;
+        assert!(!folder.path().join("x.db-wal").exists(), "the last to close has copied it");
+    }
 }

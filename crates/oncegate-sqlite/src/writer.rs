@@ -9,7 +9,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use oncegate_core::Moment;
-use oncegate_store::{Clock, Commit, Committed, StoreError, Swept, Waiters};
+use oncegate_store::{Clock, Commit, Committed, DuplicateCount, StoreError, Swept, Waiters};
+use rusqlite::hooks::Wal;
 use rusqlite::{Connection, OpenFlags};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
@@ -17,7 +18,9 @@ use crate::checkpoint::Checkpoints;
 use crate::claims::Claims;
 use crate::group::{Done, Group, answer};
 use crate::index::Index;
+use crate::recent::Recent;
 use crate::store_error;
+use crate::wal_index::WalIndex;
 
 /// What may wait for the writer, by weight (see [`Commit::weight`]): so many operations, or 256 MiB of outcomes.
 /// More is refused, so that memory stays bounded.
@@ -35,6 +38,7 @@ pub enum Job {
     /// Many at once, with one hand-over for all of them.
     All(Vec<Commit>, oneshot::Sender<Vec<Result<Committed, StoreError>>>, OwnedSemaphorePermit),
     Sweep(usize, oneshot::Sender<Result<Swept, StoreError>>, OwnedSemaphorePermit),
+    Count(Vec<DuplicateCount>, oneshot::Sender<Result<(), StoreError>>, OwnedSemaphorePermit),
     Other(Box<dyn Work>, OwnedSemaphorePermit),
     Stop(oneshot::Sender<()>),
 }
@@ -42,9 +46,11 @@ pub enum Job {
 impl Job {
     pub fn weight(&self) -> usize {
         match self {
-            Job::Commit(.., place) | Job::All(.., place) | Job::Sweep(.., place) | Job::Other(_, place) => {
-                place.num_permits()
-            }
+            Job::Commit(.., place)
+            | Job::All(.., place)
+            | Job::Sweep(.., place)
+            | Job::Count(.., place)
+            | Job::Other(_, place) => place.num_permits(),
             Job::Stop(_) => 0,
         }
     }
@@ -88,10 +94,15 @@ pub struct Writer {
 }
 
 impl Writer {
-    pub fn start(path: PathBuf, clock: Arc<dyn Clock>, index: Arc<Index>) -> Result<Self, StoreError> {
+    pub fn start(
+        path: PathBuf,
+        clock: Arc<dyn Clock>,
+        index: Arc<Index>,
+        recent: Arc<Recent>,
+    ) -> Result<Self, StoreError> {
         let (jobs, queue) = mpsc::unbounded_channel();
         let waiters: Arc<OnceLock<Arc<Waiters>>> = Arc::default();
-        let thread = WriterThread { path, clock, index, queue, waiters: waiters.clone() };
+        let thread = WriterThread { path, clock, index, recent, queue, waiters: waiters.clone() };
         std::thread::Builder::new()
             .name("oncegate-writer".into())
             .spawn(move || thread.run())
@@ -126,6 +137,13 @@ impl Writer {
         let place = self.place(1)?;
         let (answer, answered) = oneshot::channel();
         self.submit(Job::Sweep(limit, answer, place))?;
+        answered.await.map_err(|_| unanswered())?
+    }
+
+    pub async fn count_duplicates(&self, counts: Vec<DuplicateCount>) -> Result<(), StoreError> {
+        let place = self.place(1)?;
+        let (answer, answered) = oneshot::channel();
+        self.submit(Job::Count(counts, answer, place))?;
         answered.await.map_err(|_| unanswered())?
     }
 
@@ -190,6 +208,7 @@ struct WriterThread {
     path: PathBuf,
     clock: Arc<dyn Clock>,
     index: Arc<Index>,
+    recent: Arc<Recent>,
     queue: mpsc::UnboundedReceiver<Job>,
     waiters: Arc<OnceLock<Arc<Waiters>>>,
 }
@@ -226,13 +245,24 @@ impl WriterThread {
         let mut connection = connect(&self.path)?;
         // Savepoints keep what they may have to undo; a temporary file for it would cost as much as the log itself.
         connection.pragma_update(None, "temp_store", "memory")?;
-        let (checkpoints, copier) = Checkpoints::start(&self.path, &mut connection)?;
+        let (checkpoints, copier, copy) = Checkpoints::start(&self.path)?;
+        self.recent.open(WalIndex::open(&self.path)?);
+        connection.wal_hook(Some({
+            let (checkpoints, recent) = (checkpoints.clone(), self.recent.clone());
+            move |_: &mut Wal, frames: i32| {
+                recent.logged(frames.unsigned_abs());
+                checkpoints.logged(frames.into(), &copy);
+                Ok(())
+            }
+        }))?;
         let next = {
-            let index = self.index.clone();
-            let mut claims = Claims::open(&connection, &index)?;
+            let (index, recent) = (self.index.clone(), self.recent.clone());
+            let mut claims = Claims::open(&connection, &index, &recent)?;
             self.write_groups(&mut claims, &checkpoints)
         };
-        connection.wal_hook(None::<fn(&mut rusqlite::hooks::Wal, i32) -> rusqlite::Result<()>>)?;
+        connection.wal_hook(None::<fn(&mut Wal, i32) -> rusqlite::Result<()>>)?;
+        // The last to close copies the log into the file: that is for this connection.
+        self.recent.close();
         drop(connection);
         let _ = copier.join();
         Ok(next)

@@ -1,15 +1,19 @@
-//! The index of keys is in memory, and the file is not ours alone: no claim may be overlooked.
+//! The index of keys is in memory, and so are the claims that were written last; and the file is not ours alone. No claim may be
+//! overlooked, and nothing that was done to one.
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::process::{Command as Process, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use oncegate_core::{Answer, ClaimKey, Command, GuardName, Lost, Terms, WorkspaceName};
+use oncegate_core::{Answer, Claim, ClaimKey, Command, GuardName, Lost, Terms, Token, Verdict, WorkspaceName};
 use oncegate_sqlite::{Options, SqliteStore, migrations};
 use oncegate_store::conformance::START;
-use oncegate_store::{Commit, ManualClock, Op, Store, StoreError};
+use oncegate_store::{Commit, DuplicateCount, ManualClock, Op, Store, StoreError};
 
 const WINDOW: Duration = Duration::from_secs(900);
+const ANOTHER_PROCESS: &str = "ONCEGATE_TEST_FILE";
 
 struct File {
     folder: tempfile::TempDir,
@@ -58,8 +62,31 @@ fn claim(part: &str) -> Op {
     Op { key: key(part), command: Command::Claim(terms()) }
 }
 
+async fn asks(store: &SqliteStore, part: &str) -> Answer {
+    store.commit(claim(part).into()).await.expect("decides").only()
+}
+
 async fn wins(store: &SqliteStore, part: &str) -> bool {
-    matches!(store.commit(claim(part).into()).await.expect("decides").only(), Answer::Won(_))
+    matches!(asks(store, part).await, Answer::Won(_))
+}
+
+/// The claim that a caller meets.
+async fn meets(store: &SqliteStore, part: &str) -> Claim {
+    match asks(store, part).await {
+        Answer::InFlight(claim) | Answer::Duplicate(claim) => claim,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn settles(store: &SqliteStore, part: &str, token: Token, outcome: &str) {
+    let settle = Command::Settle { token, verdict: Verdict::Done, outcome: Some(outcome.to_owned().into()) };
+    let settled = store.commit(Op { key: key(part), command: settle }.into()).await.expect("decides").only();
+    assert!(matches!(settled, Answer::Applied(_)), "{settled:?}");
+}
+
+async fn forgets(store: &SqliteStore, part: &str) {
+    let forgotten = store.commit(Op { key: key(part), command: Command::Forget }.into()).await.expect("decides").only();
+    assert!(matches!(forgotten, Answer::Applied(_)), "{forgotten:?}");
 }
 
 async fn is_there(store: &SqliteStore, part: &str) -> bool {
@@ -112,8 +139,7 @@ async fn what_was_rolled_back_alone_does_not_pass_for_known() {
     let both = Commit { ops: vec![claim("x"), claim("y")], changes: vec![] };
     ours.commit(both).await.expect_err("there is room for one only");
     assert!(wins(&theirs, "k").await);
-    let release = Op { key: key("a"), command: Command::Forget };
-    ours.commit(release.into()).await.expect("forgets");
+    forgets(&ours, "a").await;
     assert_eq!(ours.sweep(10).await.expect("sweeps").claims, 1);
     assert!(is_there(&ours, "k").await);
     assert!(!wins(&ours, "k").await);
@@ -197,6 +223,182 @@ async fn a_file_of_the_first_version_keeps_its_claims_and_its_tokens() {
     match store.commit(claim("new").into()).await.expect("decides").only() {
         Answer::Won(claim) => assert!(claim.token.0 > token + 100, "the floor was {}", token + 100),
         other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn what_another_process_does_to_a_claim_is_met_at_once() {
+    let file = File::new();
+    let (ours, theirs) = (file.open(), file.open());
+    assert!(wins(&ours, "k").await);
+    let token = meets(&ours, "k").await.token;
+    settles(&theirs, "k", token, "theirs").await;
+    assert_eq!(meets(&ours, "k").await.outcome.as_deref(), Some(b"theirs".as_slice()));
+    let by_hand = rusqlite::Connection::open(file.path()).expect("opens");
+    for (turn, statement) in
+        ["UPDATE claims SET attributes = '1'", "UPDATE claims SET attributes = '2'"].iter().enumerate()
+    {
+        by_hand.execute(statement, []).expect("updates");
+        assert_eq!(meets(&ours, "k").await.attributes, Some((turn + 1).to_string()));
+        // With a commit of our own in between, and without one.
+        assert!(turn > 0 || wins(&ours, "another").await);
+        assert_eq!(meets(&ours, "k").await.attributes, Some((turn + 1).to_string()));
+    }
+    forgets(&theirs, "k").await;
+    assert!(wins(&ours, "k").await);
+    by_hand.execute("DELETE FROM claims", []).expect("deletes");
+    assert!(wins(&ours, "k").await);
+}
+
+/// The moment that matters is the one between a commit and its being known: here there are hundreds of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_another_process_has_done_is_met_however_busy_we_are() {
+    const ROUNDS: usize = 100;
+    let file = File::new();
+    let (ours, theirs) = (Arc::new(file.open()), Arc::new(file.open()));
+    let busy: Vec<_> = [&ours, &theirs]
+        .into_iter()
+        .cloned()
+        .enumerate()
+        .map(|(store_number, store)| {
+            tokio::spawn(async move {
+                for turn in 0.. {
+                    let part = format!("busy {store_number} {turn}");
+                    assert!(wins(&store, &part).await);
+                    assert!(!wins(&store, &part).await);
+                    // Or nobody else would get to write.
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                }
+            })
+        })
+        .collect();
+    for round in 0..ROUNDS {
+        let (one, other) = if round % 2 == 0 { (&ours, &theirs) } else { (&theirs, &ours) };
+        let part = format!("round {round}");
+        assert!(wins(one, &part).await);
+        let token = meets(other, &part).await.token;
+        assert_eq!(meets(one, &part).await.token, token);
+        settles(other, &part, token, "done").await;
+        assert!(meets(one, &part).await.outcome.is_some(), "round {round}");
+        forgets(other, &part).await;
+        assert!(wins(one, &part).await, "round {round}");
+    }
+    busy.iter().for_each(|task| task.abort());
+    for task in busy {
+        assert!(task.await.expect_err("it never ends by itself").is_cancelled());
+    }
+}
+
+#[tokio::test]
+async fn a_claim_is_met_as_it_was_last_written() {
+    let file = File::new();
+    let store = file.open();
+    assert!(wins(&store, "k").await);
+    let token = meets(&store, "k").await.token;
+    let count = |token, count| DuplicateCount { key: key("k"), token, count, last_at: START };
+    store.count_duplicates(vec![count(token, 3), count(Token(token.0 - 1), 50)]).await.expect("counts");
+    store.count_duplicates(vec![count(token, 4)]).await.expect("counts");
+    let met = meets(&store, "k").await;
+    assert_eq!((met.duplicates, met.last_duplicate_at), (7, Some(START)));
+    assert_eq!(Some(met), store.read(&key("k")).await.expect("reads").value, "and so it is in the file");
+    let large = "x".repeat(100_000);
+    settles(&store, "k", token, &large).await;
+    let met = meets(&store, "k").await;
+    assert_eq!((met.duplicates, met.outcome.map(|outcome| outcome.len())), (7, Some(large.len())));
+    forgets(&store, "k").await;
+    assert!(wins(&store, "k").await);
+    assert_eq!(meets(&store, "k").await.duplicates, 0);
+}
+
+/// What is counted and what is written of one claim may share a transaction, in either order.
+#[tokio::test]
+async fn a_claim_that_is_counted_and_written_in_one_transaction_is_met_as_it_is_in_the_file() {
+    let file = File::new();
+    let store = file.open();
+    let by_hand = rusqlite::Connection::open(file.path()).expect("opens");
+    for round in 0..20 {
+        let part = format!("round {round}");
+        assert!(wins(&store, &part).await);
+        let token = meets(&store, &part).await.token;
+        let counts = vec![DuplicateCount { key: key(&part), token, count: 1, last_at: START }];
+        let counted = async { store.count_duplicates(counts).await.expect("counts") };
+        let settled = settles(&store, &part, token, "done");
+        // While the writer is kept waiting with this one, the others gather behind it.
+        by_hand.execute_batch("BEGIN IMMEDIATE").expect("the writer waits");
+        let first = async { assert!(wins(&store, &format!("first {round}")).await) };
+        let let_go = async {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            by_hand.execute_batch("COMMIT").expect("lets go");
+        };
+        let behind = async {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            if round % 2 == 0 { _ = tokio::join!(counted, settled) } else { _ = tokio::join!(settled, counted) }
+        };
+        tokio::join!(first, behind, let_go);
+        let met = meets(&store, &part).await;
+        assert_eq!(met.duplicates, 1);
+        assert_eq!(Some(met), store.read(&key(&part)).await.expect("reads").value);
+    }
+}
+
+#[tokio::test]
+async fn what_was_rolled_back_or_swept_is_not_met() {
+    let file = File::new();
+    let store = file.open_with(1);
+    let both = Commit { ops: vec![claim("x"), claim("y")], changes: vec![] };
+    store.commit(both).await.expect_err("there is room for one only");
+    assert!(wins(&store, "x").await);
+    file.clock.advance(WINDOW);
+    assert_eq!(store.sweep(10).await.expect("sweeps").claims, 1);
+    // Its window has not ended now, but it is gone.
+    file.clock.set(START);
+    assert!(wins(&store, "x").await);
+}
+
+/// A real one, that is killed while it writes: the next to come repairs what it left half done.
+#[tokio::test]
+async fn what_a_process_had_written_before_it_was_killed_is_met() {
+    const KILLS: u64 = 20;
+    let file = File::new();
+    let ours = file.open();
+    assert!(wins(&ours, "k").await);
+    for kill in 0..KILLS {
+        let mut child = Process::new(std::env::current_exe().expect("this program has a path"))
+            .args(["--exact", "another_process", "--ignored", "--nocapture", "--test-threads=1"])
+            .env(ANOTHER_PROCESS, file.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("starts");
+        let mut said = BufReader::new(child.stdout.take().expect("piped")).lines().map_while(Result::ok);
+        let mut told = || said.by_ref().find_map(|line| line.strip_prefix("wrote ")?.parse::<i64>().ok());
+        let met = async || meets(&ours, "k").await.attributes.map_or(0, |written| written.parse().expect("a number"));
+        for turn in 0..kill * 3 + 1 {
+            let written = told().expect("it writes until it is killed");
+            assert!(met().await >= written, "kill {kill}, turn {turn}");
+            // Now and then our own commit is between theirs.
+            assert!(turn % 3 > 0 || wins(&ours, &format!("{kill} {turn}")).await);
+        }
+        child.kill().expect("is killed");
+        child.wait().expect("has ended");
+        while let Some(written) = told() {
+            assert!(met().await >= written, "kill {kill}, after it");
+        }
+    }
+}
+
+/// Run by the test above. By itself it does nothing.
+#[test]
+#[ignore = "a part of the test above"]
+fn another_process() {
+    let Some(path) = std::env::var_os(ANOTHER_PROCESS) else { return };
+    let connection = rusqlite::Connection::open(path).expect("opens");
+    connection.busy_timeout(Duration::from_secs(10)).expect("waits");
+    loop {
+        let next = "UPDATE claims SET attributes = coalesce(attributes, 0) + 1 WHERE seq = 1 RETURNING attributes";
+        let written: String = connection.query_row(next, [], |row| row.get(0)).expect("writes");
+        println!("wrote {written}");
+        // Others want to write as well.
+        std::thread::sleep(Duration::from_micros(300));
     }
 }
 

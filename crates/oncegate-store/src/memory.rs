@@ -279,11 +279,8 @@ impl Store for MemoryStore {
     async fn count_duplicates(&self, counts: Vec<DuplicateCount>) -> Result<(), StoreError> {
         let mut shelves = self.lock();
         for count in counts {
-            if let Some(claim) = shelves.claims.get_mut(&count.key)
-                && claim.token == count.token
-            {
-                claim.duplicates += count.count;
-                claim.last_duplicate_at = claim.last_duplicate_at.max(Some(count.last_at));
+            if let Some(claim) = shelves.claims.get_mut(&count.key) {
+                count.add_to(claim);
             }
         }
         Ok(())

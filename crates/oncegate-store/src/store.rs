@@ -129,6 +129,15 @@ pub struct DuplicateCount {
     pub last_at: Time,
 }
 
+impl DuplicateCount {
+    pub fn add_to(&self, claim: &mut Claim) {
+        if claim.token == self.token {
+            claim.duplicates += self.count;
+            claim.last_duplicate_at = claim.last_duplicate_at.max(Some(self.last_at));
+        }
+    }
+}
+
 /// What a sweep has removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {

@@ -1,0 +1,295 @@
+//! The claims that were written last, kept in memory.
+//!
+//! Whoever meets one of them (a client that tries again, mostly) is answered without a look into the file. Other processes
+//! may write to the file too, so each look first compares the file's [`Version`] with the one that this memory is of; the two
+//! are the same until anybody commits anything. The writer enters what it has committed, then the new version, then
+//! answers its callers: so a claim that is found here is the one that a read of the file would have found at that moment, or one
+//! that was committed since. Whenever the versions differ the file is read instead.
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::{Mutex, MutexGuard, RwLock};
+
+use bytes::Bytes;
+use oncegate_core::{Claim, ClaimKey};
+use oncegate_store::DuplicateCount;
+
+use crate::index::Entry;
+use crate::wal_index::{SharedVersion, Version, WalIndex};
+
+/// Each claim has one place, which others share: what comes later takes it.
+const PLACES: usize = 16_384;
+/// With more text than this a claim is not kept.
+const TEXT_BYTES_MAX: usize = 1_024;
+
+/// What a transaction does to claims, in its order; by the hash that the index gives to a key.
+pub enum Written {
+    Claim(Entry, Claim),
+    Counted(u64, DuplicateCount),
+    Removed(Entry),
+}
+
+pub struct Recent {
+    /// The writer's: none until it has opened the file, and once it has closed it.
+    wal_index: RwLock<Option<WalIndex>>,
+    /// What is here is as of this version, or of a later one. (At first of none that a file can have.)
+    as_of: SharedVersion,
+    /// What was kept before the current era is void.
+    era: AtomicU64,
+    places: Box<[Mutex<Option<Box<Kept>>>]>,
+    /// How long the log is after the writer's commit; 0, if it had nothing to commit.
+    frames: AtomicU32,
+}
+
+struct Kept {
+    era: u64,
+    seq: i64,
+    claim: Claim,
+}
+
+impl Recent {
+    pub fn new() -> Self {
+        Recent {
+            wal_index: RwLock::new(None),
+            as_of: SharedVersion::default(),
+            era: AtomicU64::new(0),
+            places: std::iter::repeat_with(Mutex::default).take(PLACES).collect(),
+            frames: AtomicU32::new(0),
+        }
+    }
+
+    /// The claim under a key that has this hash: if it is known, and nobody has written since.
+    pub fn find(&self, hash: u64, key: &ClaimKey) -> Option<Claim> {
+        if self.version()? != self.as_of.get() {
+            return None;
+        }
+        let place = self.place(hash);
+        let kept = place.as_ref().filter(|kept| kept.era == self.era.load(Acquire) && kept.claim.key == *key);
+        kept.map(|kept| kept.claim.clone())
+    }
+
+    // The rest is for the writer alone.
+
+    pub fn open(&self, wal_index: WalIndex) {
+        self.forget_all();
+        self.set_wal_index(Some(wal_index));
+    }
+
+    pub fn close(&self) {
+        self.set_wal_index(None);
+    }
+
+    /// A transaction has begun: nobody else can commit before it ends. If anybody has, nothing that we know holds.
+    pub fn begin(&self) {
+        self.frames.store(0, Relaxed);
+        if let Some(version) = self.version().filter(|version| *version != self.as_of.get()) {
+            self.forget_all();
+            self.as_of.set(version);
+        }
+    }
+
+    /// The transaction is in the log, which has grown to this length.
+    pub fn logged(&self, frames: u32) {
+        self.frames.store(frames, Relaxed);
+    }
+
+    /// It is committed.
+    pub fn committed(&self, written: impl Iterator<Item = Written>) {
+        written.for_each(|written| self.enter(written));
+        match self.frames.load(Relaxed) {
+            // Nothing of it was for the log: the file is as it was, and if it is not, that is not our doing.
+            0 => {}
+            frames => match self.version().filter(|version| version.follows(self.as_of.get(), frames)) {
+                Some(version) => self.as_of.set(version),
+                // Somebody else has committed right after us.
+                None => self.forget_all(),
+            },
+        }
+    }
+
+    fn forget_all(&self) {
+        self.era.fetch_add(1, Release);
+    }
+
+    fn set_wal_index(&self, next: Option<WalIndex>) {
+        let last = std::mem::replace(&mut *self.wal_index.write().expect("no holder of this lock panics"), next);
+        // Closing the file may take a while, and others want to look.
+        drop(last);
+    }
+
+    fn version(&self) -> Option<Version> {
+        let wal_index = self.wal_index.read().expect("no holder of this lock panics");
+        wal_index.as_ref().map(WalIndex::version)
+    }
+
+    fn enter(&self, written: Written) {
+        match written {
+            Written::Claim(Entry { hash, seq }, claim) => *self.place(hash) = self.kept(seq, claim).map(Box::new),
+            Written::Counted(hash, count) => {
+                if let Some(kept) = self.place(hash).as_mut().filter(|kept| kept.claim.key == count.key) {
+                    count.add_to(&mut kept.claim);
+                }
+            }
+            Written::Removed(Entry { hash, seq }) => {
+                self.place(hash).take_if(|kept| kept.seq == seq);
+            }
+        }
+    }
+
+    fn kept(&self, seq: i64, mut claim: Claim) -> Option<Kept> {
+        let texts = [&claim.fingerprint, &claim.attributes, &claim.parts];
+        let outcome_bytes = claim.outcome.as_ref().map_or(0, Bytes::len);
+        if texts.into_iter().flatten().map(String::len).sum::<usize>() + outcome_bytes > TEXT_BYTES_MAX {
+            return None;
+        }
+        // It may be a part of something larger, which it would keep.
+        claim.outcome = claim.outcome.as_deref().map(Bytes::copy_from_slice);
+        Some(Kept { era: self.era.load(Relaxed), seq, claim })
+    }
+
+    fn place(&self, hash: u64) -> MutexGuard<'_, Option<Box<Kept>>> {
+        self.places[hash as usize % PLACES].lock().expect("no holder of this lock panics")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use oncegate_core::{GuardName, Lost, State, Time, Token, WorkspaceName};
+    use rusqlite::Connection;
+
+    use super::*;
+
+    const HASH: u64 = 7;
+
+    struct World {
+        recent: Recent,
+        ours: Connection,
+        theirs: Connection,
+        _folder: tempfile::TempDir,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("x.db");
+            Connection::open(&path).unwrap().execute_batch("PRAGMA journal_mode = wal; CREATE TABLE t (x)").unwrap();
+            let recent = Recent::new();
+            recent.open(WalIndex::open(&path).unwrap());
+            World { recent, ours: connect(&path), theirs: connect(&path), _folder: folder }
+        }
+
+        /// What the writer does, with what happens between its steps.
+        fn write(&self, key: &ClaimKey, after_commit: impl FnOnce()) {
+            self.ours.execute_batch("BEGIN IMMEDIATE; INSERT INTO t VALUES (1)").unwrap();
+            self.recent.begin();
+            self.ours.execute_batch("COMMIT").unwrap();
+            self.recent.logged(log_frames(&self.ours));
+            after_commit();
+            let entry = Entry { hash: HASH, seq: 1 };
+            self.recent.committed([Written::Claim(entry, claim(key))].into_iter());
+        }
+
+        fn write_nothing(&self, after_commit: impl FnOnce()) {
+            self.ours.execute_batch("BEGIN IMMEDIATE").unwrap();
+            self.recent.begin();
+            self.ours.execute_batch("COMMIT").unwrap();
+            after_commit();
+            self.recent.committed(std::iter::empty());
+        }
+
+        fn they_write(&self) {
+            self.theirs.execute_batch("INSERT INTO t VALUES (2)").unwrap();
+        }
+
+        fn knows(&self, key: &ClaimKey) -> bool {
+            self.recent.find(HASH, key).is_some()
+        }
+    }
+
+    fn connect(path: &Path) -> Connection {
+        let connection = Connection::open(path).unwrap();
+        connection.pragma_update(None, "wal_autocheckpoint", 0).unwrap();
+        connection
+    }
+
+    /// The log is not copied here, so it is as long as its file.
+    fn log_frames(connection: &Connection) -> u32 {
+        let log = format!("{}-wal", connection.path().unwrap());
+        u32::try_from((std::fs::metadata(log).unwrap().len() - 32) / (4_096 + 24)).unwrap()
+    }
+
+    fn key(part: &str) -> ClaimKey {
+        ClaimKey::of(&WorkspaceName::default_workspace(), &GuardName::new("g").unwrap(), &[Some(part)])
+    }
+
+    fn claim(key: &ClaimKey) -> Claim {
+        Claim {
+            key: key.clone(),
+            state: State::InFlight,
+            token: Token(1),
+            version: 1,
+            attempt: 1,
+            lost: Lost::TakeOver,
+            lease: std::time::Duration::ZERO,
+            lease_until: Time::NEVER,
+            expires_at: Time::NEVER,
+            created_at: Time::NEVER,
+            settled_at: None,
+            fingerprint: None,
+            outcome: None,
+            duplicates: 0,
+            last_duplicate_at: None,
+            attributes: None,
+            parts: None,
+        }
+    }
+
+    #[test]
+    fn it_knows_what_was_written_until_somebody_else_writes() {
+        let world = World::new();
+        let (a, b) = (key("a"), key("b"));
+        assert!(!world.knows(&a));
+        world.write(&a, || ());
+        assert!(world.knows(&a) && !world.knows(&b));
+        world.they_write();
+        assert!(!world.knows(&a));
+        // A transaction that writes nothing learns of it as well, and brings nothing back.
+        world.write_nothing(|| ());
+        assert!(!world.knows(&a));
+        world.write(&a, || ());
+        world.write(&b, || ());
+        assert!(world.knows(&b) && !world.knows(&a), "they have the same place");
+    }
+
+    #[test]
+    fn it_does_not_take_anothers_commit_for_its_own() {
+        let world = World::new();
+        world.write(&key("a"), || world.they_write());
+        assert!(!world.knows(&key("a")));
+        world.write(&key("b"), || ());
+        assert!(world.knows(&key("b")));
+        world.write_nothing(|| world.they_write());
+        assert!(!world.knows(&key("b")));
+        // And with it the log is empty, as ours would be that had nothing to write.
+        world.write(&key("c"), || ());
+        world.write_nothing(|| {
+            world.they_write();
+            world.theirs.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
+        });
+        assert!(!world.knows(&key("c")));
+        world.write_nothing(|| ());
+        assert!(!world.knows(&key("c")));
+    }
+
+    #[test]
+    fn closed_it_knows_nothing() {
+        let world = World::new();
+        world.write(&key("a"), || ());
+        world.recent.close();
+        assert!(!world.knows(&key("a")));
+        world.recent.open(WalIndex::open(Path::new(world.ours.path().unwrap())).unwrap());
+        assert!(!world.knows(&key("a")), "opened again, it does not know what happened meanwhile");
+    }
+}

@@ -1,0 +1,99 @@
+//! Which commit is the file's last one, as SQLite tells all processes that have it open.
+//!
+//! The wal-index is memory that they share. Its header changes with every commit, after the commit is in the log;
+//! SQLite itself compares it to know whether pages that it has cached still hold, and so do we. Its layout is part of
+//! the format on which processes with different versions of SQLite agree.
+
+use std::ffi::c_void;
+use std::path::Path;
+use std::ptr::null_mut;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{Acquire, Release};
+
+use rusqlite::{Connection, ffi};
+
+use crate::writer::BUSY_TIMEOUT;
+use crate::{our_error, readers};
+
+/// The part of the wal-index that is mapped as one.
+const REGION_BYTES: i32 = 32_768;
+const WORDS: usize = 12;
+/// Where the header counts commits, and where it has the length of the log.
+const COMMITS: usize = 2;
+const FRAMES: usize = 4;
+
+/// A header. Two that are equal are of the same commit; two of the same commit may differ, as when the log has started over.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Version([u32; WORDS]);
+
+impl Version {
+    /// Whether it is the very next commit, of a transaction that left the log that long.
+    pub fn follows(self, before: Version, frames: u32) -> bool {
+        self.0[COMMITS] == before.0[COMMITS].wrapping_add(1) && self.0[FRAMES] == frames
+    }
+}
+
+/// A version that one thread changes while others look.
+///
+/// Either this or the header may be seen half changed, with words of two versions. If the two are equal nonetheless, then so is the word that
+/// counts commits: when the header was read the next commit was not there yet, and all that was done before this one was set has been seen.
+#[derive(Default)]
+pub struct SharedVersion([AtomicU32; WORDS]);
+
+impl SharedVersion {
+    pub fn get(&self) -> Version {
+        load(&self.0)
+    }
+
+    /// Whoever gets it sees all that was done before.
+    pub fn set(&self, Version(words): Version) {
+        self.0.iter().zip(words).for_each(|(word, value)| word.store(value, Release));
+    }
+}
+
+pub struct WalIndex {
+    /// Not for good, but for as long as the connection is open.
+    header: &'static [AtomicU32; WORDS],
+    /// In a mutex that nobody locks, so that threads may share it.
+    _connection: Mutex<Connection>,
+}
+
+impl WalIndex {
+    pub fn open(path: &Path) -> rusqlite::Result<Self> {
+        let connection = readers::connect(path)?;
+        connection.busy_timeout(BUSY_TIMEOUT)?;
+        // The first read opens the log and its index.
+        connection.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))?;
+        Ok(WalIndex { header: map(&connection)?, _connection: Mutex::new(connection) })
+    }
+
+    pub fn version(&self) -> Version {
+        load(self.header)
+    }
+}
+
+/// The first copy of the header. (A commit writes the second one first, and nobody may see the commit before the two are alike: whoever
+/// finds the first one unchanged has come before it.)
+#[expect(unsafe_code, reason = "SQLite has no other way to tell without a transaction")]
+fn map(connection: &Connection) -> rusqlite::Result<&'static [AtomicU32; WORDS]> {
+    let mut file: *mut ffi::sqlite3_file = null_mut();
+    let mut region: *mut c_void = null_mut();
+    // SAFETY: The connection is open, and so is its file, whose methods are SQLite's own. What `xShmMap` gives stays mapped, at
+    // the same address, until the connection is closed; it is aligned to a page, and as long as we ask for.
+    // Other processes change it, hence the atomics.
+    let header = unsafe {
+        let (name, file_pointer) = (c"main".as_ptr(), ffi::SQLITE_FCNTL_FILE_POINTER);
+        ffi::sqlite3_file_control(connection.handle(), name, file_pointer, (&raw mut file).cast());
+        let methods = file.as_ref().and_then(|file| file.pMethods.as_ref());
+        if let Some(map) = methods.filter(|methods| methods.iVersion >= 2).and_then(|methods| methods.xShmMap) {
+            map(file, 0, REGION_BYTES, 0, &raw mut region);
+        }
+        region.cast::<[AtomicU32; WORDS]>().as_ref()
+    };
+    header.ok_or_else(|| our_error(ffi::SQLITE_IOERR_SHMMAP, "the log's index cannot be read"))
+}
+
+fn load(words: &[AtomicU32; WORDS]) -> Version {
+    Version(std::array::from_fn(|at| words[at].load(Acquire)))
+}
