@@ -220,10 +220,10 @@ fn create_private(path: &Path) -> std::io::Result<()> {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     }
     // One that is there is left alone: to close it would take SQLite's locks on it from whoever has it open in this process.
-    match std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(error),
-        _ => Ok(()),
+    if path.exists() {
+        return Ok(());
     }
+    std::fs::OpenOptions::new().create(true).append(true).mode(0o600).open(path).map(drop)
 }
 
 /// An error of our own among SQLite's.

@@ -280,7 +280,7 @@ impl WriterThread {
             self.write_groups(&mut claims, &checkpoints)
         };
         connection.wal_hook(None::<fn(&mut Wal, i32) -> rusqlite::Result<()>>)?;
-        // The last to close copies the log into the file: that is for this connection.
+        // The last to close copies the log into the file, which is to be done when this returns.
         self.recent.close();
         drop(connection);
         let _ = copier.join();
