@@ -213,24 +213,6 @@ struct WriterThread {
     waiters: Arc<OnceLock<Arc<Waiters>>>,
 }
 
-/// On a busy machine a thread that is woken pushes another off its processor: here, one that was about to bring the next
-/// jobs. Let the writer wait its turn instead, and more goes into each commit. (Where a processor is free it runs at once.)
-#[cfg(target_os = "linux")]
-#[expect(unsafe_code, reason = "calls of the C library")]
-fn wake_gently() {
-    let priority = libc::sched_param { sched_priority: 0 };
-    // SAFETY: They concern this thread, and those that it will start; the second reads a struct that lives. Refused, things are as
-    // they were. A process that somebody runs by other rules is left to them.
-    unsafe {
-        if libc::sched_getscheduler(0) == libc::SCHED_OTHER {
-            libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const priority);
-        }
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn wake_gently() {}
-
 enum Next {
     Stop(Vec<oneshot::Sender<()>>),
     /// The connection is not to be trusted any more.
@@ -240,7 +222,6 @@ enum Next {
 impl WriterThread {
     /// Until told to stop, or until nobody is left to tell it anything.
     fn run(mut self) {
-        wake_gently();
         loop {
             let next = self.write_until_stopped().unwrap_or_else(|error| {
                 tracing::error!(event = "sqlite.open_failed", %error);
