@@ -134,26 +134,27 @@ impl Writer {
     }
 
     pub async fn sweep(&self, limit: usize) -> Result<Swept, StoreError> {
-        let place = self.place(1)?;
-        let (answer, answered) = oneshot::channel();
-        self.submit(Job::Sweep(limit, answer, place))?;
-        answered.await.map_err(|_| unanswered())?
+        self.ask(|answer, place| Job::Sweep(limit, answer, place)).await
     }
 
     pub async fn count_duplicates(&self, counts: Vec<DuplicateCount>) -> Result<(), StoreError> {
-        let place = self.place(1)?;
-        let (answer, answered) = oneshot::channel();
-        self.submit(Job::Count(counts, answer, place))?;
-        answered.await.map_err(|_| unanswered())?
+        self.ask(|answer, place| Job::Count(counts, answer, place)).await
     }
 
     pub async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection, Moment) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {
+        self.ask(|answer, place| Job::Other(Box::new(Task { work: Some(work), value: None, answer }), place)).await
+    }
+
+    async fn ask<T>(
+        &self,
+        job: impl FnOnce(oneshot::Sender<Result<T, StoreError>>, OwnedSemaphorePermit) -> Job,
+    ) -> Result<T, StoreError> {
         let place = self.place(1)?;
         let (answer, answered) = oneshot::channel();
-        self.submit(Job::Other(Box::new(Task { work: Some(work), value: None, answer }), place))?;
+        self.submit(job(answer, place))?;
         answered.await.map_err(|_| unanswered())?
     }
 
