@@ -258,9 +258,7 @@ fn workspace_name(name: &str) -> rusqlite::Result<WorkspaceName> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use oncegate_core::{GuardName, Lost, Terms};
+    use oncegate_store::conformance;
 
     use super::*;
 
@@ -271,21 +269,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.db");
         let store = SqliteStore::open(&path, Options::default()).unwrap();
-        let guard = GuardName::new("g").unwrap();
         for number in 0..CLAIMS {
-            let key = ClaimKey::of(&WorkspaceName::default_workspace(), &guard, &[Some(number.to_le_bytes())]);
-            let (window, lease) = (Duration::from_secs(900), Duration::from_secs(300));
-            let terms = Terms {
-                window,
-                lease,
-                lost: Lost::TakeOver,
-                fingerprint: None,
-                attributes: None,
-                parts: None,
-                outcome: None,
-                replaces: None,
-            };
-            store.commit(Op { key: key.clone(), command: Command::Claim(terms) }.into()).await.unwrap();
+            let key = conformance::key_in("default", &number.to_string());
+            let claim = Op { key: key.clone(), command: Command::Claim(conformance::terms()) };
+            store.commit(claim.into()).await.unwrap();
             assert!(store.recent.find(store.index.hash_of(&key), &key).is_some(), "{number}");
         }
         let log_bytes = std::fs::metadata(folder.path().join("x.db-wal")).unwrap().len();

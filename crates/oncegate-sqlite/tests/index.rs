@@ -7,9 +7,9 @@ use std::process::{Command as Process, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use oncegate_core::{Answer, Claim, ClaimKey, Command, GuardName, Lost, Terms, Token, Verdict, WorkspaceName};
+use oncegate_core::{Answer, Claim, ClaimKey, Command, GuardName, Lost, Terms, Token, WorkspaceName};
 use oncegate_sqlite::{Options, SqliteStore, migrations};
-use oncegate_store::conformance::START;
+use oncegate_store::conformance::{START, settle};
 use oncegate_store::{Commit, DuplicateCount, ManualClock, Op, Store, StoreError};
 
 const WINDOW: Duration = Duration::from_secs(900);
@@ -79,8 +79,8 @@ async fn meets(store: &SqliteStore, part: &str) -> Claim {
 }
 
 async fn settles(store: &SqliteStore, part: &str, token: Token, outcome: &str) {
-    let settle = Command::Settle { token, verdict: Verdict::Done, outcome: Some(outcome.to_owned().into()) };
-    let settled = store.commit(Op { key: key(part), command: settle }.into()).await.expect("decides").only();
+    let command = settle(token, outcome.to_owned());
+    let settled = store.commit(Op { key: key(part), command }.into()).await.expect("decides").only();
     assert!(matches!(settled, Answer::Applied(_)), "{settled:?}");
 }
 
