@@ -277,7 +277,18 @@ mod tests {
         }
         let log_bytes = std::fs::metadata(folder.path().join("x.db-wal")).unwrap().len();
         assert!(log_bytes < CLAIMS * 3 * 4_096, "it has started over: {log_bytes} bytes");
-        store.close().await;
-        assert!(!folder.path().join("x.db-wal").exists(), "the last to close has copied it");
+    }
+
+    #[tokio::test]
+    async fn closed_it_leaves_no_log_behind() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.db");
+        for round in 0..50 {
+            let store = SqliteStore::open(&path, Options::default()).unwrap();
+            let key = conformance::key_in("default", &round.to_string());
+            store.commit(Op { key, command: Command::Claim(conformance::terms()) }.into()).await.unwrap();
+            store.close().await;
+            assert!(!folder.path().join("x.db-wal").exists(), "{round}: the last to close has copied it");
+        }
     }
 }

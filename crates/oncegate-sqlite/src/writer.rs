@@ -262,10 +262,11 @@ impl WriterThread {
             self.write_groups(&mut claims, &checkpoints)
         };
         connection.wal_hook(None::<fn(&mut Wal, i32) -> rusqlite::Result<()>>)?;
-        // The last to close copies the log into the file, which is to be done when this returns.
+        // The last to close copies the log into the file, which is to be done when this returns. Of two that close at once
+        // neither would be the last.
         self.recent.close();
-        drop(connection);
         let _ = copier.join();
+        drop(connection);
         Ok(next)
     }
 
