@@ -200,6 +200,10 @@ impl Worker {
         self.under_way.clone()
     }
 
+    pub fn is_stopped(&self) -> bool {
+        self.stops_by.borrow().is_some()
+    }
+
     /// Returns when it has been told to stop.
     pub async fn stopped(&self) {
         // It is not dropped while somebody asks.

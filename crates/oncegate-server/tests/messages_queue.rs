@@ -6,16 +6,36 @@ mod support;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use support::{On, PostOffice, eventually, on_both, sms};
+use support::{On, PostOffice, Reply, eventually, on_both, sms};
+use tokio::task::JoinHandle;
 
 on_both![
     what_finds_no_slot_waits_in_the_queue_and_is_sent,
     told_to_stop_it_finishes_what_it_has_begun_and_leaves_the_rest_to_others,
+    told_to_stop_it_answers_who_waits_for_what_its_worker_sends,
     without_kept_bodies_an_answer_is_told_again_from_the_message,
 ];
 
 async fn status(office: &PostOffice, id: &str) -> String {
     office.client(0).get(&format!("/api/messages/{id}")).await.expect(200).text("status")
+}
+
+/// Posts while the test goes on.
+fn post_apart(office: &PostOffice, phone: &'static str, text: &'static str) -> JoinHandle<Reply> {
+    let mut client = office.client(0);
+    tokio::spawn(async move { client.post("/api/messages", &sms(phone, text)).await })
+}
+
+async fn is_being_sent(office: &PostOffice, text: &str) {
+    eventually("it is being sent", || async { (!office.provider.arrivals(text).is_empty()).then_some(()) }).await;
+}
+
+async fn waits(office: &PostOffice) {
+    eventually("it waits", || async {
+        let page = office.client(0).get("/api/messages?status=queued").await.body;
+        page["items"].as_array().is_some_and(|items| !items.is_empty()).then_some(())
+    })
+    .await;
 }
 
 async fn what_finds_no_slot_waits_in_the_queue_and_is_sent(on: On) {
@@ -36,19 +56,10 @@ async fn what_finds_no_slot_waits_in_the_queue_and_is_sent(on: On) {
 
 async fn told_to_stop_it_finishes_what_it_has_begun_and_leaves_the_rest_to_others(on: On) {
     let mut office = PostOffice::open_with(on, "workers = 1").await;
-    let post = |phone: &'static str, text: &'static str| {
-        let mut client = office.client(0);
-        tokio::spawn(async move { client.post("/api/messages", &sms(phone, text)).await })
-    };
-    let begun = post("+1", "begun#slow");
-    eventually("it is being sent", || async { (!office.provider.arrivals("begun#slow").is_empty()).then_some(()) })
-        .await;
-    let waiting = post("+2", "waiting");
-    eventually("it waits", || async {
-        let page = office.client(0).get("/api/messages?status=queued").await.body;
-        page["items"].as_array().is_some_and(|items| !items.is_empty()).then_some(())
-    })
-    .await;
+    let begun = post_apart(&office, "+1", "begun#slow");
+    is_being_sent(&office, "begun#slow").await;
+    let waiting = post_apart(&office, "+2", "waiting");
+    waits(&office).await;
     let asked = Instant::now();
     let server = office.servers.remove(0);
     let (exit, _) = tokio::task::spawn_blocking(|| server.stop()).await.expect("stops");
@@ -61,6 +72,21 @@ async fn told_to_stop_it_finishes_what_it_has_begun_and_leaves_the_rest_to_other
     let id = waiting.body["message"]["_id"].as_str().expect("an id").to_owned();
     eventually("it is sent", || async { (status(&office, &id).await == "sent").then_some(()) }).await;
     assert_eq!((office.provider.arrivals("begun#slow").len(), office.provider.arrivals("waiting").len()), (1, 1));
+}
+
+async fn told_to_stop_it_answers_who_waits_for_what_its_worker_sends(on: On) {
+    let mut office = PostOffice::open_with(on, "workers = 1").await;
+    let first = post_apart(&office, "+1", "first#slow");
+    is_being_sent(&office, "first#slow").await;
+    // It finds no slot, so it is not the request that sends it.
+    let second = post_apart(&office, "+2", "second#slow");
+    is_being_sent(&office, "second#slow").await;
+    let server = office.servers.remove(0);
+    let (exit, _) = tokio::task::spawn_blocking(|| server.stop()).await.expect("stops");
+    assert!(exit.success(), "{exit}");
+    for post in [first, second] {
+        assert_eq!(post.await.expect("does not panic").expect(201).body["status"], "sent");
+    }
 }
 
 async fn without_kept_bodies_an_answer_is_told_again_from_the_message(on: On) {
@@ -92,7 +118,7 @@ async fn a_page_of_large_messages_ends_early_and_the_next_goes_on_from_there() {
     let posted = futures::future::join_all(posts).await;
     assert!(posted.iter().all(|status| matches!(status, 200 | 201)), "{posted:?}");
     let first = office.client(0).get("/api/messages?limit=500").await.expect(200);
-    let count = |reply: &support::Reply| reply.body["items"].as_array().map_or(0, Vec::len);
+    let count = |reply: &Reply| reply.body["items"].as_array().map_or(0, Vec::len);
     assert!(count(&first) < 120 && first.text.len() < 8 * 1024 * 1024, "{} in {}", count(&first), first.text.len());
     let rest = office.client(0).get(&format!("/api/messages?limit=500&cursor={}", first.text("nextCursor"))).await;
     assert_eq!((count(&first) + count(&rest), &rest.body["nextCursor"]), (120, &serde_json::Value::Null));

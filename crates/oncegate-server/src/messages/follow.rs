@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::Messages;
 use super::accept::{Accepted, Answered};
-use super::document::{Kept, Lead, Message};
+use super::document::{Kept, Lead, Message, Status};
 use super::reply::Reply;
 use super::send::Tried;
 use crate::crash;
@@ -102,7 +102,7 @@ impl Messages {
     }
 
     /// The message when it is over, or as it stands at the deadline. For what another replica may finish: here it is heard of
-    /// at once.
+    /// at once. Told to stop we still finish what is being sent, and do not begin what is in the queue: nobody waits for that.
     pub async fn await_over(
         &self,
         workspace: &WorkspaceName,
@@ -110,14 +110,19 @@ impl Messages {
         deadline: Instant,
     ) -> Result<Option<(Kept<Message>, Kept<Lead>)>, Problem> {
         loop {
+            let is_stopped = self.worker.is_stopped();
             let message = self.find::<Message>(workspace, id).await?;
-            let is_open = message.is_some_and(|message| !message.document.status.is_over());
+            let is_open = message.is_some_and(|message| match message.document.status {
+                Status::Queued => !is_stopped,
+                status => !status.is_over(),
+            });
             if !is_open || Instant::now() >= deadline {
                 return self.load(workspace, id).await;
             }
             tokio::select! {
                 () = tokio::time::sleep_until(deadline.min(Instant::now() + LOOK_EVERY)) => {}
-                () = self.worker.stopped() => return self.load(workspace, id).await,
+                () = self.worker.stopped(), if !is_stopped => {}
+                () = self.worker.cut_off() => return self.load(workspace, id).await,
             }
         }
     }
