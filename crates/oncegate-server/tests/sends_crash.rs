@@ -26,16 +26,18 @@ const IN_THE_CALL: &str = "in the call";
 const POINTS: [&str; 5] = ["send.asking", "send.begun", IN_THE_CALL, "send.sent", "send.settled"];
 /// Past all leases.
 const LONG: Duration = Duration::from_secs(120);
+/// So long that no server loses one while it lives, however busy the machine is.
+const LEASE: &str = "lease = \"60s\"";
 
 fn types(lost: &str, url: &str) -> String {
     format!(
-        "[actions.type.mail]\nhandler = \"email\"\nurl = {url:?}\nfrom = \"a@acme.test\"\ntimeout = \"900ms\"\n[sends]\nlost = {lost:?}\nlease = \"1s\"\n"
+        "[actions.type.mail]\nhandler = \"email\"\nurl = {url:?}\nfrom = \"a@acme.test\"\ntimeout = \"30s\"\n[sends]\nlost = {lost:?}\n{LEASE}\n"
     )
 }
 
 async fn shop_over(on: On, provider: &Provider, lost: &str) -> Workshop {
     let url = format!("http://{}/mail", provider.address);
-    Workshop::open_with(on, "lease = \"1s\"", &types(lost, &url)).await
+    Workshop::open_with(on, LEASE, &types(lost, &url)).await
 }
 
 fn mail(recipient: &str, text: &str) -> Value {
@@ -127,7 +129,7 @@ async fn killed_after_the_call_a_mail_goes_by_its_policy_too(on: On) {
     for (lost, mails, status) in [("resend", 2, "completed"), ("skip", 1, "unknown")] {
         let server = MailServer::start();
         let (unused, url) = (Provider::start().await, format!("smtp://127.0.0.1:{}", server.port));
-        let mut shop = Workshop::open_with(on, "lease = \"5s\"", &types(lost, &url).replace("900ms", "4s")).await;
+        let mut shop = Workshop::open_with(on, LEASE, &types(lost, &url)).await;
         let ended =
             killed_at(&mut shop, &unused, "send.sent", &mut Duration::ZERO.clone(), &mail("ada", "Hello")).await;
         assert_eq!(ended["status"], status, "{lost}: {ended}");
@@ -202,8 +204,8 @@ async fn two_actions_for_one_recipient_send_one_email(on: On) {
 async fn what_was_sent_is_not_called_dead_when_the_word_about_it_is_not_taken(on: On) {
     let provider = Provider::start().await;
     let url = format!("http://{}/mail", provider.address);
-    let types = types("hold", &url).replace("900ms", "5s").replace("[sends]", "max_attempts = 1\n[sends]");
-    let shop = Workshop::open_with(on, "", &types).await;
+    let types = types("hold", &url).replace("[sends]", "max_attempts = 1\n[sends]");
+    let shop = Workshop::open_with(on, LEASE, &types).await;
     let id = shop.now("mail", mail("ada", "taken#slow")["payload"].clone()).await;
     eventually("the provider has it", || async { provider.arrivals("taken#slow").first().map(drop) }).await;
     // While the provider takes its time, a person deletes the lock.
@@ -221,7 +223,10 @@ async fn what_was_sent_is_not_called_dead_when_the_word_about_it_is_not_taken(on
 /// Stopped in the provider's call, and woken when another has long done its work.
 async fn asleep(lost: &str) {
     let provider = Provider::start().await;
-    let mut shop = shop_over(On::Postgres, &provider, lost).await;
+    let url = format!("http://{}/mail", provider.address);
+    // Awake again, it does not wait for an answer for much longer.
+    let types = types(lost, &url).replace("30s", "5s");
+    let mut shop = Workshop::open_with(On::Postgres, LEASE, &types).await;
     let awake: Server = shop.servers.remove(1);
     let sleeper = shop.servers.remove(0);
     awake.signal(Signal::STOP);
@@ -229,6 +234,7 @@ async fn asleep(lost: &str) {
     let id = sleeper.client().post("/api/actions", &mail("ada", text)).await.expect(201).text("id");
     eventually("the provider has it", || async { provider.arrivals(text).first().map(drop) }).await;
     sleeper.signal(Signal::STOP);
+    shop.set_clock_ahead(LONG);
     awake.signal(Signal::CONT);
     shop.servers = vec![awake];
     let (status, state, arrivals) = if lost == "resend" { ("completed", "sent", 2) } else { ("unknown", "unknown", 1) };
