@@ -1,0 +1,64 @@
+//! What holds when the server waits for a standby that is not there.
+
+use std::time::Duration;
+
+use oncegate_core::{Answer, Command};
+use oncegate_postgres::{Options, PostgresStore};
+use oncegate_store::conformance::{key, terms};
+use oncegate_store::{Op, Store, StoreError};
+
+use crate::support::{connect, is_on_a_server_of_its_own, server_url};
+
+async fn claim(store: &dyn Store, part: &str) -> Result<Answer, StoreError> {
+    let op = Op { key: key(part), command: Command::Claim(terms()) };
+    Ok(store.commit(op.into()).await?.only())
+}
+
+/// The setting is the whole server's: the test runs itself again, on a server of its own.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: run make test"]
+async fn what_no_standby_has_confirmed_is_not_answered_as_committed() {
+    if is_on_a_server_of_its_own() {
+        on_a_server_without_its_standby().await;
+    }
+}
+
+async fn on_a_server_without_its_standby() {
+    let store = PostgresStore::open(&server_url(), Options { lanes: 1, ..Options::default() }).await.expect("opens");
+    assert!(matches!(claim(&store, "before").await, Ok(Answer::Won(_))));
+    let admin = connect().await;
+    let set_standbys = async |value: &str| {
+        // One at a time: it does not run in a transaction.
+        admin.batch_execute(&format!("ALTER SYSTEM SET synchronous_standby_names = '{value}'")).await.expect("sets");
+        admin.batch_execute("SELECT pg_reload_conf()").await.expect("reloads");
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    };
+    let waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+    set_standbys("nobody").await;
+
+    let answer = claim(&store, "left alone").await;
+    assert!(matches!(answer, Err(StoreError::Unknown(_))), "{answer:?}");
+    assert_eq!(admin.query(waiting, &[]).await.expect("reads").len(), 1, "it still waits");
+    assert_eq!(store.read(&key("left alone")).await.expect("reads").value, None, "and nobody sees it");
+
+    let end_it = async {
+        let before = admin.query(waiting, &[]).await.expect("reads").len();
+        while admin.query(waiting, &[]).await.expect("reads").len() == before {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'
+                   ORDER BY xact_start DESC LIMIT 1";
+        admin.query(end, &[]).await.expect("a superuser terminates");
+    };
+    let (answer, ()) = tokio::join!(claim(&store, "ended by somebody"), end_it);
+    assert!(matches!(answer, Err(StoreError::Unknown(_))), "{answer:?}");
+    assert!(
+        store.read(&key("ended by somebody")).await.expect("reads").value.is_some(),
+        "it is committed, but here only"
+    );
+
+    set_standbys("").await;
+    assert!(matches!(claim(&store, "left alone").await, Ok(Answer::InFlight(_))), "the wait is over");
+    assert!(matches!(claim(&store, "after").await, Ok(Answer::Won(_))));
+    store.close().await;
+}

@@ -1,0 +1,90 @@
+//! Schedules: each tick once, however many servers there are, and what becomes of those that were missed.
+#![cfg(feature = "crash-points")]
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::support::{On, Workshop, eventually, on_both};
+
+on_both![
+    a_thousand_ticks_of_a_fast_schedule_run_once_each,
+    what_was_missed_while_everything_was_down_runs_once,
+    a_schedule_is_shown_cancelled_and_keeps_the_time_of_its_place,
+];
+
+async fn a_thousand_ticks_of_a_fast_schedule_run_once_each(on: On) {
+    const TICKS: usize = 1000;
+    let shop = Workshop::open(on).await;
+    let body = json!({"actionType": "note", "payload": {}, "recurringInterval": "10ms", "catchUp": true});
+    let schedule = shop.schedule(&body).await.expect(201).text("id");
+    // On a slow disk it falls behind, and catches up in its own time.
+    for part in 1..=5 {
+        eventually("more ticks", || async { (shop.noted().len() >= TICKS * part / 5).then_some(()) }).await;
+    }
+    shop.client(1).post(&format!("/api/actions/{schedule}/cancel"), &json!({})).await.expect(200);
+    let noted = shop.noted();
+    let keys: BTreeSet<&str> = noted.iter().map(|line| line["effectKey"].as_str().expect("a key")).collect();
+    assert_eq!(keys.len(), noted.len(), "each once");
+    // And none left out: they are 10 ms apart.
+    let mut due = vec![];
+    let mut cursor = String::new();
+    loop {
+        let page =
+            shop.client(0).get(&format!("/api/actions?scheduleId={schedule}&limit=500{cursor}")).await.expect(200).body;
+        for tick in page["items"].as_array().expect("items") {
+            assert_eq!(tick["status"], "completed");
+            assert!(keys.contains(tick["id"].as_str().expect("an id")));
+            due.push(oncegate::Time::parse(tick["runAt"].as_str().expect("a time")).expect("a time"));
+        }
+        match page["nextCursor"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => break,
+        }
+    }
+    assert_eq!(due.len(), noted.len());
+    assert!(due.windows(2).all(|pair| pair[0].since(pair[1]) == Duration::from_millis(10)));
+    // Every server has been at it.
+    for server in &shop.servers {
+        server.logged("action.completed", 10).await;
+    }
+}
+
+async fn what_was_missed_while_everything_was_down_runs_once(on: On) {
+    let mut shop = Workshop::open(on).await;
+    let body = json!({"actionType": "note", "payload": {"n": 1}, "recurringInterval": "hourly"});
+    let schedule = shop.schedule(&body).await.expect(201).text("id");
+    eventually("the first tick", || async { (shop.noted().len() == 1).then_some(()) }).await;
+    shop.servers.clear();
+    shop.set_clock_ahead(Duration::from_secs(5 * 3600 + 60));
+    shop.servers = vec![shop.serve(&[]), shop.serve(&[])];
+    eventually("the one that makes up for them", || async { (shop.noted().len() == 2).then_some(()) }).await;
+    let live = shop.becomes(&schedule, "pending").await;
+    let time = |text: &Value| oncegate::Time::parse(text.as_str().expect("a time")).expect("a time");
+    let hours = time(&live["runAt"]).since(time(&live["createdAt"])).as_secs_f64() / 3600.0;
+    assert!((hours - 6.0).abs() < 0.001, "{hours}: the next one is when it would have been");
+    assert_eq!(shop.noted().len(), 2);
+}
+
+async fn a_schedule_is_shown_cancelled_and_keeps_the_time_of_its_place(on: On) {
+    let shop = Workshop::open(on).await;
+    let body =
+        json!({"actionType": "note", "payload": {}, "recurringInterval": "30 9 * * 1-5", "timezone": "Europe/Berlin"});
+    let made = shop.schedule(&body).await.expect(201);
+    assert_ne!(shop.schedule(&body).await.expect(201).text("id"), made.text("id"), "each call makes a new one");
+    // 09:30 in Berlin is 08:30 in the winter and 07:30 in the summer.
+    let run_at = made.text("runAt");
+    assert!(run_at.contains("T08:30:00.000Z") || run_at.contains("T07:30:00.000Z"), "{run_at}");
+    let shown = shop.show(&made.text("id")).await;
+    assert_eq!(
+        (shown["recurringInterval"].clone(), shown["timezone"].clone()),
+        (json!("30 9 * * 1-5"), json!("Europe/Berlin"))
+    );
+    shop.client(1).post(&format!("/api/actions/{}/run-now", made.text("id")), &json!({})).await.expect(200);
+    eventually("it runs now", || async { (shop.noted().len() == 1).then_some(()) }).await;
+    let live = shop.becomes(&made.text("id"), "pending").await;
+    assert_eq!(live["runAt"], run_at, "and when it is due");
+    let gone = shop.client(0).post(&format!("/api/actions/{}/cancel", made.text("id")), &json!({})).await.expect(200);
+    assert_eq!(gone.text("status"), "cancelled");
+}

@@ -1,0 +1,34 @@
+//! The examples print what they say.
+
+#[path = "../../examples/first_duplicate.rs"]
+mod first_duplicate;
+#[path = "../../examples/lost_worker.rs"]
+mod lost_worker;
+
+fn stores() -> (tempfile::TempDir, [String; 2]) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let sqlite = format!("sqlite:{}", folder.path().join("ledger.db").display());
+    (folder, ["memory:".to_owned(), sqlite])
+}
+
+#[tokio::test]
+async fn a_duplicate_delivery_gets_the_first_ones_receipt() {
+    let (_folder, stores) = stores();
+    for store in stores {
+        assert_eq!(
+            first_duplicate::story(&store).await.unwrap(),
+            ["delivery 1: charged, receipt 1", "delivery 2: a duplicate, receipt 1", "charges made: 1"]
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_lost_worker_is_taken_over_or_held_as_the_policy_says() {
+    let (_folder, stores) = stores();
+    for store in stores {
+        assert_eq!(
+            lost_worker::story(&store).await.unwrap(),
+            ["TakeOver: attempt 2 settled it, the dead one is fenced: true", "Hold: unknown, a person has to look"]
+        );
+    }
+}

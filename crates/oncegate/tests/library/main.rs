@@ -1,0 +1,17 @@
+//! The library, on each store.
+//!
+//! One program for all of these tests, which is linked once.
+
+mod support;
+
+mod actions;
+mod examples;
+mod layer;
+mod reminders;
+mod reminders_grace;
+mod reminders_work;
+mod run;
+mod sagas;
+mod sends;
+mod sends_settled;
+mod sends_tended;

@@ -1,0 +1,256 @@
+//! Stores that tests set the clock of, and one that they reach into.
+
+pub mod desk;
+pub mod sends;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use futures::future::BoxFuture;
+use oncegate::store::{
+    ApiKey, Commit, Committed, DuplicateCount, JobListing, Keyring, Leased, Listed, Listing, MainStore, ManualClock,
+    MemoryStore, Page, Place, Query, Reading, Record, Report, Store, Swept, Waiters, Wanted,
+};
+use oncegate::{Claim, ClaimKey, StoreError, Time, WorkspaceName};
+use oncegate_core::job::Job;
+use uuid::Uuid;
+
+pub const START: Time = Time::from_micros(1_790_000_000_000_000);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum On {
+    Memory,
+    Sqlite,
+    Postgres,
+}
+
+/// A store, and its clock. What it is kept in goes with it.
+pub struct World {
+    pub store: Arc<dyn MainStore>,
+    pub clock: Arc<ManualClock>,
+    schema: Option<String>,
+    _folder: tempfile::TempDir,
+}
+
+impl World {
+    pub async fn open(on: On) -> World {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let clock = Arc::new(ManualClock::starting_at(START));
+        let folder = tempfile::TempDir::new().expect("a temporary folder");
+        let mut schema = None;
+        let store: Arc<dyn MainStore> = match on {
+            On::Memory => Arc::new(MemoryStore::with_clock(clock.clone())),
+            On::Sqlite => {
+                let options = oncegate_sqlite::Options { clock: clock.clone(), ..Default::default() };
+                let store = oncegate_sqlite::SqliteStore::open(folder.path().join("test.db"), options);
+                Arc::new(store.expect("the folder is ours"))
+            }
+            On::Postgres => {
+                let name = format!("lib_{}_{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+                let options = oncegate_postgres::Options {
+                    clock: Some(clock.clone()),
+                    schema: Some(schema.insert(name).clone()),
+                    ..Default::default()
+                };
+                Arc::new(oncegate_postgres::PostgresStore::open(&url(), options).await.expect("the server is there"))
+            }
+        };
+        World { store, clock, schema, _folder: folder }
+    }
+
+    /// Another replica.
+    pub async fn again(&self) -> Arc<dyn MainStore> {
+        let Some(schema) = &self.schema else { return self.store.clone() };
+        let (clock, schema) = (Some(self.clock.clone() as _), Some(schema.clone()));
+        let options = oncegate_postgres::Options { clock, schema, ..Default::default() };
+        Arc::new(oncegate_postgres::PostgresStore::open(&url(), options).await.expect("the server is there"))
+    }
+
+    pub async fn close(self) {
+        self.store.close().await;
+        if let Some(schema) = &self.schema {
+            let connected = tokio_postgres::connect(&url(), tokio_postgres::NoTls).await;
+            let (client, connection) = connected.expect("the server is there");
+            tokio::spawn(connection);
+            client.batch_execute(&format!("DROP SCHEMA {schema} CASCADE")).await.expect("it is ours");
+        }
+    }
+}
+
+fn url() -> String {
+    std::env::var("ONCEGATE_TEST_POSTGRES").expect("ONCEGATE_TEST_POSTGRES is not set: run make test")
+}
+
+/// A test of each function, on each store.
+macro_rules! on_each {
+    ($($test:ident,)*) => {
+        mod on_memory {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $test() { super::$test(crate::support::On::Memory).await; })*
+        }
+        mod on_sqlite {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $test() { super::$test(crate::support::On::Sqlite).await; })*
+        }
+        mod on_postgres {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            #[ignore = "needs PostgreSQL: run make test"]
+            async fn $test() { super::$test(crate::support::On::Postgres).await; })*
+        }
+    };
+}
+pub(crate) use on_each;
+
+/// A store in which something may come before the next commit, or in its place.
+pub struct Hooked {
+    pub store: Arc<dyn MainStore>,
+    next: Hook,
+    look: Hook,
+    read: Hook,
+    loses: Mutex<Option<bool>>,
+}
+
+/// What comes before something, once.
+type Hook = Mutex<Option<BoxFuture<'static, ()>>>;
+
+async fn come(hook: &Hook) {
+    let work = hook.lock().expect("not poisoned").take();
+    if let Some(work) = work {
+        work.await;
+    }
+}
+
+impl Hooked {
+    pub fn over(store: Arc<dyn MainStore>) -> Arc<Hooked> {
+        let [next, look, read] = Default::default();
+        Arc::new(Hooked { store, next, look, read, loses: Mutex::default() })
+    }
+
+    /// Before the next commit.
+    pub fn before_commit(&self, work: impl Future<Output = ()> + Send + 'static) {
+        *self.next.lock().expect("not poisoned") = Some(Box::pin(work));
+    }
+
+    /// Before the next look for jobs.
+    pub fn before_look(&self, work: impl Future<Output = ()> + Send + 'static) {
+        *self.look.lock().expect("not poisoned") = Some(Box::pin(work));
+    }
+
+    /// Before the next look at a claim.
+    pub fn before_read(&self, work: impl Future<Output = ()> + Send + 'static) {
+        *self.read.lock().expect("not poisoned") = Some(Box::pin(work));
+    }
+
+    /// The next commit that stands is written, and nobody hears of it; or it is not even that.
+    pub fn lose_answer(&self, is_written: bool) {
+        *self.loses.lock().expect("not poisoned") = Some(is_written);
+    }
+
+    async fn lost(&self, commit: &Commit) -> Option<Result<Committed, StoreError>> {
+        let loses = *self.loses.lock().expect("not poisoned");
+        if loses? {
+            let committed = self.store.commit(commit.clone()).await;
+            if !committed.as_ref().is_ok_and(Committed::is_written) {
+                return Some(committed);
+            }
+        }
+        *self.loses.lock().expect("not poisoned") = None;
+        Some(Err(StoreError::Unknown("the answer got lost".into())))
+    }
+}
+
+#[async_trait]
+impl Store for Hooked {
+    async fn commit(&self, commit: Commit) -> Result<Committed, StoreError> {
+        come(&self.next).await;
+        match self.lost(&commit).await {
+            Some(answered) => answered,
+            None => self.store.commit(commit).await,
+        }
+    }
+
+    async fn read(&self, key: &ClaimKey) -> Result<Reading<Option<Claim>>, StoreError> {
+        come(&self.read).await;
+        self.store.read(key).await
+    }
+
+    async fn scan(&self, query: Query) -> Result<Page, StoreError> {
+        self.store.scan(query).await
+    }
+
+    async fn sweep(&self, limit: usize) -> Result<Swept, StoreError> {
+        self.store.sweep(limit).await
+    }
+
+    async fn count_duplicates(&self, counts: Vec<DuplicateCount>) -> Result<(), StoreError> {
+        self.store.count_duplicates(counts).await
+    }
+
+    fn attach(&self, waiters: Arc<Waiters>) {
+        self.store.attach(waiters);
+    }
+
+    async fn report(&self) -> Result<Report, StoreError> {
+        self.store.report().await
+    }
+
+    async fn close(&self) {
+        self.store.close().await;
+    }
+}
+
+#[async_trait]
+impl MainStore for Hooked {
+    async fn find(&self, places: &[Place]) -> Result<Reading<Vec<Option<Record>>>, StoreError> {
+        self.store.find(places).await
+    }
+
+    async fn list(&self, listing: Listing) -> Result<Listed, StoreError> {
+        self.store.list(listing).await
+    }
+
+    async fn count(&self, listing: Listing) -> Result<usize, StoreError> {
+        self.store.count(listing).await
+    }
+
+    async fn find_jobs(&self, ids: &[(WorkspaceName, Uuid)]) -> Result<Reading<Vec<Option<Job>>>, StoreError> {
+        come(&self.look).await;
+        self.store.find_jobs(ids).await
+    }
+
+    async fn list_jobs(&self, listing: JobListing) -> Result<Vec<Job>, StoreError> {
+        self.store.list_jobs(listing).await
+    }
+
+    async fn count_jobs(&self, listing: JobListing) -> Result<usize, StoreError> {
+        self.store.count_jobs(listing).await
+    }
+
+    async fn lease_jobs(&self, wanted: &Wanted) -> Result<Reading<Leased>, StoreError> {
+        self.store.lease_jobs(wanted).await
+    }
+}
+
+#[async_trait]
+impl Keyring for Hooked {
+    async fn create_workspace(&self, name: &WorkspaceName) -> Result<bool, StoreError> {
+        self.store.create_workspace(name).await
+    }
+
+    async fn workspaces(&self) -> Result<Vec<(WorkspaceName, Time)>, StoreError> {
+        self.store.workspaces().await
+    }
+
+    async fn create_key(&self, key: ApiKey) -> Result<bool, StoreError> {
+        self.store.create_key(key).await
+    }
+
+    async fn keys(&self) -> Result<Vec<ApiKey>, StoreError> {
+        self.store.keys().await
+    }
+
+    async fn revoke_key(&self, id: &str) -> Result<bool, StoreError> {
+        self.store.revoke_key(id).await
+    }
+}
