@@ -18,7 +18,7 @@ async fn claim(store: &dyn Store, part: &str) -> Result<Answer, StoreError> {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: run make test"]
 async fn what_no_standby_has_confirmed_is_not_answered_as_committed() {
-    if is_on_a_server_of_its_own() {
+    if is_on_a_server_of_its_own("standby") {
         on_a_server_without_its_standby().await;
     }
 }

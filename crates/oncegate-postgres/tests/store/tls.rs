@@ -12,7 +12,7 @@ use crate::support::{connect, is_on_a_server_of_its_own, server_url};
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: run make test"]
 async fn an_encrypted_connection_is_made_only_to_a_server_that_proves_its_name() {
-    if is_on_a_server_of_its_own() {
+    if is_on_a_server_of_its_own("tls") {
         on_a_server_of_our_own().await;
     }
 }

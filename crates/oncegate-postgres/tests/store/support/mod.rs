@@ -28,20 +28,21 @@ async fn connect_to(url: &str) -> Client {
     client
 }
 
-/// For what is set for a whole server. The test program, which has this one test, runs itself again on a server of its own, and
+/// For what is set for a whole server. The test, the only one of its module, runs itself again on a server of its own, and
 /// fails if that fails; there it says yes.
-pub fn is_on_a_server_of_its_own() -> bool {
+pub fn is_on_a_server_of_its_own(module: &str) -> bool {
     const OWN_SERVER: &str = "ONCEGATE_TEST_OWN_SERVER";
     if std::env::var_os(OWN_SERVER).is_some() {
         return true;
     }
     let run = Process::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/with-postgres"))
         .arg(std::env::current_exe().expect("is a program"))
-        .args(["--ignored", "--nocapture"])
+        .args(["--ignored", "--nocapture", &format!("{module}::")])
         .env(OWN_SERVER, "yes")
         .output()
         .expect("runs");
-    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    let said = String::from_utf8_lossy(&run.stdout);
+    assert!(said.contains("1 passed; 0 failed"), "{said}{}", String::from_utf8_lossy(&run.stderr));
     false
 }
 
