@@ -9,7 +9,7 @@ use std::time::Duration;
 use oncegate_core::{Answer, ClaimKey, Command, GuardName, Lost, Terms, Time, WorkspaceName};
 use oncegate_sqlite::{Options, SqliteStore};
 use oncegate_store::conformance::START;
-use oncegate_store::{ManualClock, Op, Store, StoreError};
+use oncegate_store::{Committed, ManualClock, Op, Store, StoreError};
 
 fn open(path: &Path) -> Arc<SqliteStore> {
     Arc::new(SqliteStore::open(path, Options::default()).expect("opens"))
@@ -194,21 +194,28 @@ async fn a_full_disk_refuses_cleanly_and_loses_nothing_that_was_acknowledged() {
 async fn fill_up() {
     let Some(path) = std::env::var_os(FILE) else { return };
     let store = open(Path::new(&path));
-    let (mut acknowledged, mut refused) = (vec![], 0);
+    let (mut acknowledged, mut refused) = (vec![], vec![]);
     for turn in 0..200_000 {
         let part = format!("claim {turn}");
         match store.commit(claim(&part).into()).await {
             Ok(_) => acknowledged.push(part),
             Err(StoreError::Refused(error)) => panic!("it is not the operation's fault: {error}"),
-            Err(_) => refused += 1,
+            Err(_) => refused.push(part),
         }
-        if refused > 20 {
+        if refused.len() > 20 {
             break;
         }
     }
-    assert!(refused > 0, "the limit was reached");
+    assert!(!refused.is_empty(), "the limit was reached");
     for part in &acknowledged {
         assert!(store.read(&key(part)).await.expect("reads go on").value.is_some());
+        let met = store.commit(claim(part).into()).await.expect("duplicates are answered").only();
+        assert!(matches!(met, Answer::InFlight(_)), "{met:?}");
+    }
+    for part in &refused {
+        let is_there = store.read(&key(part)).await.expect("reads go on").value.is_some();
+        let again = store.commit(claim(part).into()).await.map(Committed::only);
+        assert_eq!(matches!(again, Ok(Answer::InFlight(_))), is_there, "memory and file agree on it: {again:?}");
     }
     let mut out = std::io::stdout().lock();
     acknowledged.iter().for_each(|part| writeln!(out, "acknowledged {part}").expect("somebody reads"));
