@@ -5,6 +5,7 @@
 //! the commit.
 
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -102,7 +103,7 @@ impl Writer {
     ) -> Result<Self, StoreError> {
         let (jobs, queue) = mpsc::unbounded_channel();
         let waiters: Arc<OnceLock<Arc<Waiters>>> = Arc::default();
-        let thread = WriterThread { path, clock, index, recent, queue, waiters: waiters.clone() };
+        let thread = WriterThread { path, clock, index, recent, queue, waiters: waiters.clone(), askers: vec![] };
         std::thread::Builder::new()
             .name("oncegate-writer".into())
             .spawn(move || thread.run())
@@ -212,10 +213,12 @@ struct WriterThread {
     recent: Arc<Recent>,
     queue: mpsc::UnboundedReceiver<Job>,
     waiters: Arc<OnceLock<Arc<Waiters>>>,
+    /// Those who have asked it to stop.
+    askers: Vec<oneshot::Sender<()>>,
 }
 
 enum Next {
-    Stop(Vec<oneshot::Sender<()>>),
+    Stop,
     /// The connection is not to be trusted any more.
     Reopen,
 }
@@ -229,9 +232,9 @@ impl WriterThread {
                 self.refuse_waiting(&store_error(error))
             });
             match next {
-                Next::Stop(askers) => {
+                Next::Stop => {
                     // Whoever asked may have stopped waiting.
-                    askers.into_iter().for_each(|asker| _ = asker.send(()));
+                    self.askers.into_iter().for_each(|asker| _ = asker.send(()));
                     return;
                 }
                 Next::Reopen => {
@@ -247,6 +250,23 @@ impl WriterThread {
         // Savepoints keep what they may have to undo; a temporary file for it would cost as much as the log itself.
         connection.pragma_update(None, "temp_store", "memory")?;
         let (checkpoints, copier, copy) = Checkpoints::start(&self.path)?;
+        let next = self.write_over(&mut connection, &checkpoints, copy);
+        // The copier ends when it is no longer told anything.
+        connection.wal_hook(None::<fn(&mut Wal, i32) -> rusqlite::Result<()>>)?;
+        // The last to close copies the log into the file, which is to be done when this returns. Of two that close at once
+        // neither would be the last.
+        self.recent.close();
+        let _ = copier.join();
+        drop(connection);
+        next
+    }
+
+    fn write_over(
+        &mut self,
+        connection: &mut Connection,
+        checkpoints: &Arc<Checkpoints>,
+        copy: SyncSender<()>,
+    ) -> rusqlite::Result<Next> {
         self.recent.open(WalIndex::open(&self.path)?);
         connection.wal_hook(Some({
             let (checkpoints, recent) = (checkpoints.clone(), self.recent.clone());
@@ -256,31 +276,21 @@ impl WriterThread {
                 Ok(())
             }
         }))?;
-        let next = {
-            let (index, recent) = (self.index.clone(), self.recent.clone());
-            let mut claims = Claims::open(&connection, &index, &recent)?;
-            self.write_groups(&mut claims, &checkpoints)
-        };
-        connection.wal_hook(None::<fn(&mut Wal, i32) -> rusqlite::Result<()>>)?;
-        // The last to close copies the log into the file, which is to be done when this returns. Of two that close at once
-        // neither would be the last.
-        self.recent.close();
-        let _ = copier.join();
-        drop(connection);
-        Ok(next)
+        let (index, recent) = (self.index.clone(), self.recent.clone());
+        let mut claims = Claims::open(connection, &index, &recent)?;
+        Ok(self.write_groups(&mut claims, checkpoints))
     }
 
     fn write_groups(&mut self, claims: &mut Claims<'_>, checkpoints: &Checkpoints) -> Next {
-        let mut askers = vec![];
         loop {
-            let Some(first) = self.queue.blocking_recv() else { return Next::Stop(askers) };
+            let Some(first) = self.queue.blocking_recv() else { return Next::Stop };
             let mut group = Group::default();
             let mut next = Some(first);
             while let Some(job) = next {
                 match job {
                     Job::Stop(asker) => {
                         self.queue.close();
-                        askers.push(asker);
+                        self.askers.push(asker);
                     }
                     job => group.push(job),
                 }
@@ -298,10 +308,13 @@ impl WriterThread {
     fn refuse_waiting(&mut self, error: &StoreError) -> Next {
         loop {
             match self.queue.try_recv() {
-                Ok(Job::Stop(asker)) => return Next::Stop(vec![asker]),
+                Ok(Job::Stop(asker)) => {
+                    self.askers.push(asker);
+                    return Next::Stop;
+                }
                 Ok(job) => answer(job, Done::Failed(error.clone()), &self.index, None),
                 Err(mpsc::error::TryRecvError::Empty) => return Next::Reopen,
-                Err(mpsc::error::TryRecvError::Disconnected) => return Next::Stop(vec![]),
+                Err(mpsc::error::TryRecvError::Disconnected) => return Next::Stop,
             }
         }
     }
