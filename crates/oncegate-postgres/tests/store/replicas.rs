@@ -11,11 +11,11 @@ use oncegate_store::{Change, Commit, Committed, ManualClock, Op, Record, Store, 
 use tokio::sync::Barrier;
 use uuid::Uuid;
 
-use crate::support::{Schema, connect, listen};
+use crate::support::{Database, Schema, listen};
 
-async fn two_replicas(schema: &Schema, clock: Option<Arc<ManualClock>>) -> [Arc<PostgresStore>; 2] {
+async fn two_replicas(open: impl AsyncFn() -> PostgresStore) -> [Arc<PostgresStore>; 2] {
     // At once: they also race for the migrations.
-    let (a, b) = tokio::join!(schema.open(clock.clone()), schema.open(clock));
+    let (a, b) = tokio::join!(open(), open());
     [Arc::new(a), Arc::new(b)]
 }
 
@@ -31,9 +31,10 @@ async fn commit(store: &dyn Store, changes: Vec<Change>) -> Committed {
     store.commit(Commit { ops: vec![], changes }).await.expect("the server is there")
 }
 
-async fn deadlocks() -> i64 {
+/// In a database of its own, so that they are no other test's.
+async fn deadlocks(database: &Database) -> i64 {
     let sql = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()";
-    connect().await.query_one(sql, &[]).await.expect("reads").get(0)
+    database.connect().await.query_one(sql, &[]).await.expect("reads").get(0)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -42,9 +43,8 @@ async fn overlapping_commits_in_adverse_orders_have_one_winner_each_and_no_deadl
     const ROUNDS: usize = 60;
     const TASKS: usize = 16;
     const KEYS: usize = 24;
-    let schema = Schema::create().await;
-    let stores = two_replicas(&schema, None).await;
-    let deadlocks_before = deadlocks().await;
+    let database = Database::create().await;
+    let stores = two_replicas(async || database.open(None).await).await;
     let barrier = Arc::new(Barrier::new(TASKS));
     let tasks = (0..TASKS).map(|task| {
         let (store, barrier) = (stores[task % 2].clone(), barrier.clone());
@@ -78,7 +78,7 @@ async fn overlapping_commits_in_adverse_orders_have_one_winner_each_and_no_deadl
     for store in stores {
         store.close().await;
     }
-    assert_eq!(deadlocks().await, deadlocks_before);
+    assert_eq!(deadlocks(&database).await, 0);
 }
 
 /// Claims all of `parts` together; whoever wins them settles them together, in the other order.
@@ -101,7 +101,7 @@ async fn claim_and_settle(store: &dyn Store, parts: &[String]) -> Vec<String> {
 #[ignore = "needs PostgreSQL: run make test"]
 async fn a_settle_in_one_replica_wakes_a_waiter_of_the_other() {
     let schema = Schema::create().await;
-    let [here, there] = two_replicas(&schema, None).await;
+    let [here, there] = two_replicas(async || schema.open(None).await).await;
     let waiters = Arc::new(Waiters::default());
     there.attach(waiters.clone());
     let endings: [fn(Token) -> Command; 3] =
@@ -145,10 +145,9 @@ async fn only_awaited_claims_are_announced() {
 async fn sweeping_while_records_are_written_leaves_no_half_of_one_and_no_deadlock() {
     const ROUNDS: u128 = 40;
     const RECORDS: u128 = 12;
-    let schema = Schema::create().await;
+    let database = Database::create().await;
     let clock = Arc::new(ManualClock::starting_at(START));
-    let stores = two_replicas(&schema, Some(clock.clone())).await;
-    let deadlocks_before = deadlocks().await;
+    let stores = two_replicas(async || database.open(Some(clock.clone())).await).await;
     let names = |number: u128| vec![format!("a {number}"), format!("b {number}")];
     let record = |number: u128, version, expires_at| Record {
         workspace: workspace("default"),
@@ -192,16 +191,16 @@ async fn sweeping_while_records_are_written_leaves_no_half_of_one_and_no_deadloc
         }
         while stores[0].sweep(100).await.expect("sweeps").records > 0 {}
     }
-    let db = connect().await;
+    let db = database.connect().await;
     let count = async |sql: &str| -> i64 {
-        db.query_one(&sql.replace("FROM ", &format!("FROM {}.", schema.name)), &[]).await.expect("reads").get(0)
+        db.query_one(&sql.replace("FROM ", "FROM oncegate."), &[]).await.expect("reads").get(0)
     };
     assert_eq!(count("SELECT count(*) FROM records WHERE expires_at IS NOT NULL").await, 0);
     let left = count("SELECT count(*) FROM records WHERE version = 2").await;
     let anew = count("SELECT count(*) FROM records WHERE version = 1").await;
     assert_eq!(count("SELECT count(*) FROM record_lists").await, left, "of those that are gone, no list is left");
     assert_eq!(count("SELECT count(*) FROM record_names").await, left * 3 + anew * 2, "and no name");
-    assert_eq!(deadlocks().await, deadlocks_before);
+    assert_eq!(deadlocks(&database).await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -211,7 +210,7 @@ async fn sweeping_while_expired_keys_are_claimed_again_keeps_tokens_growing_and_
     const KEYS: usize = 20;
     let schema = Schema::create().await;
     let clock = Arc::new(ManualClock::starting_at(START));
-    let stores = two_replicas(&schema, Some(clock.clone())).await;
+    let stores = two_replicas(async || schema.open(Some(clock.clone())).await).await;
     let mut last: HashMap<String, Token> = HashMap::new();
     for round in 0..ROUNDS {
         let sweepers = stores

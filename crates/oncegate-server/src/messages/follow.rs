@@ -102,7 +102,8 @@ impl Messages {
     }
 
     /// The message when it is over, or as it stands at the deadline. For what another replica may finish: here it is heard of
-    /// at once. Told to stop we still finish what is being sent, and do not begin what is in the queue: nobody waits for that.
+    /// at once. Told to stop, we finish what is being sent, which is waited for while there is time to say how it ended; what is
+    /// in the queue is left to others.
     pub async fn await_over(
         &self,
         workspace: &WorkspaceName,

@@ -7,7 +7,7 @@ use lapin::BasicProperties;
 use serde_json::{Value, json};
 
 use crate::support::broker::{publish, take_all};
-use crate::support::{Broker, Home, PATIENCE, SEARCH_IMPORT, Server, eventually};
+use crate::support::{Broker, Home, SEARCH_IMPORT, Server, eventually};
 
 const QUEUE: &str = "search-events";
 const COMMANDS: &str = "commands";
@@ -219,7 +219,7 @@ async fn a_consumer_that_dies_before_its_acknowledgement_does_nothing_twice() {
     assert!(
         publish(&channel, QUEUE, saved("s", &["s a".into()]).to_string().as_bytes(), BasicProperties::default()).await
     );
-    assert!(!doomed.wait(PATIENCE).success(), "it died between the commit and the acknowledgement");
+    assert!(!doomed.wait(crate::support::PATIENCE).success(), "it died between the commit and the acknowledgement");
     eventually("the message is back", || async { (broker.waiting(QUEUE).await == 1).then_some(()) }).await;
     let server = home.serve();
     let redelivered = server.logged("saga.duplicate", 1).await;

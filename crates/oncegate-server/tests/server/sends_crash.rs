@@ -1,10 +1,10 @@
 //! The built-in email worker, killed before, in and after the provider's call, and what another makes of it: counted at the provider.
 //!
-//! Nobody waits for a lease: while no server runs, the clock is set past all of them.
+//! Hardly anybody waits for a lease: while whoever has it is gone, the clock is set past all of them.
 #![cfg(feature = "crash-points")]
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hyper::Method;
 use rustix::process::Signal;
@@ -223,9 +223,9 @@ async fn what_was_sent_is_not_called_dead_when_the_word_about_it_is_not_taken(on
 async fn asleep(lost: &str) {
     let provider = Provider::start().await;
     let url = format!("http://{}/mail", provider.address);
-    // Awake again, it does not wait for an answer for much longer.
-    let types = types(lost, &url).replace("30s", "5s");
-    let mut shop = Workshop::open_with(On::Postgres, LEASE, &types).await;
+    // It is to sleep for longer than the lease.
+    let short = |config: &str| config.replace("60s", "6s").replace("30s", "5s");
+    let mut shop = Workshop::open_with(On::Postgres, &short(LEASE), &short(&types(lost, &url))).await;
     let awake: Server = shop.servers.remove(1);
     let sleeper = shop.servers.remove(0);
     awake.signal(Signal::STOP);
@@ -233,11 +233,13 @@ async fn asleep(lost: &str) {
     let id = sleeper.client().post("/api/actions", &mail("ada", text)).await.expect(201).text("id");
     eventually("the provider has it", || async { provider.arrivals(text).first().map(drop) }).await;
     sleeper.signal(Signal::STOP);
+    let asleep_since = Instant::now();
     shop.set_clock_ahead(LONG);
     awake.signal(Signal::CONT);
     shop.servers = vec![awake];
     let (status, state, arrivals) = if lost == "resend" { ("completed", "sent", 2) } else { ("unknown", "unknown", 1) };
     shop.becomes(&id, status).await;
+    tokio::time::sleep(Duration::from_secs(6).saturating_sub(asleep_since.elapsed())).await;
     sleeper.signal(Signal::CONT);
     // It finds out that the action is no longer its own, and says nothing.
     sleeper.logged("action.lease_lost", 1).await;

@@ -5,6 +5,8 @@
 mod support;
 
 mod actions;
+mod actions_people;
+mod actions_recurring;
 mod examples;
 mod layer;
 mod reminders;

@@ -123,6 +123,11 @@ impl Database {
         connect_to(&self.url()).await
     }
 
+    pub async fn open(&self, clock: Option<Arc<ManualClock>>) -> PostgresStore {
+        let clock = clock.map(|clock| clock as Arc<dyn Clock>);
+        PostgresStore::open(&self.url(), Options { clock, ..Options::default() }).await.expect("opens")
+    }
+
     /// All tables and indexes that are not the server's own.
     pub async fn relations(&self) -> Vec<String> {
         let sql = "SELECT nspname || '.' || relname FROM pg_class JOIN pg_namespace n ON n.oid = relnamespace

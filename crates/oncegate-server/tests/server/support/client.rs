@@ -71,6 +71,13 @@ impl Client {
         reply
     }
 
+    /// Logs in, and returns the cookie as a browser sends it back.
+    pub async fn log_in(&mut self, key: &str) -> String {
+        let answer = self.submit("/login", &[("key", key)]).await.expect(303);
+        let cookie = answer.header("set-cookie").expect("a cookie").to_owned();
+        cookie.split(';').next().expect("a name and a value").to_owned()
+    }
+
     /// Claims, and returns the whole answer.
     pub async fn claim(&mut self, body: &Value) -> Reply {
         self.post("/api/claims", body).await

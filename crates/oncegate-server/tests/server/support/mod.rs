@@ -3,7 +3,7 @@
 //! Nothing here waits without a bound, and nothing outlives its test: a server is killed, by its own
 //! process id, when its handle is dropped.
 
-// Not all of it is used without them.
+// Without crash points not all of it is used.
 #![cfg_attr(not(feature = "crash-points"), allow(dead_code, unused_imports, unused_macros))]
 
 mod bookings;

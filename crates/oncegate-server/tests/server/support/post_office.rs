@@ -74,8 +74,8 @@ pub fn config(top: &str, messages: &str, provider: &Provider) -> String {
     // A port that nobody listens on: taken, and let go.
     let closed = std::net::TcpListener::bind("127.0.0.1:0").and_then(|taken| taken.local_addr()).expect("a port");
     let (url, address) = (provider.url(), provider.address);
-    // Shorter than the lease.
-    let timeout = if messages.contains("lease = \"1s\"") { "800ms" } else { "2s" };
+    // Shorter than the lease, and longer than the provider takes for what is slow, on a busy machine too.
+    let timeout = if messages.contains("lease = \"1s\"") { "800ms" } else { "5s" };
     format!(
         "{top}
 [outgoing]

@@ -81,6 +81,20 @@ files = [{saga:?}]
         self.servers[number % self.servers.len()].client()
     }
 
+    /// A key that every server knows.
+    pub async fn known_key(&self, workspace: &str) -> (String, String) {
+        let (id, key) = self.home.make_key(workspace, "operate");
+        for server in &self.servers {
+            eventually("the key is known", || async {
+                let known = server.client_with(&key).get("/api/claims").await.status;
+                let unknown = server.client().get("/api/claims").await.status;
+                ((known, unknown) == (200, 401)).then_some(())
+            })
+            .await;
+        }
+        (id, key)
+    }
+
     pub async fn schedule(&self, body: &Value) -> Reply {
         self.client(0).post("/api/actions", body).await
     }

@@ -1,5 +1,6 @@
 //! Stores that tests set the clock of, and one that they reach into.
 
+pub mod actions;
 pub mod desk;
 pub mod sends;
 
