@@ -188,6 +188,13 @@ async fn a_full_disk_refuses_cleanly_and_loses_nothing_that_was_acknowledged() {
     assert!(store.commit(claim("room again").into()).await.expect("writes").is_written());
 }
 
+/// How often this process has the file open.
+fn times_open(path: &Path) -> usize {
+    let opened = std::fs::read_dir("/proc/self/fd").expect("a process has its files there");
+    let opened = opened.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+    opened.filter(|opened| opened == path).count()
+}
+
 /// Run by the test above, where the disk is as good as full after a few megabytes.
 #[tokio::test]
 #[ignore = "the other process of the test above"]
@@ -202,7 +209,7 @@ async fn fill_up() {
             Err(StoreError::Refused(error)) => panic!("it is not the operation's fault: {error}"),
             Err(_) => refused.push(part),
         }
-        if refused.len() > 20 {
+        if refused.len() == 10 {
             break;
         }
     }
@@ -216,6 +223,17 @@ async fn fill_up() {
         let is_there = store.read(&key(part)).await.expect("reads go on").value.is_some();
         let again = store.commit(claim(part).into()).await.map(Committed::only);
         assert_eq!(matches!(again, Ok(Answer::InFlight(_))), is_there, "memory and file agree on it: {again:?}");
+    }
+    // Told to stop in the very group that fails: closed is closed, and nobody opens the file once more.
+    let mut large = claim("too large");
+    if let Command::Claim(terms) = &mut large.command {
+        terms.attributes = Some(format!("\"{}\"", "x".repeat(3 << 20)));
+    }
+    let (last, ()) = tokio::join!(store.commit(large.into()), store.close());
+    assert!(last.is_err(), "there is no room for it");
+    for _ in 0..40 {
+        assert_eq!(times_open(Path::new(&path)), 0);
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let mut out = std::io::stdout().lock();
     acknowledged.iter().for_each(|part| writeln!(out, "acknowledged {part}").expect("somebody reads"));
