@@ -75,7 +75,11 @@ pub fn config(top: &str, messages: &str, provider: &Provider) -> String {
     let closed = std::net::TcpListener::bind("127.0.0.1:0").and_then(|taken| taken.local_addr()).expect("a port");
     let (url, address) = (provider.url(), provider.address);
     // Shorter than the lease, and longer than the provider takes for what is slow, on a busy machine too.
-    let timeout = if messages.contains("lease = \"1s\"") { "800ms" } else { "5s" };
+    let timeout = match messages {
+        short if short.contains("lease = \"1s\"") => "800ms",
+        short if short.contains("lease = ") => "2s",
+        _ => "5s",
+    };
     format!(
         "{top}
 [outgoing]
