@@ -1,10 +1,12 @@
 //! Names that people choose: workspaces and guards.
 //!
 //! One alphabet for both, narrow enough to be safe in a URL, a log label, a
-//! metric and a shell without quoting.
+//! metric and a shell without quoting. Most are short, and are in the keys that they are
+//! part of: to copy a key takes no memory of its own, and nothing that threads share.
 
 use std::fmt;
-use std::sync::Arc;
+
+use smol_str::SmolStr;
 
 use crate::limits::NAME_BYTES_MAX;
 
@@ -17,7 +19,7 @@ pub struct InvalidName {
     got: String,
 }
 
-fn check(what: &'static str, name: &str) -> Result<Arc<str>, InvalidName> {
+fn check(what: &'static str, name: &str) -> Result<SmolStr, InvalidName> {
     let well_formed = name.len() <= NAME_BYTES_MAX
         && name.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric())
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.:".contains(&b));
@@ -28,7 +30,7 @@ macro_rules! name {
     ($(#[$doc:meta])* $type:ident, $what:literal) => {
         $(#[$doc])*
         #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub struct $type(Arc<str>);
+        pub struct $type(SmolStr);
 
         impl $type {
             pub fn new(name: &str) -> Result<Self, InvalidName> {
@@ -62,7 +64,7 @@ name!(
 impl WorkspaceName {
     /// The workspace of a server without keys, and of the library unless told otherwise.
     pub fn default_workspace() -> Self {
-        WorkspaceName("default".into())
+        WorkspaceName(SmolStr::new_static("default"))
     }
 }
 
