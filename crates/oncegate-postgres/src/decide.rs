@@ -5,6 +5,7 @@
 //! when that write is committed: nobody is told of something that may yet be undone.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use oncegate_core::{Answer, Claim, ClaimKey, Command, Decision, Moment, Time, Token, decide};
 use oncegate_store::{Change, Committed, StoreError};
@@ -18,7 +19,7 @@ use crate::row::Records;
 pub(crate) struct Write {
     /// Token and version of the record that it replaces; `None` where it is created.
     pub was: Option<(Token, i64)>,
-    pub next: Claim,
+    pub next: Arc<Claim>,
     /// Past this the decision no longer stands: the lease that it was made under, or gives, is over.
     pub stands_until: Time,
     /// A claim, which replaces what the last owner brought; else a verb, which leaves that alone.
@@ -98,7 +99,7 @@ pub(crate) fn decide_all(jobs: Vec<Job>, places: &[usize], records: &Records) ->
     all
 }
 
-fn decide_one(job: Job, existing: Option<&Claim>, moment: Moment) -> Option<Decided> {
+fn decide_one(job: Job, existing: Option<&Arc<Claim>>, moment: Moment) -> Option<Decided> {
     let op = &job.commit.ops[0];
     let Decision { write, answer } = decide(&op.key, existing, &op.command, moment);
     match write {
@@ -228,8 +229,8 @@ impl Decided {
 }
 
 impl Write {
-    fn new(existing: Option<&Claim>, command: &Command, next: Claim) -> Write {
-        let until = |end: fn(&Claim) -> Time| existing.map_or(Time::NEVER, end);
+    fn new(existing: Option<&Arc<Claim>>, command: &Command, next: Arc<Claim>) -> Write {
+        let until = |end: fn(&Claim) -> Time| existing.map_or(Time::NEVER, |claim| end(claim));
         let (stands_until, new_owner, announce) = match command {
             // One that is settled as it is made needs no lease.
             Command::Claim(terms) if terms.outcome.is_some() => (next.expires_at, true, false),

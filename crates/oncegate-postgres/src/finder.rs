@@ -116,7 +116,8 @@ impl Looked for Claim {
             Err(Fault::Gone(_)) if link.client.is_closed() => row::read(&*desk.link().await?, keys).await?,
             read => read?,
         };
-        Ok(Reading { value: read.claims, now: read.moment.now })
+        let found = read.claims.into_iter().map(|claim| claim.map(Arc::unwrap_or_clone));
+        Ok(Reading { value: found.collect(), now: read.moment.now })
     }
 }
 

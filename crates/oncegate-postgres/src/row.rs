@@ -1,5 +1,6 @@
 //! Records as rows.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,7 +16,7 @@ const READ_CLAIMS: &str = include_str!("../sql/read_claims.sql");
 pub(crate) struct Records {
     pub moment: Moment,
     /// One for each key, in order.
-    pub claims: Vec<Option<Claim>>,
+    pub claims: Vec<Option<Arc<Claim>>>,
 }
 
 /// Reads the records under `keys`, in one snapshot. Expired ones too: they hold the last token.
@@ -32,7 +33,7 @@ pub(crate) async fn read(link: &Link, keys: &[&ClaimKey]) -> Result<Records, Fau
             let place = usize::try_from(ord - 1).expect("WITH ORDINALITY counts from one");
             // The guard is in the id's hash; whoever names an id and another guard names nothing.
             let is_named = row.get::<_, &str>(3 + CLAIM_COLUMNS) == keys[place].guard.as_str();
-            claims[place] = is_named.then(|| claim(row, 3, keys[place].clone()));
+            claims[place] = is_named.then(|| Arc::new(claim(row, 3, keys[place].clone())));
         }
     }
     Ok(Records { moment, claims })

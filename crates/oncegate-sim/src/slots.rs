@@ -5,6 +5,7 @@
 //! over a store, and remember the claim that they last saw. With a [`Fault`] built in, those promises break.
 
 use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -54,7 +55,7 @@ pub struct SlotModel {
 
 /// A claim, told apart by its token.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Slot(Claim);
+pub struct Slot(Arc<Claim>);
 
 impl Hash for Slot {
     fn hash<H: Hasher>(&self, state: &mut H) {

@@ -1,5 +1,7 @@
 //! The claims, as the writer's transaction sees and changes them: the table and what is in memory of it, kept in step.
 
+use std::sync::Arc;
+
 use oncegate_core::{Claim, ClaimKey, Moment, Time, Token};
 use oncegate_store::DuplicateCount;
 use rusqlite::{Connection, Statement};
@@ -77,7 +79,7 @@ impl<'c> Claims<'c> {
     }
 
     /// Writes what was decided: into the row that it was decided from, or into a new one.
-    pub fn write(&mut self, seq: Option<i64>, claim: Claim) -> rusqlite::Result<()> {
+    pub fn write(&mut self, seq: Option<i64>, claim: Arc<Claim>) -> rusqlite::Result<()> {
         let (entry, is_written) = match seq {
             Some(seq) => (self.index.entry_of(&claim.key, seq), rows::write(&mut self.replace, seq, &claim)?),
             None => {

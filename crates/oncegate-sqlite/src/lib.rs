@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use oncegate_core::{Claim, ClaimKey, Command, Moment, State, Token, WorkspaceName, decide};
+use oncegate_core::{Answer, Claim, ClaimKey, Command, Moment, State, Time, Token, WorkspaceName, decide};
 use oncegate_store::{
     Clock, Commit, Committed, DuplicateCount, Op, Page, Query, Reading, Report, Store, StoreError, Swept, SystemClock,
     Waiters,
@@ -101,39 +101,40 @@ impl SqliteStore {
         if commit.ops.is_empty() || !commit.ops.iter().all(is_claim) {
             return None;
         }
-        let claims = self.remembered(commit).or_else(|| self.looked_up(commit))?;
         let now = self.clock.now();
-        // Its owner may have renewed or settled in time, in a commit that is under way.
-        let is_lost = |claim: &Claim| claim.state == State::InFlight && !claim.owner_is_alive(now);
-        if claims.iter().flatten().any(is_lost) {
-            return None;
-        }
-        // The floor is for new tokens, and who gets one is decided by the writer.
-        let moment = Moment { now, token_floor: Token(0) };
-        let decided = commit.ops.iter().zip(&claims);
-        let answers = decided.map(|(op, claim)| decide(&op.key, claim.as_ref(), &op.command, moment).answer).collect();
+        let answers = self.remembered(commit, now).or_else(|| self.looked_up(commit, now))?;
         Some(Committed::of_claims(answers, now)).filter(|committed| !committed.is_written())
     }
 
-    fn remembered(&self, commit: &Commit) -> Option<Vec<Option<Claim>>> {
-        let claims = commit.ops.iter().map(|op| self.recent.find(self.index.hash_of(&op.key), &op.key).map(Some));
-        claims.collect()
+    fn remembered(&self, commit: &Commit, now: Time) -> Option<Vec<Answer>> {
+        let found = |op: &Op| self.recent.find(self.index.hash_of(&op.key), &op.key);
+        commit.ops.iter().map(|op| answer_to(op, Some(&found(op)?), now)).collect()
     }
 
     /// None, if none of the keys is in a row that the index knows.
-    fn looked_up(&self, commit: &Commit) -> Option<Vec<Option<Claim>>> {
+    fn looked_up(&self, commit: &Commit, now: Time) -> Option<Vec<Answer>> {
         let known: Vec<_> = commit.ops.iter().map(|op| self.index.rows(&op.key).known).collect();
         if known.iter().all(|rows| rows.is_empty()) {
             return None;
         }
         let found = self.readers.run_now(|connection| {
             let mut read = connection.prepare_cached(rows::READ)?;
-            let claims = commit.ops.iter().zip(&known);
-            let claims = claims.map(|(op, rows)| Ok(rows::find_among(&mut read, rows, &op.key)?.map(|row| row.claim)));
-            claims.collect()
+            let rows = commit.ops.iter().zip(&known);
+            rows.map(|(op, rows)| rows::find_among(&mut read, rows, &op.key)).collect::<rusqlite::Result<Vec<_>>>()
         });
-        found.ok()
+        let found = commit.ops.iter().zip(found.ok()?);
+        found.map(|(op, row)| answer_to(op, row.map(|row| row.claim).as_ref(), now)).collect()
     }
+}
+
+/// What somebody is told who claims and finds this, unless that is for the writer to say.
+fn answer_to(op: &Op, found: Option<&Arc<Claim>>, now: Time) -> Option<Answer> {
+    // Its owner may have renewed or settled in time, in a commit that is under way.
+    if found.is_some_and(|claim| claim.state == State::InFlight && !claim.owner_is_alive(now)) {
+        return None;
+    }
+    // The floor is for new tokens, and who gets one is decided by the writer.
+    Some(decide(&op.key, found, &op.command, Moment { now, token_floor: Token(0) }).answer)
 }
 
 #[async_trait]
@@ -161,7 +162,7 @@ impl Store for SqliteStore {
             let now = clock.now();
             let found = rows::look_up(connection, &index, &key)?;
             let live = found.map(|row| row.claim).filter(|claim| claim.is_live(now));
-            Ok(Reading { value: live, now })
+            Ok(Reading { value: live.map(Arc::unwrap_or_clone), now })
         };
         // On the caller's thread; where that cannot be done at once, on one that may wait.
         match self.readers.run_now(&read) {

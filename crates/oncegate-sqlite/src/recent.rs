@@ -8,7 +8,7 @@
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
-use std::sync::{Mutex, MutexGuard, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
 use bytes::Bytes;
 use oncegate_core::{Claim, ClaimKey};
@@ -24,7 +24,7 @@ const TEXT_BYTES_MAX: usize = 1_024;
 
 /// What a transaction does to claims, in its order; by the hash that the index gives to a key.
 pub enum Written {
-    Claim(Entry, Claim),
+    Claim(Entry, Arc<Claim>),
     Counted(u64, DuplicateCount),
     Removed(Entry),
 }
@@ -36,7 +36,7 @@ pub struct Recent {
     as_of: SharedVersion,
     /// What was kept before the current era is void.
     era: AtomicU64,
-    places: Box<[Mutex<Option<Box<Kept>>>]>,
+    places: Box<[Mutex<Option<Kept>>]>,
     /// How long the log is after the writer's commit; 0, if it had nothing to commit.
     frames: AtomicU32,
 }
@@ -44,7 +44,7 @@ pub struct Recent {
 struct Kept {
     era: u64,
     seq: i64,
-    claim: Claim,
+    claim: Arc<Claim>,
 }
 
 impl Recent {
@@ -59,7 +59,7 @@ impl Recent {
     }
 
     /// The claim under a key that has this hash: if it is known, and nobody has written since.
-    pub fn find(&self, hash: u64, key: &ClaimKey) -> Option<Claim> {
+    pub fn find(&self, hash: u64, key: &ClaimKey) -> Option<Arc<Claim>> {
         if self.version()? != self.as_of.get() {
             return None;
         }
@@ -124,10 +124,10 @@ impl Recent {
 
     fn enter(&self, written: Written) {
         match written {
-            Written::Claim(Entry { hash, seq }, claim) => *self.place(hash) = self.kept(seq, claim).map(Box::new),
+            Written::Claim(Entry { hash, seq }, claim) => *self.place(hash) = self.kept(seq, claim),
             Written::Counted(hash, count) => {
                 if let Some(kept) = self.place(hash).as_mut().filter(|kept| kept.claim.key == count.key) {
-                    count.add_to(&mut kept.claim);
+                    count.add_to(Arc::make_mut(&mut kept.claim));
                 }
             }
             Written::Removed(Entry { hash, seq }) => {
@@ -136,18 +136,20 @@ impl Recent {
         }
     }
 
-    fn kept(&self, seq: i64, mut claim: Claim) -> Option<Kept> {
+    fn kept(&self, seq: i64, mut claim: Arc<Claim>) -> Option<Kept> {
         let texts = [&claim.fingerprint, &claim.attributes, &claim.parts];
         let outcome_bytes = claim.outcome.as_ref().map_or(0, Bytes::len);
         if texts.into_iter().flatten().map(String::len).sum::<usize>() + outcome_bytes > TEXT_BYTES_MAX {
             return None;
         }
         // It may be a part of something larger, which it would keep.
-        claim.outcome = claim.outcome.as_deref().map(Bytes::copy_from_slice);
+        if let Some(outcome) = claim.outcome.as_deref().map(Bytes::copy_from_slice) {
+            Arc::make_mut(&mut claim).outcome = Some(outcome);
+        }
         Some(Kept { era: self.era.load(Relaxed), seq, claim })
     }
 
-    fn place(&self, hash: u64) -> MutexGuard<'_, Option<Box<Kept>>> {
+    fn place(&self, hash: u64) -> MutexGuard<'_, Option<Kept>> {
         self.places[hash as usize % PLACES].lock().expect("no holder of this lock panics")
     }
 }
@@ -224,8 +226,8 @@ mod tests {
         ClaimKey::of(&WorkspaceName::default_workspace(), &GuardName::new("g").unwrap(), &[Some(part)])
     }
 
-    fn claim(key: &ClaimKey) -> Claim {
-        Claim {
+    fn claim(key: &ClaimKey) -> Arc<Claim> {
+        Arc::new(Claim {
             key: key.clone(),
             state: State::InFlight,
             token: Token(1),
@@ -243,7 +245,7 @@ mod tests {
             last_duplicate_at: None,
             attributes: None,
             parts: None,
-        }
+        })
     }
 
     #[test]

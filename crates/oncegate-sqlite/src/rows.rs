@@ -1,5 +1,6 @@
 //! Claims as rows, and the statements on them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,7 +18,7 @@ pub const REPLACE: &str = include_str!("../sql/replace_claim.sql");
 /// A record, and the row that it is in.
 pub struct Row {
     pub seq: i64,
-    pub claim: Claim,
+    pub claim: Arc<Claim>,
 }
 
 /// The record under a key, as the writer sees it: by [`READ`], in a row that the index names.
@@ -39,7 +40,7 @@ pub fn find_among(read: &mut Statement<'_>, seqs: &[i64], key: &ClaimKey) -> rus
     for seq in seqs {
         let mut rows = read.query(params![seq, key.id.as_bytes(), key.workspace.as_str(), key.guard.as_str()])?;
         if let Some(row) = rows.next()? {
-            return Ok(Some(Row { seq: *seq, claim: claim(row, key.clone())? }));
+            return Ok(Some(Row { seq: *seq, claim: Arc::new(claim(row, key.clone())?) }));
         }
     }
     Ok(None)

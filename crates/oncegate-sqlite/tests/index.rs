@@ -71,7 +71,7 @@ async fn wins(store: &SqliteStore, part: &str) -> bool {
 }
 
 /// The claim that a caller meets.
-async fn meets(store: &SqliteStore, part: &str) -> Claim {
+async fn meets(store: &SqliteStore, part: &str) -> Arc<Claim> {
     match asks(store, part).await {
         Answer::InFlight(claim) | Answer::Duplicate(claim) => claim,
         other => panic!("{other:?}"),
@@ -300,11 +300,11 @@ async fn a_claim_is_met_as_it_was_last_written() {
     store.count_duplicates(vec![count(token, 4)]).await.expect("counts");
     let met = meets(&store, "k").await;
     assert_eq!((met.duplicates, met.last_duplicate_at), (7, Some(START)));
-    assert_eq!(Some(met), store.read(&key("k")).await.expect("reads").value, "and so it is in the file");
+    assert_eq!(Some(&*met), store.read(&key("k")).await.expect("reads").value.as_ref(), "and so it is in the file");
     let large = "x".repeat(100_000);
     settles(&store, "k", token, &large).await;
     let met = meets(&store, "k").await;
-    assert_eq!((met.duplicates, met.outcome.map(|outcome| outcome.len())), (7, Some(large.len())));
+    assert_eq!((met.duplicates, met.outcome.as_ref().map(|outcome| outcome.len())), (7, Some(large.len())));
     forgets(&store, "k").await;
     assert!(wins(&store, "k").await);
     assert_eq!(meets(&store, "k").await.duplicates, 0);
@@ -337,7 +337,7 @@ async fn a_claim_that_is_counted_and_written_in_one_transaction_is_met_as_it_is_
         tokio::join!(first, behind, let_go);
         let met = meets(&store, &part).await;
         assert_eq!(met.duplicates, 1);
-        assert_eq!(Some(met), store.read(&key(&part)).await.expect("reads").value);
+        assert_eq!(Some(&*met), store.read(&key(&part)).await.expect("reads").value.as_ref());
     }
 }
 
@@ -371,7 +371,9 @@ async fn what_a_process_had_written_before_it_was_killed_is_met() {
             .expect("starts");
         let mut said = BufReader::new(child.stdout.take().expect("piped")).lines().map_while(Result::ok);
         let mut told = || said.by_ref().find_map(|line| line.strip_prefix("wrote ")?.parse::<i64>().ok());
-        let met = async || meets(&ours, "k").await.attributes.map_or(0, |written| written.parse().expect("a number"));
+        let met = async || {
+            meets(&ours, "k").await.attributes.as_ref().map_or(0, |written| written.parse().expect("a number"))
+        };
         for turn in 0..kill * 3 + 1 {
             let written = told().expect("it writes until it is killed");
             assert!(met().await >= written, "kill {kill}, turn {turn}");

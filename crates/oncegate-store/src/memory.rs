@@ -26,7 +26,7 @@ type Shelf = (WorkspaceName, &'static str);
 
 #[derive(Default)]
 struct Shelves {
-    claims: BTreeMap<ClaimKey, Claim>,
+    claims: BTreeMap<ClaimKey, Arc<Claim>>,
     books: Books,
     token_floor: i64,
     workspaces: BTreeMap<WorkspaceName, Time>,
@@ -237,13 +237,14 @@ impl Store for MemoryStore {
 
     async fn read(&self, key: &ClaimKey) -> Result<Reading<Option<Claim>>, StoreError> {
         let now = self.clock.now();
-        Ok(Reading { value: self.lock().claims.get(key).filter(|claim| claim.is_live(now)).cloned(), now })
+        let live = self.lock().claims.get(key).filter(|claim| claim.is_live(now)).cloned();
+        Ok(Reading { value: live.map(Arc::unwrap_or_clone), now })
     }
 
     async fn scan(&self, query: Query) -> Result<Page, StoreError> {
         let now = self.clock.now();
         let shelves = self.lock();
-        let mut claims: Vec<&Claim> = shelves
+        let mut claims: Vec<&Arc<Claim>> = shelves
             .claims
             .values()
             .filter(|claim| claim.key.workspace == query.workspace && claim.is_live(now))
@@ -254,7 +255,7 @@ impl Store for MemoryStore {
         claims.sort_by_key(|claim| std::cmp::Reverse((claim.token, claim.key.id)));
         let more = claims.len() > query.limit;
         let claims: Vec<Claim> =
-            claims.into_iter().take(query.limit).map(|claim| Claim { outcome: None, ..claim.clone() }).collect();
+            claims.into_iter().take(query.limit).map(|claim| Claim { outcome: None, ..Claim::clone(claim) }).collect();
         let next = claims.last().filter(|_| more).map(|last| Cursor { token: last.token, id: last.key.id });
         Ok(Page { claims, next, now })
     }
@@ -280,7 +281,7 @@ impl Store for MemoryStore {
         let mut shelves = self.lock();
         for count in counts {
             if let Some(claim) = shelves.claims.get_mut(&count.key) {
-                count.add_to(claim);
+                count.add_to(Arc::make_mut(claim));
             }
         }
         Ok(())

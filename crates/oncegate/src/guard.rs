@@ -128,7 +128,7 @@ pub enum Claimed {
     Won(Owner),
     /// Settled already.
     Duplicate {
-        claim: Claim,
+        claim: Arc<Claim>,
         age: Duration,
     },
     /// Another is at work, and was until the wait was over.
@@ -147,7 +147,7 @@ pub enum Claimed {
 #[derive(Clone)]
 pub struct Owner {
     ledger: Arc<Ledger>,
-    claim: Claim,
+    claim: Arc<Claim>,
 }
 
 #[derive(Debug, thiserror::Error)]

@@ -80,8 +80,8 @@ impl Guard {
             Ok(Claimed::Won(owner)) => self.run_owned(owner, effect).await,
             Ok(Claimed::Duplicate { claim, age }) if claim.state == State::Done => {
                 let not_readable = |why| Err(RunError::OutcomeNotReadable { age, why });
-                let Some(outcome) = claim.outcome else { return not_readable("it was not kept".into()) };
-                match serde_json::from_slice(&outcome) {
+                let Some(outcome) = &claim.outcome else { return not_readable("it was not kept".into()) };
+                match serde_json::from_slice(outcome) {
                     Ok(value) => Ok(Ran { value, how: How::Duplicate { age } }),
                     Err(error) => not_readable(error.to_string()),
                 }

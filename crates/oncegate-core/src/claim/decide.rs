@@ -1,6 +1,7 @@
 //! The transitions of a claim.
 
 use std::cmp::Ordering;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,13 +15,13 @@ use crate::time::Time;
 ///
 /// `existing` is whatever the store has under the key, expired or not: an expired record
 /// still holds the last token, and the next owner's must be larger.
-pub fn decide(key: &ClaimKey, existing: Option<&Claim>, command: &Command, moment: Moment) -> Decision {
+pub fn decide(key: &ClaimKey, existing: Option<&Arc<Claim>>, command: &Command, moment: Moment) -> Decision {
     let now = moment.now;
     let live = existing.filter(|claim| claim.is_live(now));
     let result = match command {
         Command::Claim(terms) => {
             return match live {
-                None => won(first_owner(key, existing, terms, moment)),
+                None => won(first_owner(key, existing.map(Arc::as_ref), terms, moment)),
                 Some(claim) => meet(claim, terms, moment),
             };
         }
@@ -34,7 +35,10 @@ pub fn decide(key: &ClaimKey, existing: Option<&Claim>, command: &Command, momen
         Command::Resolve { done, outcome } => resolve(live, *done, outcome, now),
     };
     match result {
-        Ok(Change::Write(next)) => Decision { write: Some(next.clone()), answer: Answer::Applied(next) },
+        Ok(Change::Write(next)) => {
+            let next = Arc::new(next);
+            Decision { write: Some(next.clone()), answer: Answer::Applied(next) }
+        }
         Ok(Change::None(claim)) => Decision { write: None, answer: Answer::Already(claim) },
         Err(refusal) => Decision { write: None, answer: Answer::Refused(refusal) },
     }
@@ -42,15 +46,16 @@ pub fn decide(key: &ClaimKey, existing: Option<&Claim>, command: &Command, momen
 
 enum Change {
     Write(Claim),
-    None(Claim),
+    None(Arc<Claim>),
 }
 
 fn won(claim: Claim) -> Decision {
+    let claim = Arc::new(claim);
     Decision { write: Some(claim.clone()), answer: Answer::Won(claim) }
 }
 
 /// A caller meets a live claim.
-fn meet(claim: &Claim, terms: &Terms, moment: Moment) -> Decision {
+fn meet(claim: &Arc<Claim>, terms: &Terms, moment: Moment) -> Decision {
     if terms.replaces == Some(claim.token) {
         return won(first_owner(&claim.key, Some(claim), terms, moment));
     }
@@ -119,7 +124,7 @@ fn lease_until(now: Time, lease: Duration, expires_at: Time) -> Time {
 }
 
 /// The claim, if `token` is that of whoever made it.
-fn made_by(live: Option<&Claim>, token: Token) -> Result<&Claim, Refusal> {
+fn made_by(live: Option<&Arc<Claim>>, token: Token) -> Result<&Claim, Refusal> {
     let claim = live.ok_or(Refusal::Missing)?;
     match token.cmp(&claim.token) {
         Ordering::Less => Err(Refusal::TokenOutdated { current: claim.token }),
@@ -129,7 +134,7 @@ fn made_by(live: Option<&Claim>, token: Token) -> Result<&Claim, Refusal> {
 }
 
 /// The claim, if whoever brings `token` is its owner and alive.
-fn owned(live: Option<&Claim>, token: Token, now: Time) -> Result<&Claim, Refusal> {
+fn owned(live: Option<&Arc<Claim>>, token: Token, now: Time) -> Result<&Claim, Refusal> {
     let claim = made_by(live, token)?;
     if claim.state != State::InFlight {
         return Err(Refusal::Settled { state: claim.state });
@@ -161,7 +166,7 @@ fn settled(claim: &Claim, state: State, outcome: Option<Bytes>, now: Time) -> Cl
 }
 
 fn settle(
-    live: Option<&Claim>,
+    live: Option<&Arc<Claim>>,
     token: Token,
     verdict: Verdict,
     outcome: &Option<Bytes>,
@@ -182,7 +187,7 @@ fn settle(
     }
 }
 
-fn resolve(live: Option<&Claim>, done: bool, outcome: &Option<Bytes>, now: Time) -> Result<Change, Refusal> {
+fn resolve(live: Option<&Arc<Claim>>, done: bool, outcome: &Option<Bytes>, now: Time) -> Result<Change, Refusal> {
     let claim = live.ok_or(Refusal::Missing)?;
     match claim.state_at(now) {
         State::Unknown => {

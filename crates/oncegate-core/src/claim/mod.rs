@@ -9,6 +9,7 @@ mod decide;
 mod tests;
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -193,22 +194,23 @@ pub struct Moment {
     pub token_floor: Token,
 }
 
+/// What somebody is told. The claim in it is shared with the store, which writes it or remembers it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// To a claim: the caller is the owner. Boxed fields would save nothing: every answer carries a claim.
-    Won(Claim),
+    /// To a claim: the caller is the owner.
+    Won(Arc<Claim>),
     /// To a claim: settled already.
-    Duplicate(Claim),
+    Duplicate(Arc<Claim>),
     /// To a claim: its owner is at work.
-    InFlight(Claim),
+    InFlight(Arc<Claim>),
     /// To a claim: made from another fingerprint.
-    Mismatch(Claim),
+    Mismatch(Arc<Claim>),
     /// To a claim: `unknown`; nobody may take over.
-    Held(Claim),
+    Held(Arc<Claim>),
     /// To every other command: done, and this is the claim now.
-    Applied(Claim),
+    Applied(Arc<Claim>),
     /// To a settle that had happened already, with this same outcome.
-    Already(Claim),
+    Already(Arc<Claim>),
     Refused(Refusal),
 }
 
@@ -280,6 +282,6 @@ impl Refusal {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// The next record: created where there was none, else replacing the version that was decided from.
-    pub write: Option<Claim>,
+    pub write: Option<Arc<Claim>>,
     pub answer: Answer,
 }

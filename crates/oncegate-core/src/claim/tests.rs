@@ -35,7 +35,7 @@ const T0: i64 = 1_800_000_000_000_000;
 const SECOND: i64 = 1_000_000;
 
 /// One record, as a store would keep it.
-struct Record(Option<Claim>);
+struct Record(Option<Arc<Claim>>);
 
 impl Record {
     fn apply(&mut self, command: Command, micros: i64) -> Answer {

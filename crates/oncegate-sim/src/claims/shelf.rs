@@ -77,17 +77,17 @@ impl Shelf {
 
     pub fn commit(&mut self, command: &Command, now: Time, fault: Option<Fault>) -> Answer {
         let moment = Moment { now, token_floor: self.token_floor };
-        let decision = match (self.record(), fault) {
+        let decision = match (self.record.as_ref().map(|record| &record.0), fault) {
             (Some(claim), Some(Fault::Unfenced)) => {
                 let (claim, command) = unfenced(claim, command);
-                decide(&KEY, Some(&claim), &command, moment)
+                decide(&KEY, Some(&Arc::new(claim)), &command, moment)
             }
             (existing, _) => decide(&KEY, existing, command, moment),
         };
         if let Some(next) = decision.write {
             let expected = self.record().map_or(1, |claim| claim.version + 1);
             assert_eq!(next.version, expected, "each write is one version on");
-            self.record = Some(Record::from(next));
+            self.record = Some(Record::from(Arc::unwrap_or_clone(next)));
         }
         decision.answer
     }

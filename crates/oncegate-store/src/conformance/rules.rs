@@ -51,7 +51,7 @@ pub async fn the_first_wins_the_second_meets_it_and_reads_its_outcome(world: Wor
     assert!(matches!(world.apply(&key, settle(token, "42")).await, Answer::Applied(_)));
     match world.claim(&key).await {
         Answer::Duplicate(claim) => {
-            assert_eq!((claim.state, claim.outcome), (State::Done, Some(Bytes::from("42"))));
+            assert_eq!((claim.state, claim.outcome.clone()), (State::Done, Some(Bytes::from("42"))));
             assert_eq!(claim.settled_at, Some(START + MS));
         }
         other => panic!("{other:?}"),

@@ -225,7 +225,7 @@ impl Actions {
             None => Ok(Round::Again),
             Some(mut written) => match written.pop() {
                 Some(Answer::Won(claim)) => {
-                    self.lines.remember(Arc::new(claim));
+                    self.lines.remember(claim);
                     Ok(Round::Written(answers))
                 }
                 Some(met) => Ok(met.met().map_or(Round::Again, |met| Round::Met(Arc::new(met.clone())))),

@@ -126,7 +126,7 @@ impl Fill<'_> {
                 {
                     let (token, verdict) = (claim.token, Verdict::Failed);
                     let command = Command::Settle { token, verdict, outcome: None };
-                    settles.push(Commit::from(Op { key: claim.key, command }));
+                    settles.push(Commit::from(Op { key: claim.key.clone(), command }));
                 }
             }
             for committed in self.store.commit_all(settles).await {
