@@ -6,9 +6,9 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, RwLock};
+use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use axum::http::{HeaderMap, Uri, header};
+use axum::http::{HeaderMap, HeaderName, Uri, header};
 use oncegate::WorkspaceName;
 use oncegate::store::{ApiKey, KeyHash, Keyring, Role, StoreError};
 use sha2::{Digest, Sha256};
@@ -16,7 +16,8 @@ use subtle::ConstantTimeEq;
 
 use crate::problem::{Kind, Problem};
 
-pub const WORKSPACE_HEADER: &str = "oncegate-workspace";
+pub const WORKSPACE_HEADER: HeaderName = HeaderName::from_static("oncegate-workspace");
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// Who asks while there are no keys.
 const LOCAL: &str = "local";
@@ -78,50 +79,54 @@ impl Caller {
     }
 }
 
-/// The keys as last read from the store.
-pub struct Keys {
-    listen: RwLock<Listen>,
-    by_id: RwLock<Arc<HashMap<String, ApiKey>>>,
+/// Who may ask. Looked at for every request, and seldom changed.
+pub struct Keys(RwLock<Admission>);
+
+struct Admission {
+    listen: Listen,
+    /// The keys as last read from the store.
+    by_id: HashMap<String, ApiKey>,
 }
 
 impl Keys {
     pub async fn load(store: &dyn Keyring, listen: SocketAddr) -> Result<Self, StoreError> {
-        let keys = Keys { listen: RwLock::new(listen.into()), by_id: RwLock::default() };
+        let keys = Keys(RwLock::new(Admission { listen: listen.into(), by_id: HashMap::new() }));
         keys.refresh(store).await?;
         Ok(keys)
     }
 
     pub async fn refresh(&self, store: &dyn Keyring) -> Result<(), StoreError> {
         let keys = store.keys().await?.into_iter().map(|key| (key.id.clone(), key)).collect();
-        *self.by_id.write().expect("no holder of this lock panics") = Arc::new(keys);
+        let before = std::mem::replace(&mut self.write().by_id, keys);
+        drop(before);
         Ok(())
     }
 
     /// The address that was got, where port 0 was asked for.
     pub fn listens_on(&self, address: SocketAddr) {
-        *self.listen.write().expect("no holder of this lock panics") = address.into();
+        self.write().listen = address.into();
     }
 
     /// As it is written in a URL.
     pub fn address(&self) -> String {
-        let listen = self.listen.read().expect("no holder of this lock panics");
-        format!("{}:{}", listen.host, listen.port)
+        let Listen { host, port } = &self.read().listen;
+        format!("{host}:{port}")
     }
 
     /// No key was ever made. (A revoked one counts: revoking the last key must not open the server.)
     pub fn is_open(&self) -> bool {
-        self.snapshot().is_empty()
+        self.read().by_id.is_empty()
     }
 
     pub fn authenticate(&self, uri: &Uri, headers: &HeaderMap) -> Result<Caller, Problem> {
-        let keys = self.snapshot();
-        if keys.is_empty() {
-            self.check_local(uri, headers)?;
+        let admission = self.read();
+        if admission.by_id.is_empty() {
+            admission.listen.check_local(uri, headers)?;
             let workspace = named_workspace(headers)?.unwrap_or_else(WorkspaceName::default_workspace);
             return Ok(Caller { workspace, role: Role::Admin, name: LOCAL.into() });
         }
         let key = bearer(headers)
-            .and_then(|secret| verify(&keys, secret))
+            .and_then(|secret| verify(&admission.by_id, secret))
             .ok_or_else(|| Kind::Unauthorized.because("the request has no valid API key"))?;
         if named_workspace(headers)?.is_some_and(|named| named != key.workspace) {
             return Err(Kind::Forbidden.because("the key is not for the workspace that the request names"));
@@ -131,7 +136,7 @@ impl Keys {
 
     /// Who has the key with this id, if it stands.
     pub fn holder(&self, id: &str) -> Option<Caller> {
-        self.snapshot().get(id).filter(|key| key.revoked_at.is_none()).map(Caller::of)
+        self.read().by_id.get(id).filter(|key| key.revoked_at.is_none()).map(Caller::of)
     }
 
     /// Whether somebody who was let in may stay: their key stands, or there is still none at all.
@@ -141,45 +146,21 @@ impl Keys {
 
     /// Who has this key.
     pub fn holder_of(&self, secret: &str) -> Option<Caller> {
-        verify(&self.snapshot(), secret).map(Caller::of)
+        verify(&self.read().by_id, secret).map(Caller::of)
     }
 
     /// For what needs no key: open to all once there are keys, and to this machine alone before.
     pub fn check_nearby(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
-        if self.is_open() { self.check_local(uri, headers) } else { Ok(()) }
+        let admission = self.read();
+        if admission.by_id.is_empty() { admission.listen.check_local(uri, headers) } else { Ok(()) }
     }
 
-    fn snapshot(&self) -> Arc<HashMap<String, ApiKey>> {
-        self.by_id.read().expect("no holder of this lock panics").clone()
+    fn read(&self) -> RwLockReadGuard<'_, Admission> {
+        self.0.read().expect("no holder of this lock panics")
     }
 
-    /// Against pages of other sites (and names that resolve to us), which a browser on this machine may have open.
-    fn check_local(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
-        // Said twice, or in letters that cannot be read, is said wrongly.
-        let text = |name: header::HeaderName| {
-            let mut values = headers.get_all(name).iter();
-            let value = values.next()?;
-            Some(value.to_str().ok().filter(|_| values.next().is_none()).unwrap_or_default())
-        };
-        let host = text(header::HOST).unwrap_or_default();
-        let listen = self.listen.read().expect("no holder of this lock panics");
-        if !listen.is_named(host) || uri.authority().is_some_and(|name| !listen.is_named(name.as_str())) {
-            return Err(Kind::Forbidden.because(format!(
-                "without keys the server answers as {}:{} or localhost, not as {host:?}",
-                listen.host, listen.port
-            )));
-        }
-        if let Some(site) = text(header::HeaderName::from_static("sec-fetch-site"))
-            && !matches!(site, "same-origin" | "none")
-        {
-            return Err(Kind::Forbidden.because("without keys the server does not answer cross-site requests"));
-        }
-        if let Some(origin) = text(header::ORIGIN)
-            && origin.split_once("://").is_none_or(|(_, origin_host)| !origin_host.eq_ignore_ascii_case(host))
-        {
-            return Err(Kind::Forbidden.because("without keys the server does not answer cross-origin requests"));
-        }
-        Ok(())
+    fn write(&self) -> RwLockWriteGuard<'_, Admission> {
+        self.0.write().expect("no holder of this lock panics")
     }
 }
 
@@ -197,6 +178,34 @@ impl From<SocketAddr> for Listen {
 }
 
 impl Listen {
+    /// Against pages of other sites (and names that resolve to us), which a browser on this machine may have open.
+    fn check_local(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
+        // Said twice, or in letters that cannot be read, is said wrongly.
+        let text = |name: HeaderName| {
+            let mut values = headers.get_all(name).iter();
+            let value = values.next()?;
+            Some(value.to_str().ok().filter(|_| values.next().is_none()).unwrap_or_default())
+        };
+        let host = text(header::HOST).unwrap_or_default();
+        if !self.is_named(host) || uri.authority().is_some_and(|name| !self.is_named(name.as_str())) {
+            return Err(Kind::Forbidden.because(format!(
+                "without keys the server answers as {}:{} or localhost, not as {host:?}",
+                self.host, self.port
+            )));
+        }
+        if let Some(site) = text(SEC_FETCH_SITE)
+            && !matches!(site, "same-origin" | "none")
+        {
+            return Err(Kind::Forbidden.because("without keys the server does not answer cross-site requests"));
+        }
+        if let Some(origin) = text(header::ORIGIN)
+            && origin.split_once("://").is_none_or(|(_, origin_host)| !origin_host.eq_ignore_ascii_case(host))
+        {
+            return Err(Kind::Forbidden.because("without keys the server does not answer cross-origin requests"));
+        }
+        Ok(())
+    }
+
     fn is_named(&self, name: &str) -> bool {
         ["localhost", &self.host].into_iter().any(|host| match name.split_at_checked(host.len()) {
             Some((given, rest)) if given.eq_ignore_ascii_case(host) => {
@@ -240,7 +249,7 @@ mod tests {
 
     fn keys(listen: &str, keys: Vec<ApiKey>) -> Keys {
         let by_id = keys.into_iter().map(|key| (key.id.clone(), key)).collect();
-        Keys { listen: RwLock::new(listen.parse::<SocketAddr>().unwrap().into()), by_id: RwLock::new(Arc::new(by_id)) }
+        Keys(RwLock::new(Admission { listen: listen.parse::<SocketAddr>().unwrap().into(), by_id }))
     }
 
     fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
@@ -301,9 +310,9 @@ mod tests {
         }
         let elsewhere: Uri = "http://evil.example/api/claims".parse().unwrap();
         assert!(open.authenticate(&elsewhere, &headers(&[("host", "localhost")])).is_err());
-        let other = headers(&[("host", "localhost"), (WORKSPACE_HEADER, "acme")]);
+        let other = headers(&[("host", "localhost"), ("oncegate-workspace", "acme")]);
         assert_eq!(open.authenticate(&Uri::default(), &other).unwrap().workspace.as_str(), "acme");
-        let bad = headers(&[("host", "localhost"), (WORKSPACE_HEADER, "a b")]);
+        let bad = headers(&[("host", "localhost"), ("oncegate-workspace", "a b")]);
         assert_eq!(open.authenticate(&Uri::default(), &bad).unwrap_err().kind, Kind::InvalidRequest);
     }
 

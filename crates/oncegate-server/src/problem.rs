@@ -4,6 +4,7 @@
 //! `type` is a page that this same server serves. Adding a kind here is all it takes.
 
 use std::borrow::Cow;
+use std::sync::LazyLock;
 
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -13,6 +14,7 @@ use http_body_util::Full;
 use oncegate::{Refusal, StoreError};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::Value;
+use serde_json::value::{RawValue, to_raw_value};
 
 macro_rules! kinds {
     ($($kind:ident $name:literal $status:literal $title:literal, $hint:literal, $page:literal;)*) => {
@@ -104,6 +106,11 @@ impl Kind {
         Self::ALL.iter().copied().find(|kind| kind.name() == name)
     }
 
+    fn words(self) -> &'static Words {
+        static WORDS: LazyLock<Vec<Words>> = LazyLock::new(|| Kind::ALL.iter().copied().map(Words::of).collect());
+        &WORDS[self as usize]
+    }
+
     pub fn because(self, detail: impl Into<Cow<'static, str>>) -> Problem {
         Problem {
             kind: self,
@@ -111,6 +118,24 @@ impl Kind {
             retry_after_seconds: None,
             more: vec![],
             request_id: uuid::Uuid::now_v7(),
+        }
+    }
+}
+
+/// What is the same in every problem of a kind, as JSON.
+struct Words {
+    r#type: Box<RawValue>,
+    title: Box<RawValue>,
+    hint: Box<RawValue>,
+}
+
+impl Words {
+    fn of(kind: Kind) -> Words {
+        let json = |text: &str| to_raw_value(text).expect("text is JSON");
+        Words {
+            r#type: json(&format!("/problems/{}", kind.name())),
+            title: json(kind.title()),
+            hint: json(kind.hint()),
         }
     }
 }
@@ -151,12 +176,13 @@ impl Problem {
 impl Serialize for Problem {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut document = serializer.serialize_map(None)?;
-        document.serialize_entry("type", &format_args!("/problems/{}", self.kind.name()))?;
-        document.serialize_entry("title", self.kind.title())?;
+        let Words { r#type, title, hint } = self.kind.words();
+        document.serialize_entry("type", r#type)?;
+        document.serialize_entry("title", title)?;
         document.serialize_entry("status", &self.kind.code())?;
         document.serialize_entry("detail", &self.detail)?;
-        document.serialize_entry("hint", self.kind.hint())?;
-        document.serialize_entry("requestId", &format_args!("{}", self.request_id))?;
+        document.serialize_entry("hint", hint)?;
+        document.serialize_entry("requestId", &self.request_id)?;
         if let Some(seconds) = self.retry_after_seconds {
             document.serialize_entry("retryAfterSeconds", &seconds)?;
         }

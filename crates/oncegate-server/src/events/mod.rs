@@ -35,13 +35,13 @@ pub enum Media {
 
 impl Media {
     pub fn of(content_type: &str) -> Option<Media> {
-        let media_type = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-        match media_type.as_str() {
-            "application/json" => Some(Media::Json),
-            "application/cloudevents+json" => Some(Media::CloudEvent),
-            "application/cloudevents-batch+json" => Some(Media::CloudEvents),
-            _ => None,
-        }
+        let media_type = content_type.split(';').next().unwrap_or_default().trim();
+        let known = [
+            ("application/json", Media::Json),
+            ("application/cloudevents+json", Media::CloudEvent),
+            ("application/cloudevents-batch+json", Media::CloudEvents),
+        ];
+        known.into_iter().find(|(name, _)| media_type.eq_ignore_ascii_case(name)).map(|(_, media)| media)
     }
 }
 

@@ -139,7 +139,9 @@ impl Visit for Line {
 
     fn record_str(&mut self, field: &Field, value: &str) {
         self.name(field);
-        if value.bytes().all(|byte| byte >= b' ' && byte != b'"' && byte != b'\\') {
+        // To the end in any case, which is several bytes at a time.
+        let is_odd = |byte: u8| (byte < b' ') | (byte == b'"') | (byte == b'\\');
+        if !value.bytes().fold(false, |odd, byte| odd | is_odd(byte)) {
             self.text.push('"');
             if let Some(what) = Seen::of(field.name()) {
                 self.seen[what as usize] = Some(self.text.len()..self.text.len() + value.len());
