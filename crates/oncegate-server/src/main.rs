@@ -8,6 +8,7 @@ mod channels;
 mod child;
 mod cli;
 mod config;
+mod connection;
 mod crash;
 mod dashboard;
 mod decisions;

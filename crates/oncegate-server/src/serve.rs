@@ -15,8 +15,7 @@ use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::rt::TokioIo;
 use metrics::{Counter, Histogram, counter, gauge, histogram};
 use oncegate::Ledger;
 use oncegate::store::{MainStore, Store};
@@ -31,6 +30,7 @@ use crate::auth::Keys;
 use crate::channels::Channels;
 use crate::cli::Failure;
 use crate::config::Config;
+use crate::connection::{self, HEAD_TIMEOUT, Head, Stop};
 use crate::decisions::timeline::{self, Timelines};
 use crate::decisions::{Decisions, tally};
 use crate::messages::{self, Messages};
@@ -45,8 +45,6 @@ use crate::trace;
 use crate::transports::Consumers;
 use crate::worker::Worker;
 
-/// How long a client may take to send its headers.
-const HEADERS_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of headers, and of what a connection buffers.
 const CONNECTION_BUFFER_BYTES: usize = 64 * 1024;
 /// How long requests under way, and what they have begun, may take to finish once the server is told to stop.
@@ -244,7 +242,7 @@ async fn accept_until_stopped(listener: TcpListener, app: Arc<App>, mut signals:
     let connections = Connections {
         router: api::router(app.clone()),
         app: app.clone(),
-        graceful: GracefulShutdown::new(),
+        stop: Arc::default(),
         places: Arc::new(Semaphore::new(app.config.limits.connections)),
         responses: Arc::default(),
     };
@@ -276,7 +274,7 @@ async fn accept_until_stopped(listener: TcpListener, app: Arc<App>, mut signals:
     app.actions.worker.stop_by(deadline);
     app.sends.worker.stop_by(deadline);
     let stopped = tokio::spawn(tokio::time::timeout_at(deadline, consumers.stop()));
-    if tokio::time::timeout_at(deadline, connections.graceful.shutdown()).await.is_err() {
+    if tokio::time::timeout_at(deadline, connections.end()).await.is_err() {
         tracing::warn!(event = "server.connections_cut", after = ?STOP_GRACE);
     }
     // What is not acknowledged goes back to its queue.
@@ -289,7 +287,7 @@ async fn accept_until_stopped(listener: TcpListener, app: Arc<App>, mut signals:
 struct Connections {
     app: Arc<App>,
     router: axum::Router,
-    graceful: GracefulShutdown,
+    stop: Arc<Stop>,
     places: Arc<Semaphore>,
     responses: Arc<Responses>,
 }
@@ -300,12 +298,13 @@ impl Connections {
         let _ = stream.set_nodelay(true);
         let (app, router, responses) = (self.app.clone(), self.router.clone(), self.responses.clone());
         let service = service_fn(move |request| answer(&app, &router, responses.clone(), request));
+        let head = Head::default();
         let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(HEADERS_TIMEOUT)
+            .timer(head.clone())
+            .header_read_timeout(HEAD_TIMEOUT)
             .max_buf_size(CONNECTION_BUFFER_BYTES)
             .serve_connection(TokioIo::new(Patient::new(stream)), service);
-        let connection = self.graceful.watch(connection);
+        let connection = connection::run(connection, head, self.stop.clone());
         tokio::spawn(async move {
             let open = gauge!("oncegate_http_connections");
             open.increment(1.0);
@@ -315,6 +314,13 @@ impl Connections {
             open.decrement(1.0);
             drop(place);
         });
+    }
+
+    /// Tells them to end, and waits until all have.
+    async fn end(&self) {
+        self.stop.tell();
+        let places = u32::try_from(self.app.config.limits.connections).expect("not that many connections");
+        let _all = self.places.acquire_many(places).await.expect("never closed");
     }
 }
 
