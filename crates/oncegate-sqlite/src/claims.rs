@@ -16,7 +16,8 @@ pub struct Claims<'c> {
     recent: &'c Recent,
     // The statements of the hot path, prepared once.
     read: Statement<'c>,
-    create: Statement<'c>,
+    /// Each for so many new claims, the most first.
+    create: [(usize, Statement<'c>); 3],
     replace: Statement<'c>,
     removed: Statement<'c>,
     token_floor: Statement<'c>,
@@ -24,6 +25,8 @@ pub struct Claims<'c> {
     next_seq: Option<i64>,
     /// What this transaction has entered into the index.
     entered: Vec<Entry>,
+    /// New claims that are not in the table yet. They are appended together, which is a quarter cheaper.
+    unwritten: Vec<(i64, Arc<Claim>)>,
     /// What it has written so far.
     written: Vec<Written>,
     /// The index is to be read, or read again, before the next transaction.
@@ -32,17 +35,19 @@ pub struct Claims<'c> {
 
 impl<'c> Claims<'c> {
     pub fn open(connection: &'c Connection, index: &'c Index, recent: &'c Recent) -> rusqlite::Result<Self> {
+        let create = |claims| connection.prepare(&rows::create_many(claims)).map(|create| (claims, create));
         Ok(Claims {
             connection,
             index,
             recent,
             read: connection.prepare(rows::READ)?,
-            create: connection.prepare(rows::CREATE)?,
+            create: [create(16)?, create(4)?, create(1)?],
             replace: connection.prepare(rows::REPLACE)?,
             removed: connection.prepare("SELECT largest_seq, rows FROM removed")?,
             token_floor: connection.prepare("SELECT largest_token FROM removed")?,
             next_seq: None,
             entered: vec![],
+            unwritten: vec![],
             written: vec![],
             is_cold: true,
         })
@@ -52,6 +57,7 @@ impl<'c> Claims<'c> {
     pub fn begin(&mut self, on_claims: bool) -> rusqlite::Result<()> {
         self.next_seq = None;
         self.entered.clear();
+        self.unwritten.clear();
         self.written.clear();
         if on_claims && self.is_cold {
             // Before the lock: reading a whole file must not keep others from writing.
@@ -75,24 +81,48 @@ impl<'c> Claims<'c> {
     }
 
     pub fn find(&mut self, key: &ClaimKey) -> rusqlite::Result<Option<Row>> {
-        rows::find(&mut self.read, self.index, key)
+        let known = self.index.rows(key).known;
+        if let Some((first, _)) = self.unwritten.first()
+            && known.iter().any(|seq| seq >= first)
+        {
+            self.append()?;
+        }
+        rows::find_among(&mut self.read, &known, key)
     }
 
     /// Writes what was decided: into the row that it was decided from, or into a new one.
     pub fn write(&mut self, seq: Option<i64>, claim: Arc<Claim>) -> rusqlite::Result<()> {
-        let (entry, is_written) = match seq {
-            Some(seq) => (self.index.entry_of(&claim.key, seq), rows::write(&mut self.replace, seq, &claim)?),
+        let entry = match seq {
+            Some(seq) => {
+                write_all(&mut self.replace, &[(seq, claim.clone())])?;
+                self.index.entry_of(&claim.key, seq)
+            }
             None => {
                 let seq = self.next_seq.as_mut().expect("this transaction appends");
                 let entry = self.index.enter(&claim.key, *seq)?;
                 self.entered.push(entry);
-                let is_written = rows::write(&mut self.create, *seq, &claim)?;
+                self.unwritten.push((*seq, claim.clone()));
                 *seq += 1;
-                (entry, is_written)
+                entry
             }
         };
-        assert!(is_written, "nobody writes between the read and the write of one transaction");
         self.written.push(Written::Claim(entry, claim));
+        Ok(())
+    }
+
+    /// Appends the new claims to the table. That fails with the file, and not because of any of them.
+    pub fn append(&mut self) -> rusqlite::Result<()> {
+        let mut appended = 0;
+        for (claims, create) in &mut self.create {
+            while let Some(next) = self.unwritten.get(appended..appended + *claims) {
+                if let Err(error) = write_all(create, next) {
+                    self.unwritten.drain(..appended);
+                    return Err(error);
+                }
+                appended += *claims;
+            }
+        }
+        self.unwritten.clear();
         Ok(())
     }
 
@@ -115,15 +145,18 @@ impl<'c> Claims<'c> {
     where
         E: From<rusqlite::Error>,
     {
+        // What it may look for is there, and what it undoes is its own.
+        self.append()?;
         let (next_seq, entered, written) = (self.next_seq, self.entered.len(), self.written.len());
         self.connection.prepare_cached("SAVEPOINT job")?.execute([])?;
-        let result = run(self);
+        let result = run(self).and_then(|done| Ok(self.append().map(|()| done)?));
         if !self.connection.is_autocommit() {
             if result.is_err() {
                 self.connection.prepare_cached("ROLLBACK TO job")?.execute([])?;
                 // The rows' numbers were never used. Kept, they would pass for rows that we know.
                 self.next_seq = next_seq;
                 self.index.undo(&self.entered.split_off(entered));
+                self.unwritten.clear();
                 self.written.truncate(written);
             }
             self.connection.prepare_cached("RELEASE job")?.execute([])?;
@@ -132,6 +165,7 @@ impl<'c> Claims<'c> {
     }
 
     pub fn commit(&mut self) -> rusqlite::Result<()> {
+        assert!(self.unwritten.is_empty(), "all is appended before it is committed");
         self.connection.prepare_cached("COMMIT")?.execute([])?;
         if let Some(next) = self.next_seq {
             self.index.complete_to(next - 1);
@@ -148,4 +182,10 @@ impl<'c> Claims<'c> {
         }
         self.index.undo(&self.entered);
     }
+}
+
+fn write_all(statement: &mut Statement<'_>, claims: &[(i64, Arc<Claim>)]) -> rusqlite::Result<()> {
+    let are_written = rows::write(statement, claims)?;
+    assert!(are_written, "nobody writes between the read and the write of one transaction");
+    Ok(())
 }

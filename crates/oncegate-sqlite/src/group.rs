@@ -103,6 +103,7 @@ impl Group {
             }
             self.done.push(done.unwrap_or_else(|error| Done::Failed(store_error(error))));
         }
+        claims.append()?;
         claims.commit().map_err(|error| Failed { error, in_commit: true })
     }
 }

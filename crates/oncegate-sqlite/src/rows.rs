@@ -7,23 +7,20 @@ use bytes::Bytes;
 use oncegate_core::{Claim, ClaimId, ClaimKey, GuardName, Lost, State, Time, Token};
 use oncegate_store::{Cursor, DuplicateCount, Page, Query};
 use rusqlite::types::{FromSqlError, Type};
-use rusqlite::{Connection, OptionalExtension, Statement, params};
+use rusqlite::{Connection, OptionalExtension, Statement, ToSql, params};
 
 use crate::index::{Entry, Index, Rows};
 
 pub const READ: &str = include_str!("../sql/read_claim.sql");
 pub const CREATE: &str = include_str!("../sql/create_claim.sql");
 pub const REPLACE: &str = include_str!("../sql/replace_claim.sql");
+/// What [`CREATE`] and [`REPLACE`] take for a claim.
+const PARAMETERS: usize = 20;
 
 /// A record, and the row that it is in.
 pub struct Row {
     pub seq: i64,
     pub claim: Arc<Claim>,
-}
-
-/// The record under a key, as the writer sees it: by [`READ`], in a row that the index names.
-pub fn find(read: &mut Statement<'_>, index: &Index, key: &ClaimKey) -> rusqlite::Result<Option<Row>> {
-    find_among(read, &index.rows(key).known, key)
 }
 
 /// The record under a key, as a reader sees it. Other processes may have appended rows that the writer has not met.
@@ -36,6 +33,7 @@ pub fn look_up(connection: &Connection, index: &Index, key: &ClaimKey) -> rusqli
     find_among(&mut *connection.prepare_cached(READ)?, &known, key)
 }
 
+/// The record under a key, by [`READ`], in one of the rows that the index names.
 pub fn find_among(read: &mut Statement<'_>, seqs: &[i64], key: &ClaimKey) -> rusqlite::Result<Option<Row>> {
     for seq in seqs {
         let mut rows = read.query(params![seq, key.id.as_bytes(), key.workspace.as_str(), key.guard.as_str()])?;
@@ -46,31 +44,46 @@ pub fn find_among(read: &mut Statement<'_>, seqs: &[i64], key: &ClaimKey) -> rus
     Ok(None)
 }
 
-/// Writes `claim` into a row by [`CREATE`] or [`REPLACE`], which take the same parameters; says whether it did.
-pub fn write(statement: &mut Statement<'_>, seq: i64, claim: &Claim) -> rusqlite::Result<bool> {
-    let rows = statement.execute(params![
-        seq,
-        claim.key.workspace.as_str(),
-        claim.key.id.as_bytes(),
-        claim.key.guard.as_str(),
-        claim.state.as_str(),
-        claim.token.0,
-        claim.version,
-        claim.attempt,
-        lost_name(claim.lost),
-        i64::try_from(claim.lease.as_micros()).unwrap_or(i64::MAX),
-        claim.lease_until.micros(),
-        claim.expires_at.micros(),
-        claim.created_at.micros(),
-        claim.settled_at.map(Time::micros),
-        claim.fingerprint,
-        claim.duplicates,
-        claim.last_duplicate_at.map(Time::micros),
-        claim.attributes,
-        claim.parts,
-        claim.outcome.as_deref(),
-    ])?;
-    Ok(rows == 1)
+/// [`CREATE`], for so many claims.
+pub fn create_many(claims: usize) -> String {
+    let (insert, _) = CREATE.split_once("VALUES").expect("it is an insert");
+    let row = format!("({})", vec!["?"; PARAMETERS].join(", "));
+    format!("{insert}VALUES {}", vec![row; claims].join(", "))
+}
+
+/// Writes claims into rows by a statement for as many; says whether it did.
+pub fn write(statement: &mut Statement<'_>, claims: &[(i64, Arc<Claim>)]) -> rusqlite::Result<bool> {
+    for (place, (seq, claim)) in claims.iter().enumerate() {
+        bind(statement, place * PARAMETERS, *seq, claim)?;
+    }
+    Ok(statement.raw_execute()? == claims.len())
+}
+
+fn bind(statement: &mut Statement<'_>, after: usize, seq: i64, claim: &Claim) -> rusqlite::Result<()> {
+    let parameters: [&dyn ToSql; PARAMETERS] = [
+        &seq,
+        &claim.key.workspace.as_str(),
+        &claim.key.id.as_bytes(),
+        &claim.key.guard.as_str(),
+        &claim.state.as_str(),
+        &claim.token.0,
+        &claim.version,
+        &claim.attempt,
+        &lost_name(claim.lost),
+        &i64::try_from(claim.lease.as_micros()).unwrap_or(i64::MAX),
+        &claim.lease_until.micros(),
+        &claim.expires_at.micros(),
+        &claim.created_at.micros(),
+        &claim.settled_at.map(Time::micros),
+        &claim.fingerprint,
+        &claim.duplicates,
+        // There is a time in any case, so that counting changes no row's length.
+        &claim.last_duplicate_at.unwrap_or(claim.created_at).micros(),
+        &claim.attributes,
+        &claim.parts,
+        &claim.outcome.as_deref(),
+    ];
+    (after + 1..).zip(parameters).try_for_each(|(place, value)| statement.raw_bind_parameter(place, value))
 }
 
 pub fn scan(connection: &Connection, query: &Query, now: Time) -> rusqlite::Result<Page> {
@@ -154,6 +167,7 @@ pub fn count_duplicates(connection: &Connection, index: &Index, counts: &[Duplic
 fn claim(row: &rusqlite::Row<'_>, key: ClaimKey) -> rusqlite::Result<Claim> {
     let time = |column| row.get(column).map(Time::from_micros);
     let maybe_time = |column| row.get::<_, Option<i64>>(column).map(|micros| micros.map(Time::from_micros));
+    let duplicates = row.get(11)?;
     let state = State::parse(row.get_ref(0)?.as_str()?).ok_or_else(|| broken(0, FromSqlError::InvalidType))?;
     Ok(Claim {
         key,
@@ -168,8 +182,8 @@ fn claim(row: &rusqlite::Row<'_>, key: ClaimKey) -> rusqlite::Result<Claim> {
         created_at: time(8)?,
         settled_at: maybe_time(9)?,
         fingerprint: row.get(10)?,
-        duplicates: row.get(11)?,
-        last_duplicate_at: maybe_time(12)?,
+        duplicates,
+        last_duplicate_at: maybe_time(12)?.filter(|_| duplicates > 0),
         attributes: row.get(13)?,
         parts: row.get(14)?,
         outcome: row.get::<_, Option<Vec<u8>>>(15)?.map(Bytes::from),

@@ -10,7 +10,7 @@ use std::time::Duration;
 use oncegate_core::{Answer, Claim, ClaimKey, Command, GuardName, Lost, Terms, Token, WorkspaceName};
 use oncegate_sqlite::{Options, SqliteStore, migrations};
 use oncegate_store::conformance::{START, settle};
-use oncegate_store::{Commit, DuplicateCount, ManualClock, Op, Store, StoreError};
+use oncegate_store::{Clock, Commit, DuplicateCount, ManualClock, Op, Store, StoreError};
 
 const WINDOW: Duration = Duration::from_secs(900);
 const ANOTHER_PROCESS: &str = "ONCEGATE_TEST_FILE";
@@ -143,6 +143,42 @@ async fn what_was_rolled_back_alone_does_not_pass_for_known() {
     assert_eq!(ours.sweep(10).await.expect("sweeps").claims, 1);
     assert!(is_there(&ours, "k").await);
     assert!(!wins(&ours, "k").await);
+}
+
+/// New claims of a group are appended together: whoever is behind them in it finds them nevertheless, and takes none of them along when it is undone.
+#[tokio::test]
+async fn what_is_appended_together_is_there_for_those_behind_it_in_the_group() {
+    let file = File::new();
+    let store = file.open();
+    let single = |part: &str, command: Command| Commit::from(Op { key: key(part), command });
+    let claims = |part: &str| single(part, Command::Claim(terms()));
+    // One of them is somebody else's, so neither is written.
+    let refused = Commit { ops: vec![claim("undone"), claim("0")], changes: vec![] };
+    let mut commits: Vec<Commit> = (0..37).map(|number| claims(&number.to_string())).collect();
+    commits.extend([claims("20"), single("5", Command::Forget), claims("5"), refused]);
+    commits.extend((37..45).map(|number| claims(&number.to_string())));
+    commits.extend([claims("44"), Commit { ops: vec![claim("45"), claim("46")], changes: vec![] }, claims("46")]);
+    let answers: Vec<Vec<Answer>> =
+        store.commit_all(commits).await.into_iter().map(|committed| committed.expect("decides").answers).collect();
+    let names: Vec<Vec<&str>> = answers.iter().map(|answers| answers.iter().map(Answer::name).collect()).collect();
+    assert!(names[..37].iter().chain(&names[41..49]).all(|names| *names == ["won"]), "{names:?}");
+    assert_eq!(names[37..41], [vec!["in_flight"], vec!["applied"], vec!["won"], vec!["won", "in_flight"]]);
+    assert_eq!(names[49..], [vec!["in_flight"], vec!["won", "won"], vec!["in_flight"]]);
+    let (met, now) = (meets(&store, "7").await, file.clock.now());
+    let count = |part: &str, token| DuplicateCount { key: key(part), token, count: 3, last_at: now };
+    store.count_duplicates(vec![count("7", met.token), count("7", Token(1))]).await.expect("counts");
+    store.close().await;
+    let anew = file.open();
+    assert!(is_there(&anew, "0").await && is_there(&anew, "46").await && !is_there(&anew, "undone").await);
+    for number in 0..47 {
+        let part = number.to_string();
+        let met = meets(&anew, &part).await;
+        let expected = if part == "7" { (3, Some(now)) } else { (0, None) };
+        assert_eq!((met.duplicates, met.last_duplicate_at), expected, "{part}");
+    }
+    let by_hand = rusqlite::Connection::open(file.path()).expect("opens");
+    let rows: i64 = by_hand.query_row("SELECT count(*) FROM claims", [], |row| row.get(0)).expect("counts");
+    assert_eq!(rows, 47, "one for each key");
 }
 
 #[tokio::test]
