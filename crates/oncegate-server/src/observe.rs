@@ -2,9 +2,9 @@
 //!
 //! Nothing here holds a part of a key, an outcome or an attribute: they may be personal data.
 
-use std::collections::HashMap;
 use std::sync::{Arc, RwLock};
 
+use hashbrown::HashMap;
 use metrics::{Counter, counter};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use oncegate::{Answer, Claim, ClaimKey, Command, Decided, GuardName, Observer, StoreError, Time};

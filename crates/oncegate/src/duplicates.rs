@@ -1,25 +1,23 @@
 //! Duplicates are counted behind their callers' backs: meeting a settled claim costs no write.
 //!
-//! Counts wait in memory, one entry for each claim that was met, and are written once a second.
+//! Counts wait in memory, in the order in which they came, and are written once a second, those of a claim as one.
 //! A crash loses at most that second of counts, and nothing else.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use oncegate_core::{Claim, ClaimKey, Time, Token};
+use oncegate_core::{Claim, Time};
 use oncegate_store::{DuplicateCount, Store};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 const WRITE_EVERY: Duration = Duration::from_secs(1);
-/// Claims whose counts may wait; beyond it counts are written early, and past twice it dropped.
-const CLAIMS_MAX: usize = 16_384;
+/// Counts that may wait; beyond it they are written early. At twice as many those of a claim are made one, and of more claims than this the
+/// latest are dropped.
+const COUNTS_MAX: usize = 16_384;
 /// Counts in one write, so that no other caller waits long behind it.
 const BATCH: usize = 256;
-
-type Counts = HashMap<(ClaimKey, Token), (i64, Time)>;
 
 pub struct Duplicates {
     shared: Arc<Shared>,
@@ -28,7 +26,7 @@ pub struct Duplicates {
 
 struct Shared {
     store: Arc<dyn Store>,
-    counts: Mutex<Counts>,
+    counts: Mutex<Vec<DuplicateCount>>,
     /// There is something to write.
     some: Notify,
     /// Do not wait for the second to be over.
@@ -54,15 +52,14 @@ impl Duplicates {
         if counts.is_empty() {
             self.shared.some.notify_one();
         }
-        if counts.len() >= CLAIMS_MAX {
+        if counts.len() >= COUNTS_MAX {
             self.shared.now.notify_one();
-            if counts.len() >= 2 * CLAIMS_MAX {
-                return;
-            }
         }
-        let (count, last_at) = counts.entry((met.key.clone(), met.token)).or_insert((0, now));
-        *count += 1;
-        *last_at = now.max(*last_at);
+        if counts.len() >= 2 * COUNTS_MAX {
+            fold(&mut counts);
+            counts.truncate(COUNTS_MAX);
+        }
+        counts.push(DuplicateCount { key: met.key.clone(), token: met.token, count: 1, last_at: now });
     }
 
     /// Writes what is left.
@@ -74,7 +71,7 @@ impl Duplicates {
             self.shared.some.notify_one();
             self.shared.now.notify_one();
             let _ = task.await;
-            self.shared.write(&mut Counts::new()).await;
+            self.shared.write(&mut vec![]).await;
         }
     }
 }
@@ -89,7 +86,7 @@ impl Drop for Duplicates {
 
 impl Shared {
     async fn write_behind(self: Arc<Self>) {
-        let mut taken = Counts::new();
+        let mut taken = vec![];
         while !self.stop.load(Ordering::SeqCst) {
             self.some.notified().await;
             let _ = tokio::time::timeout(WRITE_EVERY, self.now.notified()).await;
@@ -97,16 +94,12 @@ impl Shared {
         }
     }
 
-    /// Takes out what waits, in exchange for an empty map: once that has been used it has room for as many again. (One that grows
+    /// Takes out what waits, in exchange for an empty list: once that has been used it has room for as many again. (One that grows
     /// moves all that is in it several times, with everybody waiting.)
-    async fn write(&self, taken: &mut Counts) {
+    async fn write(&self, taken: &mut Vec<DuplicateCount>) {
         std::mem::swap(&mut *self.counts.lock().expect("no holder of this lock panics"), taken);
-        let counts = taken.drain();
-        let counts = counts.map(|((key, token), (count, last_at))| DuplicateCount { key, token, count, last_at });
-        let mut counts: Vec<_> = counts.collect();
-        // In the order in which the claims were made, so that those whose records lie together are written together.
-        counts.sort_unstable_by_key(|count| count.token);
-        let mut counts = counts.into_iter();
+        fold(taken);
+        let mut counts = taken.drain(..);
         while !counts.as_slice().is_empty() {
             if let Err(error) = self.store.count_duplicates(counts.by_ref().take(BATCH).collect()).await {
                 // Counts are for people; they are not worth holding anything up for.
@@ -114,5 +107,71 @@ impl Shared {
                 return;
             }
         }
+    }
+}
+
+/// Makes those of a claim one. They are in the order in which the claims were made then, so that those whose records lie together are written together.
+fn fold(counts: &mut Vec<DuplicateCount>) {
+    counts.sort_unstable_by(|a, b| (a.token, &a.key).cmp(&(b.token, &b.key)));
+    counts.dedup_by(|next, kept| {
+        let is_same = (next.token, &next.key) == (kept.token, &kept.key);
+        if is_same {
+            kept.count += next.count;
+            kept.last_at = kept.last_at.max(next.last_at);
+        }
+        is_same
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use oncegate_core::{Answer, ClaimKey, Command, GuardName, Lost, Terms, WorkspaceName};
+    use oncegate_store::{MemoryStore, Op};
+
+    use super::*;
+
+    fn key(part: &str) -> ClaimKey {
+        ClaimKey::of(&WorkspaceName::default_workspace(), &GuardName::new("g").unwrap(), &[Some(part)])
+    }
+
+    async fn claim(store: &Arc<dyn Store>, key: &ClaimKey) -> (Arc<Claim>, Time) {
+        let terms = Terms {
+            window: Duration::from_secs(60),
+            lease: Duration::from_secs(60),
+            lost: Lost::Hold,
+            fingerprint: None,
+            attributes: None,
+            parts: None,
+            outcome: None,
+            replaces: None,
+        };
+        let op = Op { key: key.clone(), command: Command::Claim(terms) };
+        let committed = store.commit(op.into()).await.unwrap();
+        let now = committed.now;
+        match committed.only() {
+            Answer::Won(claim) => (claim, now),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_flood_is_counted_whole_and_nothing_grows_beyond_its_bounds() {
+        const FLOOD: usize = 5 * COUNTS_MAX;
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+        let (met, now) = claim(&store, &key("met")).await;
+        let (other, _) = claim(&store, &key("other")).await;
+        let duplicates = Duplicates::start(store.clone());
+        // Nobody writes meanwhile: this task does not wait.
+        for turn in 0..FLOOD {
+            duplicates.count(&met, now);
+            if turn % 1000 == 0 {
+                duplicates.count(&other, now);
+            }
+            assert!(duplicates.shared.counts.lock().unwrap().len() <= 2 * COUNTS_MAX);
+        }
+        duplicates.stop().await;
+        let counted = async |key| store.read(&key).await.unwrap().value.unwrap().duplicates;
+        assert_eq!(counted(key("met")).await, FLOOD as i64);
+        assert_eq!(counted(key("other")).await, FLOOD.div_ceil(1000) as i64);
     }
 }

@@ -7,11 +7,12 @@ pub mod tally;
 pub mod timeline;
 pub mod words;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use hashbrown::HashMap;
 use oncegate::Time;
 use oncegate::store::{Clock, Role, SystemClock};
 use serde_json::Value;

@@ -3,10 +3,11 @@
 //! Each process counts by itself, and every few seconds writes what it has counted into a record of its own, one for each workspace and hour; whoever draws
 //! adds up those of all. A process that dies takes at most these seconds with it. The records end by themselves.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
+use hashbrown::HashMap;
 use oncegate::store::{Change, Commit, Listing, MainStore, Place, Record, StoreError};
 use oncegate::{Time, WorkspaceName};
 use serde::{Deserialize, Serialize};

@@ -4,10 +4,11 @@
 //! Written behind the callers' backs, usually within a second, into a record beside the claim that has an end of its own. A claim that is made and settled, and that nobody
 //! meets, has none. Under a flood what is written is bounded: the claim's own count says how many there were. What people do is written at once.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use hashbrown::HashMap;
 use oncegate::store::{At, Change, Commit, MainStore, Place, Record, StoreError};
 use oncegate::{Answer, Claim, ClaimKey, Command, Decided, State, Time};
 use serde::{Deserialize, Serialize};
