@@ -9,10 +9,13 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
 pub const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+/// An answer up to this, which has its head and its body in two places, is put into one: the system writes that faster.
+const SMALL_ANSWER_BYTES: usize = 2 * 1024;
 
 pub struct Patient<S> {
     stream: S,
@@ -54,6 +57,11 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        if slices.iter().map(|slice| slice.len()).sum::<usize>() <= SMALL_ANSWER_BYTES {
+            let mut whole = SmallVec::<[u8; SMALL_ANSWER_BYTES]>::new();
+            slices.iter().for_each(|slice| whole.extend_from_slice(slice));
+            return self.poll_write(context, &whole);
+        }
         let wrote = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
         self.within_patience(context, wrote)
     }
