@@ -82,18 +82,26 @@ impl<'c> Claims<'c> {
 
     pub fn find(&mut self, key: &ClaimKey) -> rusqlite::Result<Option<Row>> {
         let known = self.index.rows(key).known;
-        if let Some((first, _)) = self.unwritten.first()
-            && known.iter().any(|seq| seq >= first)
-        {
-            self.append()?;
+        let new = known.iter().find_map(|seq| Some((*seq, self.unwritten(*seq).filter(|claim| claim.key == *key)?)));
+        match new {
+            Some((seq, claim)) => Ok(Some(Row { seq, claim: claim.clone() })),
+            None => rows::find_among(&mut self.read, &known, key),
         }
-        rows::find_among(&mut self.read, &known, key)
+    }
+
+    /// The new claim of this number, while it is not in the table. Their numbers follow each other.
+    fn unwritten(&self, seq: i64) -> Option<&Arc<Claim>> {
+        let (first, _) = self.unwritten.first()?;
+        self.unwritten.get(usize::try_from(seq - first).ok()?).map(|(_, claim)| claim)
     }
 
     /// Writes what was decided: into the row that it was decided from, or into a new one.
     pub fn write(&mut self, seq: Option<i64>, claim: Arc<Claim>) -> rusqlite::Result<()> {
         let entry = match seq {
             Some(seq) => {
+                if self.unwritten(seq).is_some() {
+                    self.append()?;
+                }
                 write_all(&mut self.replace, &[(seq, claim.clone())])?;
                 self.index.entry_of(&claim.key, seq)
             }
@@ -166,11 +174,12 @@ impl<'c> Claims<'c> {
 
     pub fn commit(&mut self) -> rusqlite::Result<()> {
         assert!(self.unwritten.is_empty(), "all is appended before it is committed");
+        self.recent.enter(self.written.drain(..));
         self.connection.prepare_cached("COMMIT")?.execute([])?;
         if let Some(next) = self.next_seq {
             self.index.complete_to(next - 1);
         }
-        self.recent.committed(self.written.drain(..));
+        self.recent.committed();
         Ok(())
     }
 
@@ -181,6 +190,7 @@ impl<'c> Claims<'c> {
             let _ = self.connection.execute_batch("ROLLBACK");
         }
         self.index.undo(&self.entered);
+        self.recent.rolled_back();
     }
 }
 

@@ -8,6 +8,7 @@ pub mod timeline;
 pub mod words;
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -34,7 +35,7 @@ const FOLLOWERS_MAX: usize = 256;
 pub struct Told {
     /// How many there were before it in its workspace.
     pub number: u64,
-    pub meaning: Meaning,
+    pub meaning: &'static Meaning,
     text: Arc<Text>,
 }
 
@@ -42,13 +43,13 @@ pub struct Told {
 #[derive(Debug, Default)]
 struct Text {
     line: String,
-    /// As the line names it, where it does.
-    guard: String,
+    /// Where in it the guard is named, if it is.
+    guard: Range<usize>,
 }
 
 impl Told {
     pub fn guard(&self) -> &str {
-        if self.text.guard.is_empty() { self.meaning.guard } else { &self.text.guard }
+        if self.text.guard.is_empty() { self.meaning.guard } else { &self.text.line[self.text.guard.clone()] }
     }
 
     pub fn line(&self) -> &str {
@@ -113,12 +114,13 @@ impl Drop for Follower {
 }
 
 impl Decisions {
-    /// Hears a line of the log, of which the event, the workspace and the guard have been seen as it was written.
-    pub fn hear(&self, event: &str, workspace: &str, guard: Option<&str>, line: &str) {
+    /// Hears a line of the log, of which the event, the workspace and where the guard is have been seen as it was written.
+    pub fn hear(&self, event: &str, workspace: &str, guard: Option<Range<usize>>, line: &str) {
         let Some(meaning) = Meaning::of(event) else { return };
         let now = SystemClock.now();
         if matches!(meaning.fate, Fate::Passed | Fate::Stopped) {
-            self.tally.count(workspace, guard.unwrap_or(meaning.guard), meaning.fate, Minute::of(now));
+            let guard = guard.clone().map_or(meaning.guard, |place| &line[place]);
+            self.tally.count(workspace, guard, meaning.fate, Minute::of(now));
         }
         let mut rings = self.lock();
         let Some(ring) = rings.of(workspace, now) else { return };
@@ -130,7 +132,7 @@ impl Decisions {
         }
         let kept = Arc::get_mut(&mut text).expect("nobody else has it");
         line.trim_end().clone_into(&mut kept.line);
-        guard.unwrap_or_default().clone_into(&mut kept.guard);
+        kept.guard = guard.unwrap_or_default();
         ring.told.push_back(Told { number: ring.count, meaning, text });
         ring.count += 1;
         ring.last_at = now;
@@ -200,8 +202,8 @@ mod tests {
     use super::*;
 
     fn hear(decisions: &Decisions, workspace: &str, number: usize) {
-        let line = format!("{{\"event\":\"claim.won\",\"number\":{number}}}\n");
-        decisions.hear("claim.won", workspace, Some("g"), &line);
+        let line = format!("{{\"guard\":\"g\",\"event\":\"claim.won\",\"number\":{number}}}\n");
+        decisions.hear("claim.won", workspace, Some(10..11), &line);
     }
 
     #[test]

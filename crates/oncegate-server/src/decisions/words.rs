@@ -64,9 +64,9 @@ macro_rules! meanings {
 
         impl Meaning {
             /// Of the event of a line, if that is a decision.
-            pub fn of(event: &str) -> Option<Meaning> {
+            pub fn of(event: &str) -> Option<&'static Meaning> {
                 Some(match event {
-                    $($($event => const { meaning($guard, Fate::$fate, $says) },)*)*
+                    $($($event => const { &meaning($guard, Fate::$fate, $says) },)*)*
                     _ => return None,
                 })
             }
@@ -164,7 +164,7 @@ meanings! {
 }
 
 /// What a line of the log says of a decision, in words.
-pub fn words(meaning: Meaning, line: &Value) -> String {
+pub fn words(meaning: &Meaning, line: &Value) -> String {
     let mut said = String::new();
     let mut rest = meaning.says;
     while let Some((before, after)) = rest.split_once('{') {

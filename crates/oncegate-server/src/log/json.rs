@@ -44,7 +44,7 @@ impl<S: Subscriber> Layer<S> for JsonLines {
                     log.append(line.text.as_bytes());
                 }
                 if let (Some(event), Some(workspace)) = (line.seen(Seen::Event), line.seen(Seen::Workspace)) {
-                    self.decisions.hear(event, workspace, line.seen(Seen::Guard), &line.text);
+                    self.decisions.hear(event, workspace, line.place(Seen::Guard), &line.text);
                 }
             }
         });
@@ -116,7 +116,11 @@ impl Line {
     }
 
     fn seen(&self, what: Seen) -> Option<&str> {
-        self.seen[what as usize].clone().map(|place| &self.text[place])
+        self.place(what).map(|place| &self.text[place])
+    }
+
+    fn place(&self, what: Seen) -> Option<Range<usize>> {
+        self.seen[what as usize].clone()
     }
 
     fn name(&mut self, field: &Field) {
