@@ -174,12 +174,11 @@ impl<'c> Claims<'c> {
 
     pub fn commit(&mut self) -> rusqlite::Result<()> {
         assert!(self.unwritten.is_empty(), "all is appended before it is committed");
-        self.recent.enter(self.written.drain(..));
         self.connection.prepare_cached("COMMIT")?.execute([])?;
         if let Some(next) = self.next_seq {
             self.index.complete_to(next - 1);
         }
-        self.recent.committed();
+        self.recent.committed(self.written.drain(..));
         Ok(())
     }
 
@@ -190,7 +189,6 @@ impl<'c> Claims<'c> {
             let _ = self.connection.execute_batch("ROLLBACK");
         }
         self.index.undo(&self.entered);
-        self.recent.rolled_back();
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! Whoever meets one of them (a client that tries again, mostly) is answered without a look into the file. Other processes
 //! may write to the file too, so each look first compares the file's [`Version`] with the one that this memory is of; the two
-//! are the same until anybody commits anything. The writer enters what it is about to commit, which is not found before it is committed; then the new version;
-//! then it answers its callers. So a claim that is found here is the one that a read of the file would have found at that moment, or one
+//! are the same until anybody commits anything. The writer enters what it has committed, then the new version, then
+//! answers its callers: so a claim that is found here is the one that a read of the file would have found at that moment, or one
 //! that was committed since. Whenever the versions differ the file is read instead.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -36,8 +36,6 @@ pub struct Recent {
     as_of: SharedVersion,
     /// What was kept before the current era is void.
     era: AtomicU64,
-    /// How many transactions the writer has committed.
-    committed: AtomicU64,
     places: Box<[Mutex<Option<Kept>>]>,
     /// How long the log is after the writer's commit; 0, if it had nothing to commit.
     frames: AtomicU32,
@@ -45,8 +43,6 @@ pub struct Recent {
 
 struct Kept {
     era: u64,
-    /// The transaction that it is from: it is there once that is committed.
-    since: u64,
     seq: i64,
     claim: Arc<Claim>,
 }
@@ -57,7 +53,6 @@ impl Recent {
             wal_index: RwLock::new(None),
             as_of: SharedVersion::default(),
             era: AtomicU64::new(0),
-            committed: AtomicU64::new(0),
             places: std::iter::repeat_with(Mutex::default).take(PLACES).collect(),
             frames: AtomicU32::new(0),
         }
@@ -69,12 +64,8 @@ impl Recent {
             return None;
         }
         let place = self.place(hash);
-        let kept = place.as_ref().filter(|kept| self.is_there(kept) && kept.claim.key == *key);
+        let kept = place.as_ref().filter(|kept| kept.era == self.era.load(Acquire) && kept.claim.key == *key);
         kept.map(|kept| kept.claim.clone())
-    }
-
-    fn is_there(&self, kept: &Kept) -> bool {
-        kept.era == self.era.load(Acquire) && kept.since <= self.committed.load(Acquire)
     }
 
     // The rest is for the writer alone.
@@ -102,19 +93,9 @@ impl Recent {
         self.frames.store(frames, Relaxed);
     }
 
-    /// What the transaction has written, before it is committed: after that, nobody finds anything until this is done.
-    pub fn enter(&self, written: impl Iterator<Item = Written>) {
-        written.for_each(|written| self.enter_one(written));
-    }
-
-    /// It is not committed, or nobody knows.
-    pub fn rolled_back(&self) {
-        self.forget_all();
-    }
-
     /// It is committed.
-    pub fn committed(&self) {
-        self.committed.fetch_add(1, Release);
+    pub fn committed(&self, written: impl Iterator<Item = Written>) {
+        written.for_each(|written| self.enter(written));
         match self.frames.load(Relaxed) {
             // Nothing of it was for the log: the file is as it was, and if it is not, that is not our doing.
             0 => {}
@@ -141,13 +122,12 @@ impl Recent {
         wal_index.as_ref().map(WalIndex::version)
     }
 
-    fn enter_one(&self, written: Written) {
+    fn enter(&self, written: Written) {
         match written {
             Written::Claim(Entry { hash, seq }, claim) => *self.place(hash) = self.kept(seq, claim),
             Written::Counted(hash, count) => {
                 if let Some(kept) = self.place(hash).as_mut().filter(|kept| kept.claim.key == count.key) {
                     count.add_to(Arc::make_mut(&mut kept.claim));
-                    kept.since = self.next();
                 }
             }
             Written::Removed(Entry { hash, seq }) => {
@@ -166,12 +146,7 @@ impl Recent {
         if let Some(outcome) = claim.outcome.as_deref().map(Bytes::copy_from_slice) {
             Arc::make_mut(&mut claim).outcome = Some(outcome);
         }
-        Some(Kept { era: self.era.load(Relaxed), since: self.next(), seq, claim })
-    }
-
-    /// The transaction that is under way.
-    fn next(&self) -> u64 {
-        self.committed.load(Relaxed) + 1
+        Some(Kept { era: self.era.load(Relaxed), seq, claim })
     }
 
     fn place(&self, hash: u64) -> MutexGuard<'_, Option<Kept>> {
@@ -207,24 +182,15 @@ mod tests {
             World { recent, ours: connect(&path), theirs: connect(&path), _folder: folder }
         }
 
-        /// What the writer does first.
-        fn begin(&self, written: Written) {
+        /// What the writer does, with what happens between its steps.
+        fn write(&self, key: &ClaimKey, after_commit: impl FnOnce()) {
             self.ours.execute_batch("BEGIN IMMEDIATE; INSERT INTO t VALUES (1)").unwrap();
             self.recent.begin();
-            self.recent.enter([written].into_iter());
-        }
-
-        /// And then.
-        fn commit(&self, after_commit: impl FnOnce()) {
             self.ours.execute_batch("COMMIT").unwrap();
             self.recent.logged(log_frames(&self.ours));
             after_commit();
-            self.recent.committed();
-        }
-
-        fn write(&self, key: &ClaimKey, after_commit: impl FnOnce()) {
-            self.begin(made(key));
-            self.commit(after_commit);
+            let entry = Entry { hash: HASH, seq: 1 };
+            self.recent.committed([Written::Claim(entry, claim(key))].into_iter());
         }
 
         fn write_nothing(&self, after_commit: impl FnOnce()) {
@@ -232,7 +198,7 @@ mod tests {
             self.recent.begin();
             self.ours.execute_batch("COMMIT").unwrap();
             after_commit();
-            self.recent.committed();
+            self.recent.committed(std::iter::empty());
         }
 
         fn they_write(&self) {
@@ -258,10 +224,6 @@ mod tests {
 
     fn key(part: &str) -> ClaimKey {
         ClaimKey::of(&WorkspaceName::default_workspace(), &GuardName::new("g").unwrap(), &[Some(part)])
-    }
-
-    fn made(key: &ClaimKey) -> Written {
-        Written::Claim(Entry { hash: HASH, seq: 1 }, claim(key))
     }
 
     fn claim(key: &ClaimKey) -> Arc<Claim> {
@@ -301,29 +263,6 @@ mod tests {
         world.write(&a, || ());
         world.write(&b, || ());
         assert!(world.knows(&b) && !world.knows(&a), "they have the same place");
-    }
-
-    #[test]
-    fn what_is_not_committed_is_not_found_nor_ever_after_it_was_rolled_back() {
-        let world = World::new();
-        let (a, b) = (key("a"), key("b"));
-        world.write(&a, || ());
-        let met = world.recent.find(HASH, &a).unwrap();
-        // The same claim once more: neither the one that may be over nor the one that may not come.
-        world.begin(made(&a));
-        assert!(!world.knows(&a));
-        world.ours.execute_batch("ROLLBACK").unwrap();
-        world.recent.rolled_back();
-        world.write_nothing(|| ());
-        assert!(!world.knows(&a));
-        world.write(&a, || ());
-        let count = DuplicateCount { key: a.clone(), token: met.token, count: 2, last_at: met.created_at };
-        world.begin(Written::Counted(HASH, count));
-        assert!(!world.knows(&a) && met.duplicates == 0);
-        world.commit(|| ());
-        assert_eq!(world.recent.find(HASH, &a).unwrap().duplicates, 2);
-        world.write(&b, || assert!(!world.knows(&b)));
-        assert!(world.knows(&b));
     }
 
     #[test]
