@@ -26,27 +26,28 @@ pub fn decide(key: &ClaimKey, existing: Option<&Arc<Claim>>, command: &Command, 
             };
         }
         Command::Renew { token, lease } => {
-            owned(live, *token, now).map(|claim| Change::Write(renewed(claim, lease.unwrap_or(claim.lease), now)))
+            owned(live, *token, now).map(|claim| write(renewed(claim, lease.unwrap_or(claim.lease), now)))
         }
         Command::Settle { token, verdict, outcome } => settle(live, *token, *verdict, outcome, now),
-        Command::Release { token } => owned(live, *token, now).map(|claim| Change::Write(ended(claim))),
-        Command::Retract { token } => made_by(live, *token).map(|claim| Change::Write(ended(claim))),
-        Command::Forget => live.ok_or(Refusal::Missing).map(|claim| Change::Write(ended(claim))),
+        Command::Release { token } => owned(live, *token, now).map(|claim| write(ended(claim))),
+        Command::Retract { token } => made_by(live, *token).map(|claim| write(ended(claim))),
+        Command::Forget => live.ok_or(Refusal::Missing).map(|claim| write(ended(claim))),
         Command::Resolve { done, outcome } => resolve(live, *done, outcome, now),
     };
     match result {
-        Ok(Change::Write(next)) => {
-            let next = Arc::new(next);
-            Decision { write: Some(next.clone()), answer: Answer::Applied(next) }
-        }
+        Ok(Change::Write(next)) => Decision { write: Some(next.clone()), answer: Answer::Applied(next) },
         Ok(Change::None(claim)) => Decision { write: None, answer: Answer::Already(claim) },
         Err(refusal) => Decision { write: None, answer: Answer::Refused(refusal) },
     }
 }
 
 enum Change {
-    Write(Claim),
+    Write(Arc<Claim>),
     None(Arc<Claim>),
+}
+
+fn write(next: Claim) -> Change {
+    Change::Write(Arc::new(next))
 }
 
 fn won(claim: Claim) -> Decision {
@@ -181,7 +182,7 @@ fn settle(
         return Ok(Change::None(claim.clone()));
     }
     match owned(live, token, now) {
-        Ok(claim) => Ok(Change::Write(settled(claim, verdict.state(), outcome.clone(), now))),
+        Ok(claim) => Ok(write(settled(claim, verdict.state(), outcome.clone(), now))),
         Err(Refusal::Settled { state }) => Err(Refusal::SettledOtherwise { state }),
         Err(refusal) => Err(refusal),
     }
@@ -193,7 +194,7 @@ fn resolve(live: Option<&Arc<Claim>>, done: bool, outcome: &Option<Bytes>, now: 
         State::Unknown => {
             let state = if done { State::Done } else { State::Failed };
             let outcome = outcome.clone().or_else(|| claim.outcome.clone());
-            Ok(Change::Write(settled(claim, state, outcome, now)))
+            Ok(write(settled(claim, state, outcome, now)))
         }
         state => Err(Refusal::NotUnknown { state }),
     }
