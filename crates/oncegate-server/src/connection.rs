@@ -1,7 +1,7 @@
 //! A connection: it ends with its client, when it is told to stop, or when the head of a request takes too long to arrive.
 //!
-//! Each is polled for every request, beside all the others. So it takes no lock that they take, and no timer is set for a request: what they share is only
-//! read until the server stops, and each has one alarm, which rings now and then and is set anew while it is not time yet.
+//! Each is polled for every request, beside all the others. So for a request it takes no lock that they take, and sets no timer: from its begin to its end what
+//! they share is only read, and each has one alarm, which rings now and then and is set anew while it is not time yet.
 
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
@@ -13,11 +13,12 @@ use std::time::Duration;
 
 use hyper::rt::{Sleep, Timer};
 use hyper_util::server::graceful::GracefulConnection;
+use tokio::task::coop::unconstrained;
 use tokio::time::Instant;
 
 /// How long a client may take to send the head of a request.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// An alarm is set no nearer than this.
+/// An alarm is set no nearer than this: whatever a connection makes of a time that is over, it is not asked again and again.
 const ALARM_MIN: Duration = Duration::from_millis(10);
 
 /// Runs a connection that was made with `head` as its timer, until it ends.
@@ -29,7 +30,7 @@ pub async fn run<C: GracefulConnection>(connection: C, head: Head, stop: Arc<Sto
         // A task's waker is the same as long as it lives: both need it once.
         if seat.is_none() {
             seat = Some(stop.seat(context.waker()));
-            let _ = alarm.as_mut().poll(context);
+            ring_later(alarm.as_mut(), context);
         }
         if !is_told && stop.is_told() {
             connection.as_mut().graceful_shutdown();
@@ -40,11 +41,17 @@ pub async fn run<C: GracefulConnection>(connection: C, head: Head, stop: Arc<Sto
         if ended.is_pending() && alarm.is_elapsed() {
             let soon = Instant::now() + ALARM_MIN;
             alarm.as_mut().reset(head.awaited_until().unwrap_or(soon + HEAD_TIMEOUT).max(soon));
-            let _ = alarm.as_mut().poll(context);
+            ring_later(alarm.as_mut(), context);
         }
         ended
     })
     .await
+}
+
+/// It is not polled again before it rings, so it must learn whom to wake: also from a task that has done a lot already, and whose timers would be put off.
+fn ring_later(alarm: Pin<&mut tokio::time::Sleep>, context: &mut Context<'_>) {
+    let rings = pin!(unconstrained(alarm)).poll(context);
+    debug_assert!(rings.is_pending(), "it is set to a time to come");
 }
 
 /// A connection's timer for the heads of its requests. It only notes until when one is waited for; [`run`] sees to it that the connection looks again by then.
@@ -95,8 +102,9 @@ impl Future for Awaited {
 }
 
 impl Drop for Awaited {
+    /// The next may be waited for already.
     fn drop(&mut self) {
-        *self.head.lock() = None;
+        self.head.lock().take_if(|until| *until == self.deadline);
     }
 }
 
@@ -168,13 +176,21 @@ mod tests {
     use super::*;
 
     const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n";
+    /// Longer than a head may take to arrive.
     const ANSWER_AFTER: Duration = Duration::from_secs(25);
 
-    /// A connection whose requests take long to answer, longer than a head may take to arrive.
     fn connect(stop: &Arc<Stop>) -> (DuplexStream, JoinHandle<hyper::Result<()>>) {
+        connect_to(ANSWER_AFTER, stop)
+    }
+
+    /// A connection whose requests take a while to answer, and all that a task may do at once in the end.
+    fn connect_to(answer_after: Duration, stop: &Arc<Stop>) -> (DuplexStream, JoinHandle<hyper::Result<()>>) {
         let (client, server) = tokio::io::duplex(1024);
-        let answer = service_fn(async |_: Request<Incoming>| {
-            sleep(ANSWER_AFTER).await;
+        let answer = service_fn(move |_: Request<Incoming>| async move {
+            sleep(answer_after).await;
+            while tokio::task::coop::has_budget_remaining() {
+                tokio::task::coop::consume_budget().await;
+            }
             Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("done")))
         });
         let head = Head::default();
@@ -211,6 +227,17 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn an_alarm_that_is_set_anew_when_the_task_has_done_enough_rings_all_the_same() {
+        // The answer is made when the first alarm rings.
+        let (mut client, ended) = connect_to(HEAD_TIMEOUT, &Arc::default());
+        client.write_all(REQUEST).await.unwrap();
+        assert!(answered(&mut client).await);
+        client.write_all(&REQUEST[..10]).await.unwrap();
+        let ended = tokio::time::timeout(10 * HEAD_TIMEOUT, ended).await.expect("the head does not come");
+        assert!(ended.unwrap().unwrap_err().is_timeout());
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn told_to_stop_it_ends_at_once_or_with_the_answer_that_it_owes() {
         let stop = Arc::default();
         let (mut idle, idle_ended) = connect(&stop);
@@ -218,6 +245,8 @@ mod tests {
         assert!(answered(&mut idle).await);
         let (mut busy, busy_ended) = connect(&stop);
         let (_silent, silent_ended) = connect(&stop);
+        let (mut half, half_ended) = connect(&stop);
+        half.write_all(&REQUEST[..10]).await.unwrap();
         busy.write_all(REQUEST).await.unwrap();
         sleep(Duration::from_secs(1)).await;
         let told = Instant::now();
@@ -225,6 +254,7 @@ mod tests {
         idle_ended.await.unwrap().unwrap();
         silent_ended.await.unwrap().unwrap();
         assert!(told.elapsed() < Duration::from_secs(1));
+        assert!(half_ended.await.unwrap().unwrap_err().is_timeout(), "it has its time, and no more");
         assert!(answered(&mut busy).await);
         busy_ended.await.unwrap().unwrap();
         let (_late, late_ended) = connect(&stop);

@@ -118,7 +118,7 @@ impl<'c> Claims<'c> {
         Ok(())
     }
 
-    /// Appends the new claims to the table. That fails with the file, and not because of any of them.
+    /// Appends the new claims to the table. That fails with the file; only a text of a gigabyte would fail it by itself.
     pub fn append(&mut self) -> rusqlite::Result<()> {
         let mut appended = 0;
         for (claims, create) in &mut self.create {

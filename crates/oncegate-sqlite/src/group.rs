@@ -144,7 +144,7 @@ fn run_alone(job: &mut Job, claims: &mut Claims<'_>, moment: Moment) -> rusqlite
 }
 
 fn run_commit(commit: &Commit, claims: &mut Claims<'_>, moment: Moment) -> rusqlite::Result<Committed> {
-    // One statement is atomic by itself.
+    // One claim is written by one statement, by itself or with others, all of it or none.
     if commit.ops.len() <= 1 && commit.changes.is_empty() {
         return decide_and_write(commit, claims, moment).map_err(Undone::into_error);
     }

@@ -37,7 +37,7 @@ use recent::Recent;
 pub use schema::migrations;
 use writer::Writer;
 
-/// The statements of the hot path, for those who measure them by themselves.
+/// The statements of the hot path, for one claim, for those who measure them by themselves.
 pub mod statements {
     pub use crate::rows::{CREATE, READ};
     pub use crate::writer::connect;

@@ -3,6 +3,7 @@
 //! Counts wait in memory, in the order in which they came, and are written once a second, those of a claim as one.
 //! A crash loses at most that second of counts, and nothing else.
 
+use std::cmp::Reverse;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,8 +14,8 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 const WRITE_EVERY: Duration = Duration::from_secs(1);
-/// Counts that may wait; beyond it they are written early. At twice as many those of a claim are made one, and of more claims than this the
-/// latest are dropped.
+/// Counts that may wait; beyond it they are written early. If there are twice as many all the same, those of a claim are made one, and of more claims than this
+/// those that were met least are dropped.
 const COUNTS_MAX: usize = 16_384;
 /// Counts in one write, so that no other caller waits long behind it.
 const BATCH: usize = 256;
@@ -57,7 +58,10 @@ impl Duplicates {
         }
         if counts.len() >= 2 * COUNTS_MAX {
             fold(&mut counts);
-            counts.truncate(COUNTS_MAX);
+            if counts.len() > COUNTS_MAX {
+                counts.sort_unstable_by_key(|count| Reverse(count.count));
+                counts.truncate(COUNTS_MAX);
+            }
         }
         counts.push(DuplicateCount { key: met.key.clone(), token: met.token, count: 1, last_at: now });
     }
@@ -173,5 +177,23 @@ mod tests {
         let counted = async |key| store.read(&key).await.unwrap().value.unwrap().duplicates;
         assert_eq!(counted(key("met")).await, FLOOD as i64);
         assert_eq!(counted(key("other")).await, FLOOD.div_ceil(1000) as i64);
+    }
+
+    #[tokio::test]
+    async fn of_too_many_claims_those_that_were_met_most_are_counted() {
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+        let (once, now) = claim(&store, &key("once")).await;
+        let (often, _) = claim(&store, &key("often")).await;
+        let duplicates = Duplicates::start(store.clone());
+        for number in 0..3 * COUNTS_MAX {
+            duplicates.count(&Claim { key: key(&number.to_string()), ..Claim::clone(&once) }, now);
+            if number % 10 == 0 {
+                duplicates.count(&often, now);
+            }
+            assert!(duplicates.shared.counts.lock().unwrap().len() <= 2 * COUNTS_MAX);
+        }
+        duplicates.stop().await;
+        let counted = store.read(&key("often")).await.unwrap().value.unwrap().duplicates;
+        assert_eq!(counted, (3 * COUNTS_MAX).div_ceil(10) as i64);
     }
 }

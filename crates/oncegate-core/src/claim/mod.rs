@@ -221,7 +221,7 @@ impl Answer {
     }
 
     /// The claim that a caller met and that was somebody else's.
-    pub fn met(&self) -> Option<&Claim> {
+    pub fn met(&self) -> Option<&Arc<Claim>> {
         match self {
             Answer::Duplicate(claim) | Answer::InFlight(claim) | Answer::Mismatch(claim) | Answer::Held(claim) => {
                 Some(claim)

@@ -234,7 +234,7 @@ impl Timelines {
     pub fn decided(&self, decided: &Decided<'_>) {
         if let Some(what) = What::of(decided) {
             let claim = match decided.answer {
-                Answer::Won(claim) | Answer::Applied(claim) => Some(&**claim),
+                Answer::Won(claim) | Answer::Applied(claim) => Some(claim),
                 answer => answer.met(),
             };
             let window_ends = claim.map_or(decided.now, |claim| claim.expires_at);

@@ -228,7 +228,7 @@ impl Actions {
                     self.lines.remember(claim);
                     Ok(Round::Written(answers))
                 }
-                Some(met) => Ok(met.met().map_or(Round::Again, |met| Round::Met(Arc::new(met.clone())))),
+                Some(met) => Ok(met.met().map_or(Round::Again, |met| Round::Met(met.clone()))),
                 // Its answer got lost, and so did the claim; the action is there.
                 None => Ok(Round::Written(answers)),
             },
