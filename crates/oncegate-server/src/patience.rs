@@ -86,6 +86,28 @@ mod tests {
 
     use super::*;
 
+    #[tokio::test]
+    async fn an_answer_of_two_pieces_arrives_whole_whatever_fits_at_once() {
+        for length in [5, SMALL_ANSWER_BYTES - 4, SMALL_ANSWER_BYTES, 3 * SMALL_ANSWER_BYTES] {
+            let (mut client, server) = tokio::io::duplex(1000);
+            let mut server = Patient::new(server);
+            let (head, body) = (b"head".to_vec(), vec![b'x'; length]);
+            let answer = [head.clone(), body.clone()].concat();
+            let writes = async move {
+                let (mut first, mut second) = (&head[..], &body[..]);
+                while !(first.is_empty() && second.is_empty()) {
+                    let slices = [io::IoSlice::new(first), io::IoSlice::new(second)];
+                    let wrote = server.write_vectored(&slices).await.unwrap();
+                    assert!((1..=1000).contains(&wrote));
+                    (first, second) = (&first[wrote.min(first.len())..], &second[wrote.saturating_sub(first.len())..]);
+                }
+            };
+            let mut read = vec![];
+            let (_, ()) = tokio::join!(tokio::io::AsyncReadExt::read_to_end(&mut client, &mut read), writes);
+            assert_eq!(read, answer);
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_client_that_does_not_read_is_cut_off_and_one_that_reads_slowly_is_not() {
         let (client, server) = tokio::io::duplex(10);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use oncegate_core::{Answer, ClaimKey, Command, GuardName, Lost, Terms, Time, WorkspaceName};
 use oncegate_sqlite::{Options, SqliteStore};
 use oncegate_store::conformance::START;
-use oncegate_store::{Committed, ManualClock, Op, Store, StoreError};
+use oncegate_store::{Commit, Committed, ManualClock, Op, Store, StoreError};
 
 fn open(path: &Path) -> Arc<SqliteStore> {
     Arc::new(SqliteStore::open(path, Options::default()).expect("opens"))
@@ -195,6 +195,14 @@ fn times_open(path: &Path) -> usize {
     opened.filter(|opened| opened == path).count()
 }
 
+fn with_attributes(part: &str, bytes: usize) -> Op {
+    let mut large = claim(part);
+    if let Command::Claim(terms) = &mut large.command {
+        terms.attributes = Some(format!("\"{}\"", "x".repeat(bytes)));
+    }
+    large
+}
+
 /// Run by the test above, where the disk is as good as full after a few megabytes.
 #[tokio::test]
 #[ignore = "the other process of the test above"]
@@ -219,16 +227,20 @@ async fn fill_up() {
         let met = store.commit(claim(part).into()).await.expect("duplicates are answered").only();
         assert!(matches!(met, Answer::InFlight(_)), "{met:?}");
     }
+    // Many at once, appended together: all or none of them, and of none is it said that it was written.
+    let many: Vec<String> = (0..40).map(|turn| format!("one of many {turn}")).collect();
+    let mut commits: Vec<Commit> = many.iter().map(|part| with_attributes(part, 256 << 10).into()).collect();
+    commits.insert(20, Commit { ops: vec![claim("first of two"), claim("second of two")], changes: vec![] });
+    let all = store.commit_all(commits).await;
+    assert!(all.iter().all(Result::is_err), "there is no room for them: {all:?}");
+    refused.extend(many);
     for part in &refused {
         let is_there = store.read(&key(part)).await.expect("reads go on").value.is_some();
         let again = store.commit(claim(part).into()).await.map(Committed::only);
         assert_eq!(matches!(again, Ok(Answer::InFlight(_))), is_there, "memory and file agree on it: {again:?}");
     }
     // Told to stop in the very group that fails: closed is closed, and nobody opens the file once more.
-    let mut large = claim("too large");
-    if let Command::Claim(terms) = &mut large.command {
-        terms.attributes = Some(format!("\"{}\"", "x".repeat(3 << 20)));
-    }
+    let large = with_attributes("too large", 3 << 20);
     let (last, ()) = tokio::join!(store.commit(large.into()), store.close());
     assert!(last.is_err(), "there is no room for it");
     for _ in 0..40 {
