@@ -12,7 +12,7 @@ use oncegate_sqlite::{Options, SqliteStore};
 use oncegate_store::{Op, Store};
 
 /// Half of the decisions are wins, which are written; half are duplicates, which are not.
-const LIMIT_PER_DECISION: u64 = 29_000;
+const LIMIT_PER_DECISION: u64 = 25_000;
 const CALLERS: u64 = 64;
 const DECISIONS: &str = "ONCEGATE_TEST_DECISIONS";
 
