@@ -52,7 +52,7 @@ impl fmt::Display for Time {
         let date = jiff::tz::Offset::UTC.to_datetime(at);
         // Before our era a year has a sign.
         let Ok(year) = u16::try_from(date.year()) else { return write!(f, "{at:.3}") };
-        // Every answer has some of these: digit by digit, which is several times as fast as to format it.
+        // Every answer has some of these: digit by digit, which is faster than to format it.
         let mut text = *b"0000-00-00T00:00:00.000Z";
         let mut put = |place: std::ops::Range<usize>, mut number: u16| {
             for digit in text[place].iter_mut().rev() {

@@ -98,6 +98,7 @@ impl Keys {
     pub async fn refresh(&self, store: &dyn Keyring) -> Result<(), StoreError> {
         let keys = store.keys().await?.into_iter().map(|key| (key.id.clone(), key)).collect();
         let before = std::mem::replace(&mut self.write().by_id, keys);
+        // Not before the lock is free again.
         drop(before);
         Ok(())
     }

@@ -50,8 +50,10 @@ pub async fn run<C: GracefulConnection>(connection: C, head: Head, stop: Arc<Sto
 
 /// It is not polled again before it rings, so it must learn whom to wake: also from a task that has done a lot already, and whose timers would be put off.
 fn ring_later(alarm: Pin<&mut tokio::time::Sleep>, context: &mut Context<'_>) {
-    let rings = pin!(unconstrained(alarm)).poll(context);
-    debug_assert!(rings.is_pending(), "it is set to a time to come");
+    // If this thread was held up so long that it has rung already, nobody was told.
+    if pin!(unconstrained(alarm)).poll(context).is_ready() {
+        context.waker().wake_by_ref();
+    }
 }
 
 /// A connection's timer for the heads of its requests. It only notes until when one is waited for; [`run`] sees to it that the connection looks again by then.
@@ -235,6 +237,20 @@ mod tests {
         client.write_all(&REQUEST[..10]).await.unwrap();
         let ended = tokio::time::timeout(10 * HEAD_TIMEOUT, ended).await.expect("the head does not come");
         assert!(ended.unwrap().unwrap_err().is_timeout());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_alarm_that_has_rung_before_it_knew_whom_to_wake_is_not_missed() {
+        let mut alarm = pin!(sleep(ALARM_MIN));
+        tokio::time::advance(10 * ALARM_MIN).await;
+        let (mut polls, rung) = (0, Instant::now());
+        let woken = poll_fn(|context| {
+            polls += 1;
+            ring_later(alarm.as_mut(), context);
+            if polls > 1 { Poll::Ready(()) } else { Poll::Pending }
+        });
+        let _ = tokio::time::timeout(HEAD_TIMEOUT, woken).await;
+        assert!(rung.elapsed() < HEAD_TIMEOUT, "it is woken, and not by the end of our patience");
     }
 
     #[tokio::test(start_paused = true)]

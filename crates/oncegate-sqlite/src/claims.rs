@@ -25,7 +25,7 @@ pub struct Claims<'c> {
     next_seq: Option<i64>,
     /// What this transaction has entered into the index.
     entered: Vec<Entry>,
-    /// New claims that are not in the table yet. They are appended together, which is a quarter cheaper.
+    /// New claims that are not in the table yet. They are appended together, which is a fifth cheaper.
     unwritten: Vec<(i64, Arc<Claim>)>,
     /// What it has written so far.
     written: Vec<Written>,
