@@ -69,8 +69,8 @@ fn make(connection: &Connection, change: &Change, now: Time) -> rusqlite::Result
     }
 }
 
-/// Removes records that are past their end, and says how many.
-pub fn sweep(connection: &Connection, now: Time, limit: usize) -> rusqlite::Result<usize> {
+/// Removes records that are past their end, and says which.
+pub fn sweep(connection: &Connection, now: Time, limit: usize) -> rusqlite::Result<Vec<Uuid>> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let mut ended = connection.prepare_cached(ENDED_RECORDS)?;
     let ended = ended.query_map(params![now.micros(), limit], |row| {
@@ -85,7 +85,7 @@ pub fn sweep(connection: &Connection, now: Time, limit: usize) -> rusqlite::Resu
         unlist.execute(params![workspace, kind, id])?;
         remove.execute([row])?;
     }
-    Ok(ended.len())
+    Ok(ended.into_iter().map(|(_, _, id, _)| Uuid::from_bytes(id)).collect())
 }
 
 fn write_record(connection: &Connection, sql: &str, record: &Record) -> rusqlite::Result<bool> {
@@ -124,8 +124,17 @@ fn add_names(connection: &Connection, record: &Record, names: &[String]) -> rusq
 #[async_trait]
 impl MainStore for SqliteStore {
     async fn find(&self, places: &[Place]) -> Result<Reading<Vec<Option<Record>>>, StoreError> {
+        let as_of = self.recent.current();
+        if let Some(records) = as_of.and_then(|as_of| self.recent.records(as_of, places)) {
+            return Ok(Reading { value: records, now: self.clock.now() });
+        }
         // A few probes of an index, on the caller's thread; where that cannot be done at once, on one that may wait.
         if let Ok(records) = self.readers.run_now(|connection| find(connection, places)) {
+            for (place, record) in places.iter().zip(&records) {
+                if let (Some(as_of), Some(record)) = (as_of, record) {
+                    self.recent.learn(as_of, place, record);
+                }
+            }
             return Ok(Reading { value: records, now: self.clock.now() });
         }
         let (places, clock) = (places.to_vec(), self.clock.clone());

@@ -1,11 +1,12 @@
-//! The claims, as the writer's transaction sees and changes them: the table and what is in memory of it, kept in step.
+//! The claims, and what is kept beside them, as the writer's transaction sees and changes them: the tables and what is in memory of them, kept in step.
 
 use std::sync::Arc;
 
 use oncegate_core::{Claim, ClaimKey, Moment, Time, Token};
-use oncegate_store::DuplicateCount;
+use oncegate_store::{Change, DuplicateCount};
 use rusqlite::{Connection, Statement};
 
+use crate::books;
 use crate::index::{Entry, Index};
 use crate::recent::{Recent, Written};
 use crate::rows::{self, Row};
@@ -31,6 +32,10 @@ pub struct Claims<'c> {
     written: Vec<Written>,
     /// The index is to be read, or read again, before the next transaction.
     is_cold: bool,
+    /// Each job can be undone by itself. That takes a copy of every page that it changes, and few have to be undone: it is so only after one had to.
+    is_careful: bool,
+    /// A job of this transaction has failed, and has left, or would have left, something behind.
+    is_spoilt: bool,
 }
 
 impl<'c> Claims<'c> {
@@ -50,6 +55,8 @@ impl<'c> Claims<'c> {
             unwritten: vec![],
             written: vec![],
             is_cold: true,
+            is_careful: false,
+            is_spoilt: false,
         })
     }
 
@@ -59,6 +66,7 @@ impl<'c> Claims<'c> {
         self.entered.clear();
         self.unwritten.clear();
         self.written.clear();
+        self.is_spoilt = false;
         if on_claims && self.is_cold {
             // Before the lock: reading a whole file must not keep others from writing.
             self.index.clear();
@@ -134,10 +142,17 @@ impl<'c> Claims<'c> {
         Ok(())
     }
 
-    pub fn count_duplicates(&mut self, counts: Vec<DuplicateCount>) -> rusqlite::Result<()> {
-        rows::count_duplicates(self.connection, self.index, &counts)?;
-        let index = self.index;
-        self.written.extend(counts.into_iter().map(|count| Written::Counted(index.hash_of(&count.key), count)));
+    /// Makes a change to what is kept beside claims, and says whether it found what it expects.
+    pub fn apply(&mut self, change: &Change, now: Time) -> rusqlite::Result<bool> {
+        let is_made = books::apply(self.connection, change, now)?;
+        self.written.extend(Written::by(change).filter(|_| is_made));
+        Ok(is_made)
+    }
+
+    pub fn count_duplicates(&mut self, counts: &[DuplicateCount]) -> rusqlite::Result<()> {
+        rows::count_duplicates(self.connection, self.index, counts)?;
+        let counted = |count: &DuplicateCount| Written::Counted(self.index.hash_of(&count.key), count.clone());
+        self.written.extend(counts.iter().map(counted));
         Ok(())
     }
 
@@ -148,18 +163,34 @@ impl<'c> Claims<'c> {
         Ok(swept)
     }
 
-    /// Runs something of which all or nothing stays, whatever becomes of the rest of the transaction.
+    /// Removes records that are past their end, and says how many.
+    pub fn sweep_records(&mut self, now: Time, limit: usize) -> rusqlite::Result<usize> {
+        let swept = books::sweep(self.connection, now, limit)?;
+        let count = swept.len();
+        self.written.extend(swept.into_iter().map(Written::RecordRemoved));
+        Ok(count)
+    }
+
+    /// Runs something of which all or nothing stays, whatever becomes of the rest of the transaction; unless it [`is_beyond_repair`](Self::is_beyond_repair).
     pub fn savepoint<T, E>(&mut self, run: impl FnOnce(&mut Self) -> Result<T, E>) -> Result<T, E>
     where
         E: From<rusqlite::Error>,
     {
-        // What it may look for is there, and what it undoes is its own.
+        if !self.is_careful {
+            let before = self.done_so_far();
+            let result = run(self);
+            self.is_spoilt |= result.is_err() && self.done_so_far() != before;
+            return result;
+        }
+        // What it undoes is its own.
         self.append()?;
         let (next_seq, entered, written) = (self.next_seq, self.entered.len(), self.written.len());
+        let before = self.done_so_far();
         self.connection.prepare_cached("SAVEPOINT job")?.execute([])?;
         let result = run(self).and_then(|done| Ok(self.append().map(|()| done)?));
         if !self.connection.is_autocommit() {
             if result.is_err() {
+                self.is_spoilt |= self.done_so_far() != before;
                 self.connection.prepare_cached("ROLLBACK TO job")?.execute([])?;
                 // The rows' numbers were never used. Kept, they would pass for rows that we know.
                 self.next_seq = next_seq;
@@ -172,6 +203,16 @@ impl<'c> Claims<'c> {
         result
     }
 
+    /// Rows changed, and claims that are new.
+    fn done_so_far(&self) -> (u64, usize) {
+        (self.connection.total_changes(), self.entered.len())
+    }
+
+    /// A job has failed and left something behind: the transaction is to be rolled back, and begun again with care.
+    pub fn is_beyond_repair(&self) -> bool {
+        self.is_spoilt && !self.is_careful
+    }
+
     pub fn commit(&mut self) -> rusqlite::Result<()> {
         assert!(self.unwritten.is_empty(), "all is appended before it is committed");
         self.connection.prepare_cached("COMMIT")?.execute([])?;
@@ -179,11 +220,14 @@ impl<'c> Claims<'c> {
             self.index.complete_to(next - 1);
         }
         self.recent.committed(self.written.drain(..));
+        // Who has met one that is to be undone may meet the next.
+        self.is_careful = self.is_spoilt;
         Ok(())
     }
 
-    /// After a commit that failed. If it was written after all, the next transaction finds its rows in the table.
+    /// Instead of a commit, or after one that failed. If that was written after all, the next transaction finds its rows in the table.
     pub fn roll_back(&mut self) {
+        self.is_careful = self.is_spoilt;
         if !self.connection.is_autocommit() {
             // Ended already is as good.
             let _ = self.connection.execute_batch("ROLLBACK");

@@ -1,6 +1,6 @@
 //! A group: what is written in one transaction, and how each in it is answered.
 //!
-//! Each job is all or nothing by itself: one that fails takes none of the others with it.
+//! Each job is all or nothing by itself: one that fails takes none of the others with it. (It may take them back for a moment: they are run again.)
 
 use std::sync::Arc;
 
@@ -8,7 +8,6 @@ use oncegate_core::{Decision, Moment, decide};
 use oncegate_store::{Clock, Commit, Committed, StoreError, Swept, Waiters};
 use rusqlite::{ErrorCode, ffi};
 
-use crate::books;
 use crate::claims::Claims;
 use crate::index::{Entry, Index};
 use crate::writer::Job;
@@ -87,6 +86,18 @@ impl Group {
         if self.waiting.is_empty() {
             return Ok(());
         }
+        self.run_all(claims, clock)?;
+        if claims.is_beyond_repair() {
+            claims.roll_back();
+            self.run_all(claims, clock)?;
+        }
+        claims.append()?;
+        claims.commit().map_err(|error| Failed { error, in_commit: true })
+    }
+
+    /// Begins a transaction, and runs each job in it, up to one that takes the others with it.
+    fn run_all(&mut self, claims: &mut Claims<'_>, clock: &dyn Clock) -> rusqlite::Result<()> {
+        self.done.clear();
         claims.begin(self.waiting.iter().any(|job| !matches!(job, Job::Other(..))))?;
         // After the lock: time spent waiting for it is not part of anybody's lease.
         let mut at = claims.moment(clock.now())?;
@@ -94,8 +105,10 @@ impl Group {
             let done = run_alone(job, claims, at);
             // Some errors (a full disk) end the transaction: then it is everybody's.
             if claims.connection.is_autocommit() {
-                done?;
-                return Err(ended_by_itself().into());
+                return done.and(Err(ended_by_itself()));
+            }
+            if claims.is_beyond_repair() {
+                return Ok(());
             }
             // It has raised the floor for those behind it.
             if matches!(job, Job::Sweep(..)) {
@@ -103,8 +116,7 @@ impl Group {
             }
             self.done.push(done.unwrap_or_else(|error| Done::Failed(store_error(error))));
         }
-        claims.append()?;
-        claims.commit().map_err(|error| Failed { error, in_commit: true })
+        Ok(())
     }
 }
 
@@ -129,13 +141,14 @@ fn run_alone(job: &mut Job, claims: &mut Claims<'_>, moment: Moment) -> rusqlite
         }
         Job::Sweep(limit, ..) => {
             let sweep = |claims: &mut Claims<'_>| {
-                let records = books::sweep(claims.connection, moment.now, *limit)?;
+                let records = claims.sweep_records(moment.now, *limit)?;
                 Ok(Done::Swept(claims.sweep(moment.now, *limit)?, records))
             };
+            claims.append()?;
             claims.savepoint(sweep)
         }
         Job::Count(counts, ..) => {
-            let counts = std::mem::take(counts);
+            claims.append()?;
             claims.savepoint(|claims| claims.count_duplicates(counts)).map(|()| Done::Worked)
         }
         Job::Other(work, _) => claims.savepoint(|claims| work.run(claims.connection, moment)).map(|()| Done::Worked),
@@ -187,7 +200,7 @@ fn decide_and_write(commit: &Commit, claims: &mut Claims<'_>, moment: Moment) ->
     let mut committed = Committed::of_claims(answers, moment.now);
     if committed.is_written() {
         for (place, change) in commit.changes.iter().enumerate() {
-            if !books::apply(claims.connection, change, moment.now)? {
+            if !claims.apply(change, moment.now)? {
                 committed.conflict = Some(place);
                 return Err(Undone::Conflict(committed));
             }

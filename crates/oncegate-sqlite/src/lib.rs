@@ -3,7 +3,7 @@
 //! One thread writes. It takes whatever operations are waiting, runs them in one transaction, and
 //! answers each after the commit is on disk (WAL, `synchronous=FULL`), so that many callers share
 //! one fsync and nothing acknowledged is lost. Readers run beside it and never see what is not
-//! committed; who meets another's claim is answered by one of them, or from memory if that was written lately. Checkpoints run off
+//! committed; who meets another's claim, or looks for a record, is answered by one of them, or from memory if that was written lately. Checkpoints run off
 //! its path. New claims are appended, and found by an index in memory.
 
 mod books;
@@ -17,6 +17,7 @@ mod readers;
 mod recent;
 mod rows;
 mod schema;
+mod shelves;
 mod wal_index;
 mod writer;
 
@@ -193,7 +194,7 @@ impl Store for SqliteStore {
             .run(move |connection, _| {
                 Ok(Report {
                     kind: "sqlite",
-                    detail,
+                    detail: detail.clone(),
                     schema_version: schema::version(connection)?,
                     now: clock.now(),
                     warnings: vec![],

@@ -1,32 +1,57 @@
-//! The claims that were written last, kept in memory.
+//! What was written last, kept in memory: claims, and records with what they are called.
 //!
-//! Whoever meets one of them (a client that tries again, mostly) is answered without a look into the file. Other processes
-//! may write to the file too, so each look first compares the file's [`Version`] with the one that this memory is of; the two
+//! Whoever meets one of these claims (a client that tries again, mostly), or looks for one of these records, is answered without a look into the
+//! file. Other processes may write to the file too, so each look first compares the file's [`Version`] with the one that this memory is of; the two
 //! are the same until anybody commits anything. The writer enters what it has committed, then the new version, then
-//! answers its callers: so a claim that is found here is the one that a read of the file would have found at that moment, or one
-//! that was committed since. Whenever the versions differ the file is read instead.
+//! answers its callers: so what is found here is what a read of the file would have found at that moment, or what
+//! was committed since. Whenever the versions differ the file is read instead.
+
+mod records;
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
-use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+use std::sync::{Arc, RwLock};
 
 use bytes::Bytes;
 use oncegate_core::{Claim, ClaimKey};
-use oncegate_store::DuplicateCount;
+use oncegate_store::{At, Change, DuplicateCount, Place, Record};
+use uuid::Uuid;
 
 use crate::index::Entry;
+use crate::shelves::Shelves;
 use crate::wal_index::{SharedVersion, Version, WalIndex};
+use records::Records;
 
 /// Each claim has one place, which others share: what comes later takes it.
-const PLACES: usize = 16_384;
-/// With more text than this a claim is not kept.
+const CLAIMS: usize = 16_384;
+/// What has more text than this is not kept.
 const TEXT_BYTES_MAX: usize = 1_024;
 
-/// What a transaction does to claims, in its order; by the hash that the index gives to a key.
+/// What a transaction does to claims, by the hash that the index gives to a key, and to records; in its order.
 pub enum Written {
     Claim(Entry, Arc<Claim>),
     Counted(u64, DuplicateCount),
     Removed(Entry),
+    /// With names that it has from now on, beside those that it has already.
+    Record(Record, Vec<String>),
+    /// Whatever has this id.
+    RecordRemoved(Uuid),
+}
+
+impl Written {
+    /// What a change does to records.
+    pub fn by(change: &Change) -> Option<Written> {
+        match change {
+            Change::Create { record, names, .. } | Change::Replace { record, names } => {
+                Some(match records::keepable(record) {
+                    Some(record) => Written::Record(record, names.clone()),
+                    None => Written::RecordRemoved(record.id),
+                })
+            }
+            Change::Remove { record, .. } => Some(Written::RecordRemoved(record.id)),
+            Change::Enqueue(_) | Change::Requeue { .. } | Change::Dequeue(_) => None,
+        }
+    }
 }
 
 pub struct Recent {
@@ -36,7 +61,8 @@ pub struct Recent {
     as_of: SharedVersion,
     /// What was kept before the current era is void.
     era: AtomicU64,
-    places: Box<[Mutex<Option<Kept>>]>,
+    claims: Shelves<Kept, 1>,
+    records: Records,
     /// How long the log is after the writer's commit; 0, if it had nothing to commit.
     frames: AtomicU32,
 }
@@ -53,19 +79,42 @@ impl Recent {
             wal_index: RwLock::new(None),
             as_of: SharedVersion::default(),
             era: AtomicU64::new(0),
-            places: std::iter::repeat_with(Mutex::default).take(PLACES).collect(),
+            claims: Shelves::new(CLAIMS),
+            records: Records::default(),
             frames: AtomicU32::new(0),
         }
     }
 
+    /// The file's version, if what is here is of that one.
+    pub fn current(&self) -> Option<Version> {
+        self.version().filter(|version| *version == self.as_of.get())
+    }
+
     /// The claim under a key that has this hash: if it is known, and nobody has written since.
     pub fn find(&self, hash: u64, key: &ClaimKey) -> Option<Arc<Claim>> {
-        if self.version()? != self.as_of.get() {
-            return None;
-        }
-        let place = self.place(hash);
-        let kept = place.as_ref().filter(|kept| kept.era == self.era.load(Acquire) && kept.claim.key == *key);
+        self.current()?;
+        let mut shelf = self.claims.lock(hash);
+        let kept = shelf.find(|kept| kept.era == self.era.load(Acquire) && kept.claim.key == *key);
         kept.map(|kept| kept.claim.clone())
+    }
+
+    /// The records at these places as of a version, if all of them are known, and it still is the current one.
+    pub fn records(&self, as_of: Version, places: &[Place]) -> Option<Vec<Option<Record>>> {
+        let era = self.era.load(Acquire);
+        let found = places.iter().map(|place| self.records.find(era, place).map(Some)).collect::<Option<_>>()?;
+        // Nothing was entered meanwhile: they have stood beside each other.
+        self.current().filter(|current| *current == as_of).map(|_| found)
+    }
+
+    /// A record that was read from the file. Whoever read it began when `as_of` was current.
+    pub fn learn(&self, as_of: Version, place: &Place, record: &Record) {
+        let names = match &place.at {
+            At::Id(_) => vec![],
+            At::Name(name) => vec![name.clone()],
+        };
+        if let Some(record) = records::keepable(record) {
+            self.records.enter(self.era.load(Acquire), record, names, || self.current() == Some(as_of));
+        }
     }
 
     // The rest is for the writer alone.
@@ -123,35 +172,39 @@ impl Recent {
     }
 
     fn enter(&self, written: Written) {
+        let era = self.era.load(Relaxed);
         match written {
-            Written::Claim(Entry { hash, seq }, claim) => *self.place(hash) = self.kept(seq, claim),
+            Written::Claim(Entry { hash, seq }, claim) => {
+                let mut shelf = self.claims.lock(hash);
+                shelf.take(|_| true);
+                keepable(claim).into_iter().for_each(|claim| shelf.put(Kept { era, seq, claim }));
+            }
             Written::Counted(hash, count) => {
-                if let Some(kept) = self.place(hash).as_mut().filter(|kept| kept.claim.key == count.key) {
+                if let Some(kept) = self.claims.lock(hash).find(|kept| kept.claim.key == count.key) {
                     count.add_to(Arc::make_mut(&mut kept.claim));
                 }
             }
             Written::Removed(Entry { hash, seq }) => {
-                self.place(hash).take_if(|kept| kept.seq == seq);
+                self.claims.lock(hash).take(|kept| kept.seq == seq);
             }
+            Written::Record(record, names) => self.records.enter(era, record, names, || true),
+            Written::RecordRemoved(id) => self.records.remove(id),
         }
     }
+}
 
-    fn kept(&self, seq: i64, mut claim: Arc<Claim>) -> Option<Kept> {
-        let texts = [&claim.fingerprint, &claim.attributes, &claim.parts];
-        let outcome_bytes = claim.outcome.as_ref().map_or(0, Bytes::len);
-        if texts.into_iter().flatten().map(String::len).sum::<usize>() + outcome_bytes > TEXT_BYTES_MAX {
-            return None;
-        }
-        // It may be a part of something larger, which it would keep.
-        if let Some(outcome) = claim.outcome.as_deref().map(Bytes::copy_from_slice) {
-            Arc::make_mut(&mut claim).outcome = Some(outcome);
-        }
-        Some(Kept { era: self.era.load(Relaxed), seq, claim })
+/// A claim as it is kept, unless there is too much of it.
+fn keepable(mut claim: Arc<Claim>) -> Option<Arc<Claim>> {
+    let texts = [&claim.fingerprint, &claim.attributes, &claim.parts];
+    let outcome_bytes = claim.outcome.as_ref().map_or(0, Bytes::len);
+    if texts.into_iter().flatten().map(String::len).sum::<usize>() + outcome_bytes > TEXT_BYTES_MAX {
+        return None;
     }
-
-    fn place(&self, hash: u64) -> MutexGuard<'_, Option<Kept>> {
-        self.places[hash as usize % PLACES].lock().expect("no holder of this lock panics")
+    // It may be a part of something larger, which it would keep.
+    if let Some(outcome) = claim.outcome.as_deref().map(Bytes::copy_from_slice) {
+        Arc::make_mut(&mut claim).outcome = Some(outcome);
     }
+    Some(claim)
 }
 
 #[cfg(test)]

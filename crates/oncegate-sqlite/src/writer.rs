@@ -57,14 +57,14 @@ impl Job {
     }
 }
 
-/// Anything else that writes: run within the group, answered after its commit.
+/// Anything else that writes, but for claims and records: run within the group, perhaps more than once, and answered after its commit.
 pub trait Work: Send {
     fn run(&mut self, connection: &Connection, moment: Moment) -> rusqlite::Result<()>;
     fn answer(self: Box<Self>, result: Result<(), StoreError>);
 }
 
 struct Task<T, F> {
-    work: Option<F>,
+    work: F,
     value: Option<T>,
     answer: oneshot::Sender<Result<T, StoreError>>,
 }
@@ -72,11 +72,10 @@ struct Task<T, F> {
 impl<T, F> Work for Task<T, F>
 where
     T: Send,
-    F: FnOnce(&Connection, Moment) -> rusqlite::Result<T> + Send,
+    F: FnMut(&Connection, Moment) -> rusqlite::Result<T> + Send,
 {
     fn run(&mut self, connection: &Connection, moment: Moment) -> rusqlite::Result<()> {
-        let work = self.work.take().expect("run once");
-        self.value = Some(work(connection, moment)?);
+        self.value = Some((self.work)(connection, moment)?);
         Ok(())
     }
 
@@ -144,9 +143,9 @@ impl Writer {
 
     pub async fn run<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Connection, Moment) -> rusqlite::Result<T> + Send + 'static,
+        work: impl FnMut(&Connection, Moment) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.ask(|answer, place| Job::Other(Box::new(Task { work: Some(work), value: None, answer }), place)).await
+        self.ask(|answer, place| Job::Other(Box::new(Task { work, value: None, answer }), place)).await
     }
 
     async fn ask<T>(

@@ -1,0 +1,90 @@
+//! Records that were written or read lately, found by their ids and by their names.
+//!
+//! Whether what is here still holds is for [`Recent`](super::Recent) to say.
+
+use std::hash::BuildHasher;
+use std::sync::MutexGuard;
+
+use bytes::Bytes;
+use hashbrown::DefaultHashBuilder;
+use oncegate_store::{At, Place, Record};
+use uuid::Uuid;
+
+use super::TEXT_BYTES_MAX;
+use crate::shelves::{Shelf, Shelves};
+
+/// With four places each.
+const SHELVES: usize = 8_192;
+
+pub struct Records {
+    hasher: DefaultHashBuilder,
+    kept: Shelves<Kept, 4>,
+    /// Which record has a name, by the name's hash. It may be outdated: the record that is kept knows its names.
+    named: Shelves<(u64, Uuid), 4>,
+}
+
+struct Kept {
+    era: u64,
+    record: Record,
+    /// Of its names, those that were heard of.
+    names: Vec<String>,
+}
+
+impl Default for Records {
+    fn default() -> Self {
+        Records { hasher: DefaultHashBuilder::default(), kept: Shelves::new(SHELVES), named: Shelves::new(SHELVES) }
+    }
+}
+
+impl Records {
+    pub fn find(&self, era: u64, Place { workspace, kind, at }: &Place) -> Option<Record> {
+        let (id, name) = match at {
+            At::Id(id) => (*id, None),
+            At::Name(name) => {
+                let hash = self.hasher.hash_one((workspace, kind, name));
+                (self.named.lock(hash).find(|(other, _)| *other == hash)?.1, Some(name))
+            }
+        };
+        let mut shelf = self.shelf(id);
+        let kept = shelf
+            .find(|Kept { record, .. }| record.id == id && record.kind == *kind && record.workspace == *workspace)?;
+        let is_it = kept.era == era && name.is_none_or(|name| kept.names.contains(name));
+        is_it.then(|| kept.record.clone())
+    }
+
+    /// A record as it is now, with names that it has, if `holds` still says so while nobody else can enter one in its place.
+    pub fn enter(&self, era: u64, record: Record, names: Vec<String>, holds: impl FnOnce() -> bool) {
+        for name in &names {
+            let hash = self.hasher.hash_one((&record.workspace, record.kind, name));
+            let mut shelf = self.named.lock(hash);
+            shelf.take(|(other, _)| *other == hash);
+            shelf.put((hash, record.id));
+        }
+        let mut shelf = self.shelf(record.id);
+        if !holds() {
+            return;
+        }
+        let before = shelf.take(|before| before.record.id == record.id);
+        let is_same = |before: &Kept| {
+            before.era == era && before.record.kind == record.kind && before.record.workspace == record.workspace
+        };
+        let mut all = before.filter(is_same).map_or(vec![], |before| before.names);
+        all.extend(names.into_iter().filter(|name| !all.contains(name)).collect::<Vec<_>>());
+        shelf.put(Kept { era, record, names: all });
+    }
+
+    pub fn remove(&self, id: Uuid) {
+        self.shelf(id).take(|kept| kept.record.id == id);
+    }
+
+    fn shelf(&self, id: Uuid) -> MutexGuard<'_, Shelf<Kept, 4>> {
+        self.kept.lock(self.hasher.hash_one(id))
+    }
+}
+
+/// A record as it is kept, unless there is too much of it.
+pub fn keepable(record: &Record) -> Option<Record> {
+    // It may be a part of something larger, which it would keep.
+    let keep = || Record { body: Bytes::copy_from_slice(&record.body), ..record.clone() };
+    (record.body.len() <= TEXT_BYTES_MAX).then(keep)
+}

@@ -1,0 +1,58 @@
+//! A bounded memory of things that have a hash: what comes takes the place of what has been there longest.
+
+use std::sync::{Mutex, MutexGuard};
+
+/// Each thing is on the shelf that its hash leads to, which has room for `WIDTH` of them.
+pub struct Shelves<T, const WIDTH: usize>(Box<[Mutex<Shelf<T, WIDTH>>]>);
+
+/// The newest first.
+pub struct Shelf<T, const WIDTH: usize>([Option<T>; WIDTH]);
+
+impl<T, const WIDTH: usize> Shelves<T, WIDTH> {
+    pub fn new(shelves: usize) -> Self {
+        let empty = || Mutex::new(Shelf(std::array::from_fn(|_| None)));
+        Shelves(std::iter::repeat_with(empty).take(shelves).collect())
+    }
+
+    pub fn lock(&self, hash: u64) -> MutexGuard<'_, Shelf<T, WIDTH>> {
+        self.0[hash as usize % self.0.len()].lock().expect("no holder of this lock panics")
+    }
+}
+
+impl<T, const WIDTH: usize> Shelf<T, WIDTH> {
+    pub fn find(&mut self, is_it: impl Fn(&T) -> bool) -> Option<&mut T> {
+        self.0.iter_mut().flatten().find(|thing| is_it(thing))
+    }
+
+    pub fn take(&mut self, is_it: impl Fn(&T) -> bool) -> Option<T> {
+        self.0.iter_mut().find_map(|place| place.take_if(|thing| is_it(thing)))
+    }
+
+    /// Something that is not there.
+    pub fn put(&mut self, thing: T) {
+        let place = self.0.iter().position(Option::is_none).unwrap_or(WIDTH - 1);
+        self.0[..=place].rotate_right(1);
+        self.0[0] = Some(thing);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_been_there_longest_makes_room() {
+        let shelves = Shelves::<u32, 3>::new(2);
+        let mut shelf = shelves.lock(4);
+        (1..=3).for_each(|thing| shelf.put(thing));
+        assert_eq!(shelf.take(|thing| *thing == 2), Some(2));
+        shelf.put(4);
+        let has = |shelf: &mut Shelf<u32, 3>| {
+            (1..=5).filter(|n| shelf.find(|thing| thing == n).is_some()).collect::<Vec<_>>()
+        };
+        assert_eq!(has(&mut shelf), [1, 3, 4], "there was room");
+        shelf.put(5);
+        assert_eq!(has(&mut shelf), [3, 4, 5]);
+        assert!(shelves.lock(5).find(|_| true).is_none(), "another shelf");
+    }
+}
