@@ -6,8 +6,9 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use axum::http::{HeaderMap, HeaderName, Uri, header};
 use oncegate::WorkspaceName;
 use oncegate::store::{ApiKey, KeyHash, Keyring, Role, StoreError};
@@ -79,48 +80,48 @@ impl Caller {
     }
 }
 
-/// Who may ask. Looked at for every request, and seldom changed.
-pub struct Keys(RwLock<Admission>);
+/// Who may ask. Looked at for every request, by all processors at once, and seldom changed.
+pub struct Keys(ArcSwap<Admission>);
 
+#[derive(Clone)]
 struct Admission {
     listen: Listen,
     /// The keys as last read from the store.
-    by_id: HashMap<String, ApiKey>,
+    by_id: Arc<HashMap<String, ApiKey>>,
 }
 
 impl Keys {
     pub async fn load(store: &dyn Keyring, listen: SocketAddr) -> Result<Self, StoreError> {
-        let keys = Keys(RwLock::new(Admission { listen: listen.into(), by_id: HashMap::new() }));
+        let keys = Keys(ArcSwap::from_pointee(Admission { listen: listen.into(), by_id: Arc::default() }));
         keys.refresh(store).await?;
         Ok(keys)
     }
 
     pub async fn refresh(&self, store: &dyn Keyring) -> Result<(), StoreError> {
-        let keys = store.keys().await?.into_iter().map(|key| (key.id.clone(), key)).collect();
-        let before = std::mem::replace(&mut self.write().by_id, keys);
-        // Not before the lock is free again.
-        drop(before);
+        let keys = store.keys().await?.into_iter().map(|key| (key.id.clone(), key));
+        let by_id = Arc::new(keys.collect::<HashMap<_, _>>());
+        self.0.rcu(|now| Admission { by_id: by_id.clone(), ..Admission::clone(now) });
         Ok(())
     }
 
     /// The address that was got, where port 0 was asked for.
     pub fn listens_on(&self, address: SocketAddr) {
-        self.write().listen = address.into();
+        self.0.rcu(|now| Admission { listen: address.into(), ..Admission::clone(now) });
     }
 
     /// As it is written in a URL.
     pub fn address(&self) -> String {
-        let Listen { host, port } = &self.read().listen;
+        let Listen { host, port } = &self.0.load().listen;
         format!("{host}:{port}")
     }
 
     /// No key was ever made. (A revoked one counts: revoking the last key must not open the server.)
     pub fn is_open(&self) -> bool {
-        self.read().by_id.is_empty()
+        self.0.load().by_id.is_empty()
     }
 
     pub fn authenticate(&self, uri: &Uri, headers: &HeaderMap) -> Result<Caller, Problem> {
-        let admission = self.read();
+        let admission = self.0.load();
         if admission.by_id.is_empty() {
             admission.listen.check_local(uri, headers)?;
             let workspace = named_workspace(headers)?.unwrap_or_else(WorkspaceName::default_workspace);
@@ -137,7 +138,7 @@ impl Keys {
 
     /// Who has the key with this id, if it stands.
     pub fn holder(&self, id: &str) -> Option<Caller> {
-        self.read().by_id.get(id).filter(|key| key.revoked_at.is_none()).map(Caller::of)
+        self.0.load().by_id.get(id).filter(|key| key.revoked_at.is_none()).map(Caller::of)
     }
 
     /// Whether somebody who was let in may stay: their key stands, or there is still none at all.
@@ -147,25 +148,18 @@ impl Keys {
 
     /// Who has this key.
     pub fn holder_of(&self, secret: &str) -> Option<Caller> {
-        verify(&self.read().by_id, secret).map(Caller::of)
+        verify(&self.0.load().by_id, secret).map(Caller::of)
     }
 
     /// For what needs no key: open to all once there are keys, and to this machine alone before.
     pub fn check_nearby(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
-        let admission = self.read();
+        let admission = self.0.load();
         if admission.by_id.is_empty() { admission.listen.check_local(uri, headers) } else { Ok(()) }
-    }
-
-    fn read(&self) -> RwLockReadGuard<'_, Admission> {
-        self.0.read().expect("no holder of this lock panics")
-    }
-
-    fn write(&self) -> RwLockWriteGuard<'_, Admission> {
-        self.0.write().expect("no holder of this lock panics")
     }
 }
 
 /// The address that the server listens on, as it is written in a URL.
+#[derive(Clone)]
 struct Listen {
     host: String,
     port: u16,
@@ -250,7 +244,8 @@ mod tests {
 
     fn keys(listen: &str, keys: Vec<ApiKey>) -> Keys {
         let by_id = keys.into_iter().map(|key| (key.id.clone(), key)).collect();
-        Keys(RwLock::new(Admission { listen: listen.parse::<SocketAddr>().unwrap().into(), by_id }))
+        let listen = listen.parse::<SocketAddr>().unwrap().into();
+        Keys(ArcSwap::from_pointee(Admission { listen, by_id: Arc::new(by_id) }))
     }
 
     fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {

@@ -2,10 +2,13 @@
 //!
 //! Nothing here holds a part of a key, an outcome or an attribute: they may be personal data.
 
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
+use std::time::Duration;
 
+use arc_swap::ArcSwap;
+use axum::http::StatusCode;
 use hashbrown::HashMap;
-use metrics::{Counter, counter};
+use metrics::{Counter, Histogram, counter, histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use oncegate::{Answer, Claim, ClaimKey, Command, Decided, GuardName, Observer, StoreError, Time};
 
@@ -18,7 +21,7 @@ const GUARD_LABELS_MAX: usize = 100;
 
 /// Callers that were told not to go ahead, by guard.
 pub const STOPPED: &str = "oncegate_duplicates_stopped_total";
-pub const REQUEST_SECONDS: &str = "oncegate_http_request_seconds";
+const REQUEST_SECONDS: &str = "oncegate_http_request_seconds";
 /// From a claim on a fast disk to one that waits for another's.
 const REQUEST_SECONDS_BUCKETS: &[f64] =
     &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0];
@@ -57,7 +60,8 @@ pub fn replica() -> String {
 }
 
 pub struct Telemetry {
-    guards: RwLock<HashMap<GuardName, Counters>>,
+    /// Looked at for every decision, and seldom changed.
+    guards: ArcSwap<HashMap<GuardName, Arc<Counters>>>,
     timelines: Arc<Timelines>,
 }
 
@@ -161,18 +165,50 @@ impl Counters {
 
 impl Telemetry {
     pub fn new(timelines: Arc<Timelines>) -> Telemetry {
-        Telemetry { guards: RwLock::default(), timelines }
+        Telemetry { guards: ArcSwap::default(), timelines }
     }
 
     fn count(&self, guard: &GuardName, increment: impl Fn(&Counters)) {
-        if let Some(counters) = self.guards.read().expect("no holder of this lock panics").get(guard) {
+        let guards = self.guards.load();
+        if let Some(counters) = guards.get(guard) {
             return increment(counters);
         }
-        let mut guards = self.guards.write().expect("no holder of this lock panics");
         if guards.len() >= GUARD_LABELS_MAX {
             return increment(&Counters::of("other"));
         }
-        increment(guards.entry(guard.clone()).or_insert_with(|| Counters::of(guard.as_str())));
+        // Made twice at once, they count the same. (And of those that come at once a few too many may get a label.)
+        let counters = Arc::new(Counters::of(guard.as_str()));
+        self.guards.rcu(|guards| {
+            let mut guards = HashMap::clone(guards);
+            guards.insert(guard.clone(), counters.clone());
+            guards
+        });
+        increment(&counters);
+    }
+}
+
+/// Counters of answers by class of status, and how long they take; looked up once.
+pub struct Responses {
+    by_class: [Counter; 5],
+    seconds: Histogram,
+}
+
+impl Default for Responses {
+    fn default() -> Self {
+        Responses {
+            by_class: ["1xx", "2xx", "3xx", "4xx", "5xx"]
+                .map(|class| counter!("oncegate_http_requests_total", "status" => class)),
+            seconds: histogram!(REQUEST_SECONDS),
+        }
+    }
+}
+
+impl Responses {
+    pub fn count(&self, status: StatusCode, took: Duration) {
+        if let Some(counter) = self.by_class.get(usize::from(status.as_u16() / 100 - 1)) {
+            counter.increment(1);
+        }
+        self.seconds.record(took);
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
-use axum::http::{Request, Response, StatusCode};
+use axum::http::{Request, Response};
 use bytes::Bytes;
 use futures::FutureExt;
 use http_body_util::{Either, Full};
@@ -16,7 +16,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use metrics::{Counter, Histogram, counter, gauge, histogram};
+use metrics::gauge;
 use oncegate::Ledger;
 use oncegate::store::{MainStore, Store};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -34,7 +34,7 @@ use crate::connection::{self, HEAD_TIMEOUT, Head, Stop};
 use crate::decisions::timeline::{self, Timelines};
 use crate::decisions::{Decisions, tally};
 use crate::messages::{self, Messages};
-use crate::observe::{self, REQUEST_SECONDS, Telemetry};
+use crate::observe::{self, Responses, Telemetry};
 use crate::patience::Patient;
 use crate::problem::Kind;
 use crate::rate::Rates;
@@ -178,6 +178,7 @@ async fn start(
         metrics,
         rates,
         bodies: Bodies::default(),
+        responses: Responses::default(),
         stopping: AtomicBool::new(false),
     }))
 }
@@ -244,7 +245,6 @@ async fn accept_until_stopped(listener: TcpListener, app: Arc<App>, mut signals:
         app: app.clone(),
         stop: Arc::default(),
         places: Arc::new(Semaphore::new(app.config.limits.connections)),
-        responses: Arc::default(),
     };
     loop {
         // A place first: while all are taken, clients wait in the backlog and not in our memory.
@@ -289,15 +289,15 @@ struct Connections {
     router: axum::Router,
     stop: Arc<Stop>,
     places: Arc<Semaphore>,
-    responses: Arc<Responses>,
 }
 
 impl Connections {
     fn serve(&self, stream: TcpStream, place: OwnedSemaphorePermit) {
         // Answers are small and written whole.
         let _ = stream.set_nodelay(true);
-        let (app, router, responses) = (self.app.clone(), self.router.clone(), self.responses.clone());
-        let service = service_fn(move |request| answer(&app, &router, responses.clone(), request));
+        // A handle of its own: the count of one that all share would go from processor to processor with every request.
+        let (app, router) = (Arc::new(self.app.clone()), self.router.clone());
+        let service = service_fn(move |request| answer(&app, &router, request));
         let head = Head::default();
         let connection = http1::Builder::new()
             .timer(head.clone())
@@ -326,19 +326,19 @@ impl Connections {
 
 /// Whatever happens, an answer: a panic is a defect of ours, and the client is told so.
 fn answer(
-    app: &Arc<App>,
+    app: &Arc<Arc<App>>,
     router: &axum::Router,
-    responses: Arc<Responses>,
     request: Request<Incoming>,
 ) -> impl Future<Output = Result<Response<Either<Full<Bytes>, Body>>, Infallible>> + use<> {
     let asked = Instant::now();
+    let asker = app.clone();
     let span = trace::request(&request);
     let answering = trace::within(span.clone(), api::answer(app, router, request));
     // Not in an async block, which would have room for it twice: before it waits, and while it does.
     AssertUnwindSafe(answering).catch_unwind().map(move |answered| {
         let panicked = |_| Kind::Internal.because("the request ended in a panic").answer().map(Either::Left);
         let response = answered.unwrap_or_else(panicked);
-        responses.count(response.status(), asked.elapsed());
+        asker.responses.count(response.status(), asked.elapsed());
         if let Some(span) = span {
             span.answered(response.status());
         }
@@ -357,31 +357,6 @@ fn allow_many_files(connections: usize) {
     }
 }
 
-/// Counters by class of status, and how long answers take; looked up once.
-struct Responses {
-    by_class: [Counter; 5],
-    seconds: Histogram,
-}
-
-impl Default for Responses {
-    fn default() -> Self {
-        Responses {
-            by_class: ["1xx", "2xx", "3xx", "4xx", "5xx"]
-                .map(|class| counter!("oncegate_http_requests_total", "status" => class)),
-            seconds: histogram!(REQUEST_SECONDS),
-        }
-    }
-}
-
-impl Responses {
-    fn count(&self, status: StatusCode, took: Duration) {
-        if let Some(counter) = self.by_class.get(usize::from(status.as_u16() / 100 - 1)) {
-            counter.increment(1);
-        }
-        self.seconds.record(took);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -389,7 +364,7 @@ mod tests {
     /// It is moved for each request, and each connection has one: of many, they have to fit into the processor's cache together.
     #[test]
     fn what_a_connection_keeps_for_a_request_is_small() {
-        fn size<F>(_: impl Fn(&Arc<App>, &axum::Router, Arc<Responses>, Request<Incoming>) -> F) -> usize {
+        fn size<F>(_: impl Fn(&Arc<Arc<App>>, &axum::Router, Request<Incoming>) -> F) -> usize {
             size_of::<F>()
         }
         let bytes = size(answer);

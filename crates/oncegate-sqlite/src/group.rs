@@ -27,7 +27,6 @@ pub enum Done {
 pub struct Group {
     waiting: Vec<Job>,
     done: Vec<Done>,
-    pub weight: usize,
 }
 
 /// Why nothing of a group was answered well.
@@ -59,7 +58,6 @@ impl From<rusqlite::Error> for Failed {
 
 impl Group {
     pub fn push(&mut self, job: Job) {
-        self.weight += job.weight();
         self.waiting.push(job);
     }
 
@@ -151,7 +149,7 @@ fn run_alone(job: &mut Job, claims: &mut Claims<'_>, moment: Moment) -> rusqlite
             claims.append()?;
             claims.savepoint(|claims| claims.count_duplicates(counts)).map(|()| Done::Worked)
         }
-        Job::Other(work, _) => claims.savepoint(|claims| work.run(claims.connection, moment)).map(|()| Done::Worked),
+        Job::Other(work) => claims.savepoint(|claims| work.run(claims.connection, moment)).map(|()| Done::Worked),
         Job::Stop(_) => unreachable!("stops are taken out of the group"),
     }
 }
@@ -222,25 +220,25 @@ pub fn answer(job: Job, done: Done, index: &Index, waiters: Option<&Arc<Waiters>
     };
     // Callers that have gone away need no answer; what was written stands.
     match (job, done) {
-        (Job::Commit(commit, caller, _), Done::Committed(committed)) => {
+        (Job::Commit(commit, caller), Done::Committed(committed)) => {
             wake(&commit, &committed);
             _ = caller.send(Ok(committed));
         }
-        (Job::Commit(_, caller, _), Done::Failed(error)) => _ = caller.send(Err(error)),
-        (Job::All(commits, caller, _), Done::All(all)) => {
+        (Job::Commit(_, caller), Done::Failed(error)) => _ = caller.send(Err(error)),
+        (Job::All(commits, caller), Done::All(all)) => {
             commits.iter().zip(&all).for_each(|(commit, committed)| _ = committed.as_ref().map(|ok| wake(commit, ok)));
             _ = caller.send(all);
         }
-        (Job::All(commits, caller, _), Done::Failed(error)) => _ = caller.send(vec![Err(error); commits.len()]),
-        (Job::Sweep(_, caller, _), Done::Swept(claims, records)) => {
+        (Job::All(commits, caller), Done::Failed(error)) => _ = caller.send(vec![Err(error); commits.len()]),
+        (Job::Sweep(_, caller), Done::Swept(claims, records)) => {
             index.take_out(&claims);
             _ = caller.send(Ok(Swept { claims: claims.len(), records }));
         }
-        (Job::Sweep(_, caller, _), Done::Failed(error)) => _ = caller.send(Err(error)),
-        (Job::Count(_, caller, _), Done::Worked) => _ = caller.send(Ok(())),
-        (Job::Count(_, caller, _), Done::Failed(error)) => _ = caller.send(Err(error)),
-        (Job::Other(work, _), Done::Worked) => work.answer(Ok(())),
-        (Job::Other(work, _), Done::Failed(error)) => work.answer(Err(error)),
+        (Job::Sweep(_, caller), Done::Failed(error)) => _ = caller.send(Err(error)),
+        (Job::Count(_, caller), Done::Worked) => _ = caller.send(Ok(())),
+        (Job::Count(_, caller), Done::Failed(error)) => _ = caller.send(Err(error)),
+        (Job::Other(work), Done::Worked) => work.answer(Ok(())),
+        (Job::Other(work), Done::Failed(error)) => work.answer(Err(error)),
         _ => unreachable!("each job is answered in kind"),
     }
 }

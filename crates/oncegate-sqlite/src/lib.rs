@@ -10,6 +10,7 @@ mod books;
 mod checkpoint;
 mod claims;
 mod group;
+mod inbox;
 mod index;
 mod keyring;
 mod queue;

@@ -157,8 +157,7 @@ pub fn count_duplicates(connection: &Connection, index: &Index, counts: &[Duplic
     let mut statement = connection.prepare_cached(include_str!("../sql/count_duplicates.sql"))?;
     for DuplicateCount { key, token, count, last_at } in counts {
         for seq in index.rows(key).known {
-            let (id, workspace, guard) = (key.id.as_bytes(), key.workspace.as_str(), key.guard.as_str());
-            statement.execute(params![seq, id, workspace, guard, token.0, count, last_at.micros()])?;
+            statement.execute(params![seq, token.0, count, last_at.micros()])?;
         }
     }
     Ok(())

@@ -4,6 +4,7 @@
 //! transaction, which no other writer, of this process or another, can enter. Answers go out after
 //! the commit.
 
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, OnceLock};
@@ -13,20 +14,18 @@ use oncegate_core::Moment;
 use oncegate_store::{Clock, Commit, Committed, DuplicateCount, StoreError, Swept, Waiters};
 use rusqlite::hooks::Wal;
 use rusqlite::{Connection, OpenFlags};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use crate::checkpoint::Checkpoints;
 use crate::claims::Claims;
 use crate::group::{Done, Group, answer};
+use crate::inbox::Inbox;
 use crate::index::Index;
 use crate::recent::Recent;
 use crate::store_error;
 use crate::wal_index::WalIndex;
 
-/// What may wait for the writer, by weight (see [`Commit::weight`]): so many operations, or 256 MiB of outcomes.
-/// More is refused, so that memory stays bounded.
-const QUEUE_WEIGHT_MAX: usize = 65_536;
-/// What goes into one transaction.
+/// What goes into one transaction, by weight (see [`Commit::weight`]).
 const GROUP_WEIGHT_MAX: usize = 1_024;
 /// How long another process may hold the file.
 pub const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -35,26 +34,13 @@ const REOPEN_AFTER: Duration = Duration::from_millis(200);
 
 pub enum Job {
     /// The hot path: no boxing.
-    Commit(Commit, oneshot::Sender<Result<Committed, StoreError>>, OwnedSemaphorePermit),
+    Commit(Commit, oneshot::Sender<Result<Committed, StoreError>>),
     /// Many at once, with one hand-over for all of them.
-    All(Vec<Commit>, oneshot::Sender<Vec<Result<Committed, StoreError>>>, OwnedSemaphorePermit),
-    Sweep(usize, oneshot::Sender<Result<Swept, StoreError>>, OwnedSemaphorePermit),
-    Count(Vec<DuplicateCount>, oneshot::Sender<Result<(), StoreError>>, OwnedSemaphorePermit),
-    Other(Box<dyn Work>, OwnedSemaphorePermit),
+    All(Vec<Commit>, oneshot::Sender<Vec<Result<Committed, StoreError>>>),
+    Sweep(usize, oneshot::Sender<Result<Swept, StoreError>>),
+    Count(Vec<DuplicateCount>, oneshot::Sender<Result<(), StoreError>>),
+    Other(Box<dyn Work>),
     Stop(oneshot::Sender<()>),
-}
-
-impl Job {
-    pub fn weight(&self) -> usize {
-        match self {
-            Job::Commit(.., place)
-            | Job::All(.., place)
-            | Job::Sweep(.., place)
-            | Job::Count(.., place)
-            | Job::Other(_, place) => place.num_permits(),
-            Job::Stop(_) => 0,
-        }
-    }
 }
 
 /// Anything else that writes, but for claims and records: run within the group, perhaps more than once, and answered after its commit.
@@ -86,11 +72,16 @@ where
     }
 }
 
-/// A handle on the writer's thread.
+/// A handle on the writer's thread, which ends with it.
 pub struct Writer {
-    jobs: mpsc::UnboundedSender<Job>,
-    places: Arc<Semaphore>,
+    inbox: Arc<Inbox<Job>>,
     pub waiters: Arc<OnceLock<Arc<Waiters>>>,
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.inbox.close();
+    }
 }
 
 impl Writer {
@@ -100,94 +91,72 @@ impl Writer {
         index: Arc<Index>,
         recent: Arc<Recent>,
     ) -> Result<Self, StoreError> {
-        let (jobs, queue) = mpsc::unbounded_channel();
+        let inbox: Arc<Inbox<Job>> = Arc::default();
         let waiters: Arc<OnceLock<Arc<Waiters>>> = Arc::default();
-        let thread = WriterThread { path, clock, index, recent, queue, waiters: waiters.clone(), askers: vec![] };
+        let (taken, askers) = Default::default();
+        let thread =
+            WriterThread { path, clock, index, recent, inbox: inbox.clone(), waiters: waiters.clone(), taken, askers };
         std::thread::Builder::new()
             .name("oncegate-writer".into())
             .spawn(move || thread.run())
             .map_err(|error| StoreError::Unavailable(format!("cannot start the writer: {error}")))?;
-        Ok(Writer { jobs, places: Arc::new(Semaphore::new(QUEUE_WEIGHT_MAX)), waiters })
+        Ok(Writer { inbox, waiters })
     }
 
     /// Submitted, or refused, when this returns, so that whoever waits for the answer carries nothing else.
     pub fn commit(&self, commit: Commit) -> impl Future<Output = Result<Committed, StoreError>> + use<> {
-        let submitted = self.place(commit.weight()).and_then(|place| {
-            let (answer, answered) = oneshot::channel();
-            self.submit(Job::Commit(commit, answer, place))?;
-            Ok(answered)
-        });
-        async { submitted?.await.map_err(|_| unanswered())? }
+        let (answer, answered) = oneshot::channel();
+        let submitted = self.inbox.put(commit.weight().max(1), Job::Commit(commit, answer));
+        async {
+            submitted?;
+            answered.await.map_err(|_| unanswered())?
+        }
     }
 
     pub async fn commit_all(&self, commits: Vec<Commit>) -> Vec<Result<Committed, StoreError>> {
-        let count = commits.len();
+        let (count, weight) = (commits.len(), commits.iter().map(Commit::weight).sum::<usize>());
         let (answer, answered) = oneshot::channel();
-        let submitted = self
-            .place(commits.iter().map(Commit::weight).sum())
-            .and_then(|place| self.submit(Job::All(commits, answer, place)));
         let all_failed = |error: StoreError| vec![Err(error); count];
-        match submitted {
+        match self.inbox.put(weight.max(1), Job::All(commits, answer)) {
             Ok(()) => answered.await.unwrap_or_else(|_| all_failed(unanswered())),
             Err(error) => all_failed(error),
         }
     }
 
     pub async fn sweep(&self, limit: usize) -> Result<Swept, StoreError> {
-        self.ask(|answer, place| Job::Sweep(limit, answer, place)).await
+        self.ask(|answer| Job::Sweep(limit, answer)).await
     }
 
     pub async fn count_duplicates(&self, counts: Vec<DuplicateCount>) -> Result<(), StoreError> {
-        self.ask(|answer, place| Job::Count(counts, answer, place)).await
+        self.ask(|answer| Job::Count(counts, answer)).await
     }
 
     pub async fn run<T: Send + 'static>(
         &self,
         work: impl FnMut(&Connection, Moment) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.ask(|answer, place| Job::Other(Box::new(Task { work, value: None, answer }), place)).await
+        self.ask(|answer| Job::Other(Box::new(Task { work, value: None, answer }))).await
     }
 
-    async fn ask<T>(
-        &self,
-        job: impl FnOnce(oneshot::Sender<Result<T, StoreError>>, OwnedSemaphorePermit) -> Job,
-    ) -> Result<T, StoreError> {
-        let place = self.place(1)?;
+    async fn ask<T>(&self, job: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> Job) -> Result<T, StoreError> {
         let (answer, answered) = oneshot::channel();
-        self.submit(job(answer, place))?;
+        self.inbox.put(1, job(answer))?;
         answered.await.map_err(|_| unanswered())?
     }
 
     /// Returns when all that was submitted before is done and the file is let go.
     pub async fn stop(&self) {
         let (answer, answered) = oneshot::channel();
-        if self.submit(Job::Stop(answer)).is_ok() {
+        if self.inbox.put(0, Job::Stop(answer)).is_ok() {
             // An error says that the thread has ended, which is what was asked for.
             let _ = answered.await;
         }
-    }
-
-    fn place(&self, weight: usize) -> Result<OwnedSemaphorePermit, StoreError> {
-        let weight = u32::try_from(weight.max(1)).unwrap_or(u32::MAX);
-        if weight as usize > QUEUE_WEIGHT_MAX {
-            return Err(StoreError::Refused("this is more than one commit may bring".into()));
-        }
-        let refused = |_| StoreError::Unavailable("too much is waiting for the writer already".into());
-        self.places.clone().try_acquire_many_owned(weight).map_err(refused)
-    }
-
-    fn submit(&self, job: Job) -> Result<(), StoreError> {
-        self.jobs.send(job).map_err(|_| closed())
     }
 }
 
 /// It was taken, and the writer ended before it said what became of it.
 fn unanswered() -> StoreError {
     StoreError::Unknown("the writer ended before it answered".into())
-}
-
-fn closed() -> StoreError {
-    StoreError::Unavailable("the store is closed".into())
 }
 
 /// A connection that writes durably. The file must be there: one that was removed is not made anew, empty.
@@ -210,7 +179,9 @@ struct WriterThread {
     clock: Arc<dyn Clock>,
     index: Arc<Index>,
     recent: Arc<Recent>,
-    queue: mpsc::UnboundedReceiver<Job>,
+    inbox: Arc<Inbox<Job>>,
+    /// Out of the inbox, and not written yet.
+    taken: VecDeque<(usize, Job)>,
     waiters: Arc<OnceLock<Arc<Waiters>>>,
     /// Those who have asked it to stop.
     askers: Vec<oneshot::Sender<()>>,
@@ -233,7 +204,7 @@ impl WriterThread {
             match next {
                 Next::Stop => {
                     // Whoever asked may have stopped waiting.
-                    self.askers.into_iter().for_each(|asker| _ = asker.send(()));
+                    self.askers.drain(..).for_each(|asker| _ = asker.send(()));
                     return;
                 }
                 Next::Reopen => {
@@ -282,20 +253,28 @@ impl WriterThread {
 
     fn write_groups(&mut self, claims: &mut Claims<'_>, checkpoints: &Checkpoints) -> Next {
         loop {
-            let Some(first) = self.queue.blocking_recv() else { return Next::Stop };
+            if self.taken.is_empty() {
+                self.inbox.take(&mut self.taken);
+            }
+            if self.taken.is_empty() {
+                return Next::Stop;
+            }
             let mut group = Group::default();
-            let mut next = Some(first);
-            while let Some(job) = next {
+            let mut weight = 0;
+            while weight < GROUP_WEIGHT_MAX
+                && let Some((job_weight, job)) = self.taken.pop_front()
+            {
+                weight += job_weight;
                 match job {
                     Job::Stop(asker) => {
-                        self.queue.close();
+                        self.inbox.close();
                         self.askers.push(asker);
                     }
                     job => group.push(job),
                 }
-                next = if group.weight < GROUP_WEIGHT_MAX { self.queue.try_recv().ok() } else { None };
             }
             let written = group.run(claims, &*self.clock, self.waiters.get());
+            self.inbox.done(weight);
             if written.is_err_and(|failed| failed.is_io()) {
                 return Next::Reopen;
             }
@@ -306,15 +285,31 @@ impl WriterThread {
     /// The file cannot be opened: says so to all who wait.
     fn refuse_waiting(&mut self, error: &StoreError) -> Next {
         loop {
-            match self.queue.try_recv() {
-                Ok(Job::Stop(asker)) => {
-                    self.askers.push(asker);
-                    return Next::Stop;
+            while let Some((weight, job)) = self.taken.pop_front() {
+                self.inbox.done(weight);
+                match job {
+                    Job::Stop(asker) => {
+                        self.askers.push(asker);
+                        return Next::Stop;
+                    }
+                    job => answer(job, Done::Failed(error.clone()), &self.index, None),
                 }
-                Ok(job) => answer(job, Done::Failed(error.clone()), &self.index, None),
-                Err(mpsc::error::TryRecvError::Empty) => return Next::Reopen,
-                Err(mpsc::error::TryRecvError::Disconnected) => return Next::Stop,
+            }
+            if !self.inbox.try_take(&mut self.taken) {
+                return Next::Stop;
+            }
+            if self.taken.is_empty() {
+                return Next::Reopen;
             }
         }
+    }
+}
+
+impl Drop for WriterThread {
+    /// However it ends: nobody waits for it any more.
+    fn drop(&mut self) {
+        self.inbox.close();
+        self.taken.clear();
+        self.inbox.try_take(&mut self.taken);
     }
 }

@@ -39,11 +39,11 @@ pub const PATH: &str = "/api/claims";
     (status = 422, description = "`fingerprint-mismatch`."),
     (status = 503, description = "The store cannot be asked.")))]
 pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
-    claim(app, request).await.map(Body::new)
+    claim(Arc::new(app), request).await.map(Body::new)
 }
 
 /// The same, of requests that need not go through the router.
-pub async fn claim<B: Arriving>(app: Arc<App>, request: Request<B>) -> Whole {
+pub async fn claim<B: Arriving>(app: Arc<Arc<App>>, request: Request<B>) -> Whole {
     let asked = match read_claim(&app, request).await {
         Ok(asked) => asked,
         Err(problem) => return problem.answer(),

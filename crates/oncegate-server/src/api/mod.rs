@@ -57,6 +57,7 @@ use crate::dashboard;
 use crate::decisions::Decisions;
 use crate::decisions::timeline::Timelines;
 use crate::messages::{GUARD as MESSAGES, IDEMPOTENCY, Messages};
+use crate::observe::Responses;
 use crate::problem::{Kind, Problem};
 use crate::rate::Rates;
 use crate::reminders::Desk;
@@ -83,6 +84,7 @@ pub struct App {
     pub metrics: PrometheusHandle,
     pub rates: Rates,
     pub bodies: Bodies,
+    pub responses: Responses,
     /// The server takes no more requests.
     pub stopping: AtomicBool,
 }
@@ -193,7 +195,7 @@ pub fn router(app: Arc<App>) -> Router {
 /// Most of what a server is asked for are claims. They do not go through the router, which puts futures and bodies into boxes that are new for each
 /// request: what a connection has kept from the last one is in the processor's cache.
 pub fn answer(
-    app: &Arc<App>,
+    app: &Arc<Arc<App>>,
     router: &Router,
     request: Request<Incoming>,
 ) -> impl Future<Output = Response<Either<Full<Bytes>, Body>>> + use<> {

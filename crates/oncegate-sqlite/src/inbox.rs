@@ -1,0 +1,143 @@
+//! What waits for the writer: anybody puts something in, and the writer takes all of it at once.
+//!
+//! So a commit takes a lock once on its way in and none on its way out, and wakes the writer only if that sleeps.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard};
+
+use oncegate_store::StoreError;
+
+/// What may be in the writer's hands, by weight (see [`Commit::weight`](oncegate_store::Commit::weight)): so many operations, or 256 MiB of outcomes. More is
+/// refused, so that memory stays bounded.
+const WEIGHT_MAX: usize = 65_536;
+
+pub struct Inbox<T> {
+    inside: Mutex<Inside<T>>,
+    some: Condvar,
+}
+
+struct Inside<T> {
+    /// Each with its weight.
+    waiting: VecDeque<(usize, T)>,
+    /// Of what waits, and of what was taken out and is not done yet.
+    weight: usize,
+    is_closed: bool,
+    /// The writer sleeps and must be woken. Otherwise it will look by itself: no system call for each.
+    sleeps: bool,
+}
+
+impl<T> Default for Inbox<T> {
+    fn default() -> Self {
+        let inside = Inside { waiting: VecDeque::new(), weight: 0, is_closed: false, sleeps: false };
+        Inbox { inside: Mutex::new(inside), some: Condvar::new() }
+    }
+}
+
+impl<T> Inbox<T> {
+    /// Something that weighs so much. What is refused is dropped.
+    pub fn put(&self, weight: usize, thing: T) -> Result<(), StoreError> {
+        if weight > WEIGHT_MAX {
+            return Err(StoreError::Refused("this is more than one commit may bring".into()));
+        }
+        let mut inside = self.lock();
+        if inside.is_closed {
+            return Err(StoreError::Unavailable("the store is closed".into()));
+        }
+        if inside.weight + weight > WEIGHT_MAX {
+            return Err(StoreError::Unavailable("too much is waiting for the writer already".into()));
+        }
+        inside.weight += weight;
+        inside.waiting.push_back((weight, thing));
+        if std::mem::take(&mut inside.sleeps) {
+            self.some.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Nothing more is taken in. What waits is left to the writer.
+    pub fn close(&self) {
+        let mut inside = self.lock();
+        inside.is_closed = true;
+        inside.sleeps = false;
+        self.some.notify_one();
+    }
+
+    // The rest is for the writer alone.
+
+    /// Takes out all that waits, in exchange for an empty list; waits until there is something, or until it is closed.
+    pub fn take(&self, taken: &mut VecDeque<(usize, T)>) {
+        let mut inside = self.lock();
+        while inside.waiting.is_empty() && !inside.is_closed {
+            inside.sleeps = true;
+            inside = self.some.wait(inside).expect("no holder of this lock panics");
+        }
+        std::mem::swap(&mut inside.waiting, taken);
+    }
+
+    /// The same, without waiting. False: there was nothing, and nothing will come.
+    pub fn try_take(&self, taken: &mut VecDeque<(usize, T)>) -> bool {
+        let mut inside = self.lock();
+        std::mem::swap(&mut inside.waiting, taken);
+        !taken.is_empty() || !inside.is_closed
+    }
+
+    /// So much of what was taken out is done.
+    pub fn done(&self, weight: usize) {
+        self.lock().weight -= weight;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inside<T>> {
+        self.inside.lock().expect("no holder of this lock panics")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn all_that_waits_is_taken_at_once_and_in_order() {
+        let inbox = Arc::new(Inbox::default());
+        let putting = std::thread::spawn({
+            let inbox = inbox.clone();
+            move || {
+                (0..10_000).for_each(|number| inbox.put(1, number).unwrap());
+                inbox.close();
+            }
+        });
+        let (mut all, mut taken) = (vec![], VecDeque::new());
+        loop {
+            inbox.take(&mut taken);
+            if taken.is_empty() {
+                break;
+            }
+            inbox.done(taken.len());
+            all.extend(taken.drain(..).map(|(_, number)| number));
+        }
+        assert!(all.into_iter().eq(0..10_000));
+        putting.join().unwrap();
+    }
+
+    #[test]
+    fn it_holds_so_much_until_that_is_done_and_nothing_once_it_is_closed() {
+        let inbox = Inbox::default();
+        assert!(matches!(inbox.put(WEIGHT_MAX + 1, 'a'), Err(StoreError::Refused(_))));
+        inbox.put(WEIGHT_MAX, 'b').unwrap();
+        assert!(matches!(inbox.put(1, 'c'), Err(StoreError::Unavailable(_))));
+        let mut taken = VecDeque::new();
+        assert!(inbox.try_take(&mut taken));
+        assert_eq!(taken, [(WEIGHT_MAX, 'b')]);
+        assert!(inbox.put(1, 'c').is_err(), "it is in the writer's hands");
+        inbox.done(WEIGHT_MAX);
+        inbox.put(1, 'd').unwrap();
+        inbox.close();
+        assert!(inbox.put(1, 'e').is_err());
+        taken.clear();
+        inbox.take(&mut taken);
+        assert_eq!(taken, [(1, 'd')], "what waits is not lost");
+        taken.clear();
+        assert!(!inbox.try_take(&mut taken));
+    }
+}
