@@ -1,28 +1,36 @@
 //! A connection: it ends with its client, when it is told to stop, or when the head of a request takes too long to arrive.
 //!
-//! Each is polled for every request, beside all the others. So for a request it takes no lock that they take, and sets no timer: from its begin to its end what
+//! Each is polled for every request, beside all the others. So for a request it takes no lock and sets no timer: from its begin to its end what
 //! they share is only read, and each has one alarm, which rings now and then and is set anew while it is not time yet.
 
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use hyper::rt::{Sleep, Timer};
+use hyper::body::{Body, Frame, SizeHint};
 use hyper_util::server::graceful::GracefulConnection;
 use tokio::task::coop::unconstrained;
 use tokio::time::Instant;
 
 /// How long a client may take to send the head of a request.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// An alarm is set no nearer than this: whatever a connection makes of a time that is over, it is not asked again and again.
-const ALARM_MIN: Duration = Duration::from_millis(10);
 
-/// Runs a connection that was made with `head` as its timer, until it ends.
-pub async fn run<C: GracefulConnection>(connection: C, head: Head, stop: Arc<Stop>) -> Result<(), C::Error> {
+/// Why a connection was cut.
+#[derive(Debug, thiserror::Error)]
+pub enum Cut<E> {
+    #[error("the head of a request took too long")]
+    Late,
+    #[error(transparent)]
+    Broken(E),
+}
+
+/// Runs a connection, whose service says to `head` when it is called and when its answers are over, until it ends.
+pub async fn run<C: GracefulConnection>(connection: C, head: Arc<Head>, stop: Arc<Stop>) -> Result<(), Cut<C::Error>> {
     let mut connection = pin!(connection);
     let mut alarm = pin!(tokio::time::sleep(HEAD_TIMEOUT));
     let (mut seat, mut is_told) = (None, false);
@@ -36,14 +44,17 @@ pub async fn run<C: GracefulConnection>(connection: C, head: Head, stop: Arc<Sto
             connection.as_mut().graceful_shutdown();
             is_told = true;
         }
-        // If the time of a head is over, it finds out here.
         let ended = connection.as_mut().poll(context);
         if ended.is_pending() && alarm.is_elapsed() {
-            let soon = Instant::now() + ALARM_MIN;
-            alarm.as_mut().reset(head.awaited_until().unwrap_or(soon + HEAD_TIMEOUT).max(soon));
+            let now = Instant::now();
+            let until = head.awaited_until().unwrap_or(now + HEAD_TIMEOUT);
+            if until <= now {
+                return Poll::Ready(Err(Cut::Late));
+            }
+            alarm.as_mut().reset(until);
             ring_later(alarm.as_mut(), context);
         }
-        ended
+        ended.map_err(Cut::Broken)
     })
     .await
 }
@@ -56,57 +67,74 @@ fn ring_later(alarm: Pin<&mut tokio::time::Sleep>, context: &mut Context<'_>) {
     }
 }
 
-/// A connection's timer for the heads of its requests. It only notes until when one is waited for; [`run`] sees to it that the connection looks again by then.
-#[derive(Clone, Default)]
-pub struct Head(Arc<Mutex<Option<Instant>>>);
+/// Since when a connection waits for the head of a request, if it does.
+pub struct Head {
+    opened: Instant,
+    /// After that; [`ARRIVED`], if it does not wait.
+    awaited_after_us: AtomicU64,
+}
+
+const ARRIVED: u64 = u64::MAX;
+
+impl Default for Head {
+    /// Of a connection that has just been opened.
+    fn default() -> Self {
+        Head { opened: Instant::now(), awaited_after_us: AtomicU64::new(0) }
+    }
+}
 
 impl Head {
+    /// A request has come: the next is not waited for until its answer is over.
+    pub fn arrived(&self) {
+        self.awaited_after_us.store(ARRIVED, Relaxed);
+    }
+
+    fn is_awaited(&self) {
+        let after = self.opened.elapsed().as_micros();
+        self.awaited_after_us.store(u64::try_from(after).expect("no connection is that old"), Relaxed);
+    }
+
     fn awaited_until(&self) -> Option<Instant> {
-        *self.lock()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.0.lock().expect("no holder of this lock panics")
+        let after = Some(self.awaited_after_us.load(Relaxed)).filter(|after| *after != ARRIVED);
+        after.map(|after| self.opened + Duration::from_micros(after) + HEAD_TIMEOUT)
     }
 }
 
-impl Timer for Head {
-    fn sleep(&self, span: Duration) -> Pin<Box<dyn Sleep>> {
-        self.sleep_until(self.now() + span)
-    }
+/// The body of an answer: when it is gone, the next request is waited for.
+pub struct Last<B> {
+    body: B,
+    head: Arc<Head>,
+}
 
-    fn sleep_until(&self, deadline: std::time::Instant) -> Pin<Box<dyn Sleep>> {
-        let deadline = deadline.into();
-        *self.lock() = Some(deadline);
-        Box::pin(Awaited { deadline, head: self.clone() })
-    }
-
-    fn now(&self) -> std::time::Instant {
-        Instant::now().into_std()
+impl<B> Last<B> {
+    pub fn new(body: B, head: Arc<Head>) -> Self {
+        Last { body, head }
     }
 }
 
-/// A head that is waited for.
-struct Awaited {
-    deadline: Instant,
-    head: Head,
-}
+impl<B: Body + Unpin> Body for Last<B> {
+    type Data = B::Data;
+    type Error = B::Error;
 
-impl Sleep for Awaited {}
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
 
-impl Future for Awaited {
-    type Output = ();
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
 
-    /// Wakes nobody by itself.
-    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
-        if Instant::now() >= self.deadline { Poll::Ready(()) } else { Poll::Pending }
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
-impl Drop for Awaited {
-    /// The next may be waited for already.
+impl<B> Drop for Last<B> {
     fn drop(&mut self) {
-        self.head.lock().take_if(|until| *until == self.deadline);
+        self.head.is_awaited();
     }
 }
 
@@ -177,29 +205,34 @@ mod tests {
 
     use super::*;
 
+    const ALARM: Duration = Duration::from_millis(10);
     const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n";
     /// Longer than a head may take to arrive.
     const ANSWER_AFTER: Duration = Duration::from_secs(25);
 
-    fn connect(stop: &Arc<Stop>) -> (DuplexStream, JoinHandle<hyper::Result<()>>) {
+    type Ended = JoinHandle<Result<(), Cut<hyper::Error>>>;
+
+    fn connect(stop: &Arc<Stop>) -> (DuplexStream, Ended) {
         connect_to(ANSWER_AFTER, stop)
     }
 
     /// A connection whose requests take a while to answer, and all that a task may do at once in the end.
-    fn connect_to(answer_after: Duration, stop: &Arc<Stop>) -> (DuplexStream, JoinHandle<hyper::Result<()>>) {
+    fn connect_to(answer_after: Duration, stop: &Arc<Stop>) -> (DuplexStream, Ended) {
         let (client, server) = tokio::io::duplex(1024);
-        let answer = service_fn(move |_: Request<Incoming>| async move {
-            sleep(answer_after).await;
-            while tokio::task::coop::has_budget_remaining() {
-                tokio::task::coop::consume_budget().await;
+        let head = Arc::new(Head::default());
+        let of_answers = head.clone();
+        let answer = service_fn(move |_: Request<Incoming>| {
+            of_answers.arrived();
+            let head = of_answers.clone();
+            async move {
+                sleep(answer_after).await;
+                while tokio::task::coop::has_budget_remaining() {
+                    tokio::task::coop::consume_budget().await;
+                }
+                Ok::<_, Infallible>(Response::new(Last::new(Full::<Bytes>::from("done"), head)))
             }
-            Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("done")))
         });
-        let head = Head::default();
-        let connection = http1::Builder::new()
-            .timer(head.clone())
-            .header_read_timeout(HEAD_TIMEOUT)
-            .serve_connection(TokioIo::new(server), answer);
+        let connection = http1::Builder::new().serve_connection(TokioIo::new(server), answer);
         (client, tokio::spawn(run(connection, head, stop.clone())))
     }
 
@@ -222,7 +255,7 @@ mod tests {
         client.write_all(&REQUEST[..10]).await.unwrap();
         let waits = Instant::now();
         let error = ended.await.unwrap().unwrap_err();
-        assert!(error.is_timeout(), "{error}");
+        assert!(matches!(error, Cut::Late), "{error}");
         let waited = waits.elapsed();
         assert!((HEAD_TIMEOUT..HEAD_TIMEOUT + Duration::from_secs(1)).contains(&waited), "{waited:?}");
         assert!(stop.seats().wakers.is_empty(), "who has gone is not told");
@@ -236,13 +269,13 @@ mod tests {
         assert!(answered(&mut client).await);
         client.write_all(&REQUEST[..10]).await.unwrap();
         let ended = tokio::time::timeout(10 * HEAD_TIMEOUT, ended).await.expect("the head does not come");
-        assert!(ended.unwrap().unwrap_err().is_timeout());
+        assert!(matches!(ended.unwrap(), Err(Cut::Late)));
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_alarm_that_has_rung_before_it_knew_whom_to_wake_is_not_missed() {
-        let mut alarm = pin!(sleep(ALARM_MIN));
-        tokio::time::advance(10 * ALARM_MIN).await;
+        let mut alarm = pin!(sleep(ALARM));
+        tokio::time::advance(10 * ALARM).await;
         let (mut polls, rung) = (0, Instant::now());
         let woken = poll_fn(|context| {
             polls += 1;
@@ -270,7 +303,7 @@ mod tests {
         idle_ended.await.unwrap().unwrap();
         silent_ended.await.unwrap().unwrap();
         assert!(told.elapsed() < Duration::from_secs(1));
-        assert!(half_ended.await.unwrap().unwrap_err().is_timeout(), "it has its time, and no more");
+        assert!(matches!(half_ended.await.unwrap(), Err(Cut::Late)), "it has its time, and no more");
         assert!(answered(&mut busy).await);
         busy_ended.await.unwrap().unwrap();
         let (_late, late_ended) = connect(&stop);

@@ -1,7 +1,10 @@
-//! A connection whose client must go on reading.
+//! A connection whose client must go on reading, and must not hang up.
 //!
 //! A client that asks and does not read its answer would hold the answer's memory, and a place among the connections,
 //! for as long as it likes. Here it has [`WRITE_TIMEOUT`] for each write to make progress.
+//!
+//! One that has hung up while it is being answered is noticed here, so that nobody works, waits or wins for it. (hyper would notice as well: by reading, for which it makes
+//! room anew with each request.)
 
 use std::future::Future;
 use std::io;
@@ -11,6 +14,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 
 pub const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -21,11 +25,26 @@ pub struct Patient<S> {
     stream: S,
     /// Runs while a write waits for the client.
     waiting: Option<Pin<Box<Sleep>>>,
+    /// Whoever reads knows that nothing more will come.
+    is_read_to_the_end: bool,
+}
+
+/// What can tell whether the other side has hung up, without reading anything.
+pub trait HangsUp {
+    /// If not, whoever asks is woken when there is reason to ask again.
+    fn poll_hung_up(&self, context: &mut Context<'_>) -> bool;
+}
+
+impl HangsUp for TcpStream {
+    fn poll_hung_up(&self, context: &mut Context<'_>) -> bool {
+        // If there is something to read, it is another request.
+        matches!(self.poll_peek(context, &mut ReadBuf::new(&mut [0])), Poll::Ready(Ok(0) | Err(_)))
+    }
 }
 
 impl<S> Patient<S> {
     pub fn new(stream: S) -> Self {
-        Patient { stream, waiting: None }
+        Patient { stream, waiting: None, is_read_to_the_end: false }
     }
 
     /// What became of a write, and for how long it may wait on.
@@ -42,11 +61,14 @@ impl<S> Patient<S> {
 
 impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, into)
+        let before = into.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(context, into))?;
+        self.is_read_to_the_end = into.filled().len() == before;
+        Poll::Ready(Ok(()))
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+impl<S: AsyncWrite + HangsUp + Unpin> AsyncWrite for Patient<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let wrote = Pin::new(&mut self.stream).poll_write(context, bytes);
         self.within_patience(context, wrote)
@@ -72,7 +94,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(context);
-        self.within_patience(context, flushed)
+        ready!(self.within_patience(context, flushed))?;
+        // All that is to be said has been. This is asked whenever the connection has come as far as it can.
+        match !self.is_read_to_the_end && self.stream.poll_hung_up(context) {
+            true => Poll::Ready(Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the client has hung up"))),
+            false => Poll::Ready(Ok(())),
+        }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -82,9 +109,15 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::AsyncWriteExt;
+    use tokio::io::{AsyncWriteExt, DuplexStream};
 
     use super::*;
+
+    impl HangsUp for DuplexStream {
+        fn poll_hung_up(&self, _: &mut Context<'_>) -> bool {
+            false
+        }
+    }
 
     #[tokio::test]
     async fn an_answer_of_two_pieces_arrives_whole_whatever_fits_at_once() {

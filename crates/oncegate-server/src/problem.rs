@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use axum::body::Body;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http_body_util::Full;
@@ -196,6 +196,15 @@ impl Serialize for Problem {
 /// An answer that is there, whole: what is made of it needs no box.
 pub type Whole = Response<Full<Bytes>>;
 
+/// With headers that are made from these, of which only the memory is used.
+pub fn whole(status: StatusCode, content_type: &'static str, json: Vec<u8>, mut headers: HeaderMap) -> Whole {
+    headers.clear();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    let mut response = Response::new(json.into());
+    (*response.status_mut(), *response.headers_mut()) = (status, headers);
+    response
+}
+
 /// An answer as JSON. Most of them fit into this: they are written without growing.
 pub fn to_json(answer: &impl Serialize) -> Vec<u8> {
     let mut json = Vec::with_capacity(768);
@@ -205,18 +214,17 @@ pub fn to_json(answer: &impl Serialize) -> Vec<u8> {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        self.answer().map(Body::new)
+        self.answer(HeaderMap::new()).map(Body::new)
     }
 }
 
 impl Problem {
-    pub fn answer(self) -> Whole {
+    /// With headers that are made from these, of which only the memory is used.
+    pub fn answer(self, headers: HeaderMap) -> Whole {
         self.log();
         let (status, retry_after) = (self.kind.status(), self.retry_after_seconds);
-        let mut response = Response::new(Full::from(to_json(&self)));
-        *response.status_mut() = status;
+        let mut response = whole(status, "application/problem+json", to_json(&self), headers);
         let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if let Some(seconds) = retry_after {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
-use axum::http::{Request, Response};
+use axum::http::{HeaderMap, Request, Response};
 use bytes::Bytes;
 use futures::FutureExt;
 use http_body_util::{Either, Full};
@@ -30,7 +30,7 @@ use crate::auth::Keys;
 use crate::channels::Channels;
 use crate::cli::Failure;
 use crate::config::Config;
-use crate::connection::{self, HEAD_TIMEOUT, Head, Stop};
+use crate::connection::{self, Head, Last, Stop};
 use crate::decisions::timeline::{self, Timelines};
 use crate::decisions::{Decisions, tally};
 use crate::messages::{self, Messages};
@@ -297,11 +297,13 @@ impl Connections {
         let _ = stream.set_nodelay(true);
         // A handle of its own: the count of one that all share would go from processor to processor with every request.
         let (app, router) = (Arc::new(self.app.clone()), self.router.clone());
-        let service = service_fn(move |request| answer(&app, &router, request));
-        let head = Head::default();
+        let head = Arc::new(Head::default());
+        let of_answers = head.clone();
+        let service = service_fn(move |request| answer(&app, &router, &of_answers, request));
         let connection = http1::Builder::new()
-            .timer(head.clone())
-            .header_read_timeout(HEAD_TIMEOUT)
+            // [`Patient`] looks after those who hang up, and [`connection::run`] after heads.
+            .half_close(true)
+            .header_read_timeout(None)
             .max_buf_size(CONNECTION_BUFFER_BYTES)
             .serve_connection(TokioIo::new(Patient::new(stream)), service);
         let connection = connection::run(connection, head, self.stop.clone());
@@ -328,21 +330,24 @@ impl Connections {
 fn answer(
     app: &Arc<Arc<App>>,
     router: &axum::Router,
+    head: &Arc<Head>,
     request: Request<Incoming>,
-) -> impl Future<Output = Result<Response<Either<Full<Bytes>, Body>>, Infallible>> + use<> {
+) -> impl Future<Output = Result<Response<Last<Either<Full<Bytes>, Body>>>, Infallible>> + use<> {
     let asked = Instant::now();
-    let asker = app.clone();
+    head.arrived();
+    let (asker, head) = (app.clone(), head.clone());
     let span = trace::request(&request);
     let answering = trace::within(span.clone(), api::answer(app, router, request));
     // Not in an async block, which would have room for it twice: before it waits, and while it does.
     AssertUnwindSafe(answering).catch_unwind().map(move |answered| {
-        let panicked = |_| Kind::Internal.because("the request ended in a panic").answer().map(Either::Left);
+        let panicked =
+            |_| Kind::Internal.because("the request ended in a panic").answer(HeaderMap::new()).map(Either::Left);
         let response = answered.unwrap_or_else(panicked);
         asker.responses.count(response.status(), asked.elapsed());
         if let Some(span) = span {
             span.answered(response.status());
         }
-        Ok(response)
+        Ok(response.map(|body| Last::new(body, head)))
     })
 }
 
@@ -364,7 +369,7 @@ mod tests {
     /// It is moved for each request, and each connection has one: of many, they have to fit into the processor's cache together.
     #[test]
     fn what_a_connection_keeps_for_a_request_is_small() {
-        fn size<F>(_: impl Fn(&Arc<Arc<App>>, &axum::Router, Request<Incoming>) -> F) -> usize {
+        fn size<F>(_: impl Fn(&Arc<Arc<App>>, &axum::Router, &Arc<Head>, Request<Incoming>) -> F) -> usize {
             size_of::<F>()
         }
         let bytes = size(answer);

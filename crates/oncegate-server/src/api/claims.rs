@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use oncegate::store::{Clock, Cursor, Query, Reading, Role, SystemClock};
 use oncegate::{Answer, ClaimId, ClaimKey, Command, GuardName, StoreError, Verdict, limits};
@@ -44,20 +44,26 @@ pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
 
 /// The same, of requests that need not go through the router.
 pub async fn claim<B: Arriving>(app: Arc<Arc<App>>, request: Request<B>) -> Whole {
-    let asked = match read_claim(&app, request).await {
-        Ok(asked) => asked,
-        Err(problem) => return problem.answer(),
+    let (asked, headers) = {
+        let (mut parts, body) = request.into_parts();
+        let asked = read_claim(&app, &parts, body).await;
+        // What the request came in is let go of. The memory of its headers is the answer's, and then the next request's.
+        parts.headers.clear();
+        (asked, parts.headers)
     };
-    match decide(&app, &asked).await {
-        Ok(answered) => answered.answer(),
-        Err(problem) => problem.answer(),
+    let answered = match asked {
+        Ok(asked) => decide(&app, &asked).await,
+        Err(problem) => Err(problem),
+    };
+    match answered {
+        Ok(answered) => answered.answer(headers),
+        Err(problem) => problem.answer(headers),
     }
 }
 
-async fn read_claim<B: Arriving>(app: &App, request: Request<B>) -> Result<ToClaim, Problem> {
-    let (parts, body) = request.into_parts();
+async fn read_claim(app: &App, parts: &Parts, body: impl Arriving) -> Result<ToClaim, Problem> {
     trace::routed(&parts.method, PATH);
-    let caller = app.caller(&parts)?;
+    let caller = app.caller(parts)?;
     let body: ClaimBody = extract::json(&parts.headers, body, app, app.config.limits.body_bytes).await?;
     body.check(&caller.workspace, &app.config)
 }
@@ -304,11 +310,4 @@ impl From<BadClaim> for Problem {
     fn from(bad: BadClaim) -> Self {
         Kind::InvalidRequest.because(bad.0)
     }
-}
-
-fn whole(status: StatusCode, json: Vec<u8>) -> Whole {
-    let mut response = Response::new(json.into());
-    *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
 }

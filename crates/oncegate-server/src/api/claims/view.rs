@@ -1,6 +1,6 @@
 //! What callers get.
 
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use oncegate::store::{Cursor, Page, Reading};
 use oncegate::{Answer, Claim, ClaimId, ClaimKey, Time, Token};
 use serde::Serialize;
@@ -8,8 +8,9 @@ use serde::ser::SerializeSeq;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use super::whole;
-use crate::problem::{Kind, Problem, Whole, to_json};
+use crate::problem::{Kind, Problem, Whole, to_json, whole};
+
+const JSON: &str = "application/json";
 
 /// An answer that is no problem.
 pub enum Answered {
@@ -113,8 +114,9 @@ impl Answered {
         }
     }
 
-    pub fn answer(self) -> Whole {
-        whole(self.status(), to_json(&self))
+    /// With headers that are made from these, of which only the memory is used.
+    pub fn answer(self, headers: HeaderMap) -> Whole {
+        whole(self.status(), JSON, to_json(&self), headers)
     }
 
     fn status(&self) -> StatusCode {
@@ -161,7 +163,7 @@ pub fn batch(answers: impl ExactSizeIterator<Item = Result<Answered, Problem>>) 
         array.end()
     })();
     let () = written.expect("answers are JSON");
-    whole(StatusCode::OK, body)
+    whole(StatusCode::OK, JSON, body, HeaderMap::new())
 }
 
 /// A claim as people and programs see it.
