@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use oncegate_core::{Claim, ClaimKey, Moment, Time, Token};
 use oncegate_store::{Change, DuplicateCount};
-use rusqlite::{Connection, Statement};
+use rusqlite::{Connection, Row, Statement};
 
 use crate::books;
 use crate::index::{Entry, Index};
 use crate::recent::{Recent, Written};
-use crate::rows::{self, Row};
+use crate::rows::{self, Kept};
 
 pub struct Claims<'c> {
     pub connection: &'c Connection,
@@ -20,8 +20,11 @@ pub struct Claims<'c> {
     /// Each for so many new claims, the most first.
     create: [(usize, Statement<'c>); 3],
     replace: Statement<'c>,
-    removed: Statement<'c>,
-    token_floor: Statement<'c>,
+    read_removed: Statement<'c>,
+    /// What the file says of rows that are gone, while that is known.
+    removed: Option<Removed>,
+    /// Every row of the file is in the index, and none has a larger number than this; as long as nobody else writes.
+    last_seq: Option<i64>,
     /// Where the next new claim goes; known while a transaction may append.
     next_seq: Option<i64>,
     /// What this transaction has entered into the index.
@@ -38,6 +41,14 @@ pub struct Claims<'c> {
     is_spoilt: bool,
 }
 
+/// The largest of what was in rows that are gone, and how many these are.
+#[derive(Clone, Copy)]
+struct Removed {
+    token: Token,
+    seq: i64,
+    rows: i64,
+}
+
 impl<'c> Claims<'c> {
     pub fn open(connection: &'c Connection, index: &'c Index, recent: &'c Recent) -> rusqlite::Result<Self> {
         let create = |claims| connection.prepare(&rows::create_many(claims)).map(|create| (claims, create));
@@ -48,8 +59,9 @@ impl<'c> Claims<'c> {
             read: connection.prepare(rows::READ)?,
             create: [create(16)?, create(4)?, create(1)?],
             replace: connection.prepare(rows::REPLACE)?,
-            removed: connection.prepare("SELECT largest_seq, rows FROM removed")?,
-            token_floor: connection.prepare("SELECT largest_token FROM removed")?,
+            read_removed: connection.prepare("SELECT largest_token, largest_seq, rows FROM removed")?,
+            removed: None,
+            last_seq: None,
             next_seq: None,
             entered: vec![],
             unwritten: vec![],
@@ -71,28 +83,43 @@ impl<'c> Claims<'c> {
             // Before the lock: reading a whole file must not keep others from writing.
             self.index.clear();
             self.index.catch_up(self.connection)?;
-            self.is_cold = false;
+            (self.is_cold, self.last_seq) = (false, None);
         }
         self.connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
-        self.recent.begin();
+        if !self.recent.begin() {
+            (self.removed, self.last_seq) = (None, None);
+        }
         if on_claims {
-            let last = self.index.catch_up(self.connection)?;
-            let (largest_seq, rows): (i64, i64) = self.removed.query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
-            self.is_cold = self.index.is_mostly_stale(rows);
-            self.next_seq = Some(last.max(largest_seq) + 1);
+            let last = match self.last_seq {
+                Some(last) => last,
+                None => {
+                    let (last, removed) = (self.index.catch_up(self.connection)?, self.removed()?);
+                    self.is_cold = self.index.is_mostly_stale(removed.rows);
+                    *self.last_seq.insert(last.max(removed.seq))
+                }
+            };
+            self.next_seq = Some(last + 1);
         }
         Ok(())
     }
 
     pub fn moment(&mut self, now: Time) -> rusqlite::Result<Moment> {
-        Ok(Moment { now, token_floor: Token(self.token_floor.query_row([], |row| row.get(0))?) })
+        Ok(Moment { now, token_floor: self.removed()?.token })
     }
 
-    pub fn find(&mut self, key: &ClaimKey) -> rusqlite::Result<Option<Row>> {
+    fn removed(&mut self) -> rusqlite::Result<Removed> {
+        if let Some(known) = self.removed {
+            return Ok(known);
+        }
+        let read = |row: &Row<'_>| Ok(Removed { token: Token(row.get(0)?), seq: row.get(1)?, rows: row.get(2)? });
+        Ok(*self.removed.insert(self.read_removed.query_row([], read)?))
+    }
+
+    pub fn find(&mut self, key: &ClaimKey) -> rusqlite::Result<Option<Kept>> {
         let known = self.index.rows(key).known;
         let new = known.iter().find_map(|seq| Some((*seq, self.unwritten(*seq).filter(|claim| claim.key == *key)?)));
         match new {
-            Some((seq, claim)) => Ok(Some(Row { seq, claim: claim.clone() })),
+            Some((seq, claim)) => Ok(Some(Kept { seq, claim: claim.clone() })),
             None => rows::find_among(&mut self.read, &known, key),
         }
     }
@@ -158,6 +185,7 @@ impl<'c> Claims<'c> {
 
     /// Removes claims whose window has ended.
     pub fn sweep(&mut self, now: Time, limit: usize) -> rusqlite::Result<Vec<Entry>> {
+        self.removed = None;
         let swept = rows::sweep(self.connection, self.index, now, limit)?;
         self.written.extend(swept.iter().copied().map(Written::Removed));
         Ok(swept)
@@ -218,6 +246,7 @@ impl<'c> Claims<'c> {
         self.connection.prepare_cached("COMMIT")?.execute([])?;
         if let Some(next) = self.next_seq {
             self.index.complete_to(next - 1);
+            self.last_seq = Some(next - 1);
         }
         self.recent.committed(self.written.drain(..));
         // Who has met one that is to be undone may meet the next.
@@ -228,6 +257,7 @@ impl<'c> Claims<'c> {
     /// Instead of a commit, or after one that failed. If that was written after all, the next transaction finds its rows in the table.
     pub fn roll_back(&mut self) {
         self.is_careful = self.is_spoilt;
+        (self.removed, self.last_seq) = (None, None);
         if !self.connection.is_autocommit() {
             // Ended already is as good.
             let _ = self.connection.execute_batch("ROLLBACK");

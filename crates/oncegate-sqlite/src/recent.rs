@@ -128,13 +128,17 @@ impl Recent {
         self.set_wal_index(None);
     }
 
-    /// A transaction has begun: nobody else can commit before it ends. If anybody has, nothing that we know holds.
-    pub fn begin(&self) {
+    /// A transaction has begun: nobody else can commit before it ends. If anybody has since the last one, or may have, nothing that we know holds: false.
+    pub fn begin(&self) -> bool {
         self.frames.store(0, Relaxed);
-        if let Some(version) = self.version().filter(|version| *version != self.as_of.get()) {
-            self.forget_all();
+        if self.current().is_some() {
+            return true;
+        }
+        self.forget_all();
+        if let Some(version) = self.version() {
             self.as_of.set(version);
         }
+        false
     }
 
     /// The transaction is in the log, which has grown to this length.

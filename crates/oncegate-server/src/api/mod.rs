@@ -16,7 +16,6 @@ mod sends;
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, LazyLock};
-use std::time::Instant;
 
 use axum::Router;
 use axum::body::Body;
@@ -111,7 +110,7 @@ impl App {
     fn caller(&self, parts: &Parts) -> Result<Caller, Problem> {
         let caller = self.keys.authenticate(&parts.uri, &parts.headers)?;
         trace::asked_by(&caller.workspace);
-        self.rates.take(&caller.workspace, Instant::now())?;
+        self.rates.take(&caller.workspace)?;
         Ok(caller)
     }
 

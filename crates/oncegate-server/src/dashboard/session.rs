@@ -87,7 +87,7 @@ impl FromRequestParts<Arc<App>> for Visitor {
         }
         let is_open = app.keys.is_open();
         let taken = |visitor: Visitor| {
-            app.rates.take(visitor.workspace(), Instant::now())?;
+            app.rates.take(visitor.workspace())?;
             Ok::<_, Problem>(visitor)
         };
         match app.keys.authenticate(&parts.uri, &parts.headers) {

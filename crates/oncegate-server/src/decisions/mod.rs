@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use hashbrown::HashMap;
 use oncegate::Time;
-use oncegate::store::{Clock, Role, SystemClock};
+use oncegate::store::Role;
 use serde_json::Value;
 
 use crate::problem::{Kind, Problem};
@@ -115,9 +115,8 @@ impl Drop for Follower {
 
 impl Decisions {
     /// Hears a line of the log, of which the event, the workspace and where the guard is have been seen as it was written.
-    pub fn hear(&self, event: &str, workspace: &str, guard: Option<Range<usize>>, line: &str) {
+    pub fn hear(&self, event: &str, workspace: &str, guard: Option<Range<usize>>, line: &str, now: Time) {
         let Some(meaning) = Meaning::of(event) else { return };
-        let now = SystemClock.now();
         if matches!(meaning.fate, Fate::Passed | Fate::Stopped) {
             let guard = guard.clone().map_or(meaning.guard, |place| &line[place]);
             self.tally.count(workspace, guard, meaning.fate, Minute::of(now));
@@ -199,11 +198,13 @@ impl Rings {
 
 #[cfg(test)]
 mod tests {
+    use oncegate::store::{Clock, SystemClock};
+
     use super::*;
 
     fn hear(decisions: &Decisions, workspace: &str, number: usize) {
         let line = format!("{{\"guard\":\"g\",\"event\":\"claim.won\",\"number\":{number}}}\n");
-        decisions.hear("claim.won", workspace, Some(10..11), &line);
+        decisions.hear("claim.won", workspace, Some(10..11), &line, SystemClock.now());
     }
 
     #[test]
@@ -211,7 +212,7 @@ mod tests {
         let decisions = Decisions::default();
         let start = decisions.last("a", 5);
         assert!(decisions.since("a", start).told.is_empty());
-        decisions.hear("server.listening", "a", None, "{}\n");
+        decisions.hear("server.listening", "a", None, "{}\n", SystemClock.now());
         for number in 0..LINES_MAX + 10 {
             hear(&decisions, "a", number);
         }
@@ -234,7 +235,7 @@ mod tests {
             hear(&decisions, "a", number);
         }
         // It takes the place, and the memory, of one that named a guard.
-        decisions.hear("message.api.sent", "a", None, "{}\n");
+        decisions.hear("message.api.sent", "a", None, "{}\n", SystemClock.now());
         assert_eq!((seen.guard(), &seen.read()["number"]), ("g", &0.into()));
         let newest = decisions.since("a", decisions.last("a", 1)).told.remove(0);
         assert_eq!((newest.guard(), newest.line()), ("message", "{}"));

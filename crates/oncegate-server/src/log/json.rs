@@ -37,14 +37,15 @@ impl<S: Subscriber> Layer<S> for JsonLines {
         // Something that logs while it is being formatted would find the line taken; it goes without.
         LINE.with(|line| {
             if let Ok(mut line) = line.try_borrow_mut() {
-                line.begin(*event.metadata().level());
+                let now = SystemClock.now();
+                line.begin(*event.metadata().level(), now);
                 event.record(&mut *line);
                 line.text.push_str("}\n");
                 if let Some(log) = self.log.as_ref().filter(|_| *event.metadata().level() <= self.level) {
                     log.append(line.text.as_bytes());
                 }
                 if let (Some(event), Some(workspace)) = (line.seen(Seen::Event), line.seen(Seen::Workspace)) {
-                    self.decisions.hear(event, workspace, line.place(Seen::Guard), &line.text);
+                    self.decisions.hear(event, workspace, line.place(Seen::Guard), &line.text, now);
                 }
             }
         });
@@ -82,7 +83,7 @@ impl Seen {
 }
 
 impl Line {
-    fn begin(&mut self, level: Level) {
+    fn begin(&mut self, level: Level, now: Time) {
         let level = match level {
             Level::ERROR => "error",
             Level::WARN => "warn",
@@ -93,7 +94,7 @@ impl Line {
         self.text.clear();
         self.seen = Default::default();
         self.text.push_str("{\"timestamp\":\"");
-        self.timestamp(SystemClock.now());
+        self.timestamp(now);
         self.text.push_str("\",\"level\":\"");
         self.text.push_str(level);
         self.text.push('"');
