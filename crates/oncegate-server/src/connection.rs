@@ -29,7 +29,7 @@ pub enum Cut<E> {
     Broken(E),
 }
 
-/// Runs a connection, whose service says to `head` when it is called and when its answers are over, until it ends.
+/// Runs a connection until it ends. `head` hears from its service of requests and answers, and from its stream when these are written.
 pub async fn run<C: GracefulConnection>(connection: C, head: Arc<Head>, stop: Arc<Stop>) -> Result<(), Cut<C::Error>> {
     let mut connection = pin!(connection);
     let mut alarm = pin!(tokio::time::sleep(HEAD_TIMEOUT));
@@ -67,48 +67,59 @@ fn ring_later(alarm: Pin<&mut tokio::time::Sleep>, context: &mut Context<'_>) {
     }
 }
 
-/// Since when a connection waits for the head of a request, if it does.
+/// Since when a connection waits for the head of a request, if it does: from its begin, and whenever an answer has been written.
 pub struct Head {
     opened: Instant,
-    /// After that; [`ARRIVED`], if it does not wait.
-    awaited_after_us: AtomicU64,
+    /// The number of the last request that has come.
+    arrived: AtomicU64,
+    /// Of the last of which the answer is all there.
+    answered: AtomicU64,
+    /// Of the last of which it has been written, and how long after the begin that was.
+    written: AtomicU64,
+    written_after_us: AtomicU64,
 }
-
-const ARRIVED: u64 = u64::MAX;
 
 impl Default for Head {
     /// Of a connection that has just been opened.
     fn default() -> Self {
-        Head { opened: Instant::now(), awaited_after_us: AtomicU64::new(0) }
+        let [arrived, answered, written, written_after_us] = Default::default();
+        Head { opened: Instant::now(), arrived, answered, written, written_after_us }
     }
 }
 
 impl Head {
-    /// A request has come: the next is not waited for until its answer is over.
-    pub fn arrived(&self) {
-        self.awaited_after_us.store(ARRIVED, Relaxed);
+    /// A request has come, and has this number.
+    pub fn arrives(&self) -> u64 {
+        self.arrived.fetch_add(1, Relaxed) + 1
     }
 
-    fn is_awaited(&self) {
-        let after = self.opened.elapsed().as_micros();
-        self.awaited_after_us.store(u64::try_from(after).expect("no connection is that old"), Relaxed);
+    /// Nothing waits to be written.
+    pub fn flushed(&self) {
+        let answered = self.answered.load(Relaxed);
+        if answered == self.arrived.load(Relaxed) && answered != self.written.load(Relaxed) {
+            let after = u64::try_from(self.opened.elapsed().as_micros()).expect("no connection is that old");
+            self.written_after_us.store(after, Relaxed);
+            self.written.store(answered, Relaxed);
+        }
     }
 
     fn awaited_until(&self) -> Option<Instant> {
-        let after = Some(self.awaited_after_us.load(Relaxed)).filter(|after| *after != ARRIVED);
-        after.map(|after| self.opened + Duration::from_micros(after) + HEAD_TIMEOUT)
+        let is_awaited = self.written.load(Relaxed) == self.arrived.load(Relaxed);
+        let after = Duration::from_micros(self.written_after_us.load(Relaxed));
+        is_awaited.then(|| self.opened + after + HEAD_TIMEOUT)
     }
 }
 
-/// The body of an answer: when it is gone, the next request is waited for.
+/// The body of an answer. When hyper lets go of it, it has all of it.
 pub struct Last<B> {
     body: B,
+    request: u64,
     head: Arc<Head>,
 }
 
 impl<B> Last<B> {
-    pub fn new(body: B, head: Arc<Head>) -> Self {
-        Last { body, head }
+    pub fn new(body: B, request: u64, head: Arc<Head>) -> Self {
+        Last { body, request, head }
     }
 }
 
@@ -134,7 +145,8 @@ impl<B: Body + Unpin> Body for Last<B> {
 
 impl<B> Drop for Last<B> {
     fn drop(&mut self) {
-        self.head.is_awaited();
+        // The next request may have come already: then this says nothing.
+        self.head.answered.fetch_max(self.request, Relaxed);
     }
 }
 
@@ -204,6 +216,7 @@ mod tests {
     use tokio::time::sleep;
 
     use super::*;
+    use crate::patience::Patient;
 
     const ALARM: Duration = Duration::from_millis(10);
     const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n";
@@ -218,21 +231,30 @@ mod tests {
 
     /// A connection whose requests take a while to answer, and all that a task may do at once in the end.
     fn connect_to(answer_after: Duration, stop: &Arc<Stop>) -> (DuplexStream, Ended) {
+        serve(stop, move || async move {
+            sleep(answer_after).await;
+            while tokio::task::coop::has_budget_remaining() {
+                tokio::task::coop::consume_budget().await;
+            }
+            Full::<Bytes>::from("done")
+        })
+    }
+
+    /// A connection whose requests are answered like this.
+    fn serve<F, B>(stop: &Arc<Stop>, answer: impl Fn() -> F + Clone + Send + 'static) -> (DuplexStream, Ended)
+    where
+        F: Future<Output = B> + Send,
+        B: Body<Data = Bytes, Error = Infallible> + Unpin + Send + 'static,
+    {
         let (client, server) = tokio::io::duplex(1024);
         let head = Arc::new(Head::default());
         let of_answers = head.clone();
-        let answer = service_fn(move |_: Request<Incoming>| {
-            of_answers.arrived();
-            let head = of_answers.clone();
-            async move {
-                sleep(answer_after).await;
-                while tokio::task::coop::has_budget_remaining() {
-                    tokio::task::coop::consume_budget().await;
-                }
-                Ok::<_, Infallible>(Response::new(Last::new(Full::<Bytes>::from("done"), head)))
-            }
+        let service = service_fn(move |_: Request<Incoming>| {
+            let (request, head, answer) = (of_answers.arrives(), of_answers.clone(), answer.clone());
+            async move { Ok::<_, Infallible>(Response::new(Last::new(answer().await, request, head))) }
         });
-        let connection = http1::Builder::new().serve_connection(TokioIo::new(server), answer);
+        let stream = TokioIo::new(Patient::new(server, head.clone()));
+        let connection = http1::Builder::new().half_close(true).serve_connection(stream, service);
         (client, tokio::spawn(run(connection, head, stop.clone())))
     }
 
@@ -259,6 +281,42 @@ mod tests {
         let waited = waits.elapsed();
         assert!((HEAD_TIMEOUT..HEAD_TIMEOUT + Duration::from_secs(1)).contains(&waited), "{waited:?}");
         assert!(stop.seats().wakers.is_empty(), "who has gone is not told");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_may_take_longer_than_a_head_to_make_or_to_read() {
+        const PIECES: u64 = 30;
+        let read_to_the_end = async |mut client: DuplexStream, pause: Duration| {
+            client.write_all(REQUEST).await.unwrap();
+            let (mut answer, mut piece) = (vec![], [0; 512]);
+            while !answer.ends_with(b"end") && !answer.ends_with(b"end\r\n0\r\n\r\n") {
+                sleep(pause).await;
+                let length = client.read(&mut piece).await.unwrap();
+                assert!(length > 0, "cut after {} bytes", answer.len());
+                answer.extend_from_slice(&piece[..length]);
+            }
+            client
+        };
+        let stop = Arc::default();
+        // All there at once, and read slowly: a piece a second.
+        let (client, ended) =
+            serve(&stop, || async { Full::from([vec![b'x'; 512 * PIECES as usize], b"end".to_vec()].concat()) });
+        drop(read_to_the_end(client, Duration::from_secs(1)).await);
+        ended.await.unwrap().unwrap();
+        // Made slowly, and read at once.
+        let slowly = || async {
+            let pieces = futures::stream::unfold(0, |sent| async move {
+                sleep(Duration::from_secs(1)).await;
+                let piece = if sent < PIECES { "piece" } else { "end" };
+                (sent <= PIECES).then(|| (Ok(Frame::data(Bytes::from(piece))), sent + 1))
+            });
+            http_body_util::StreamBody::new(Box::pin(pieces))
+        };
+        let (client, ended) = serve(&stop, slowly);
+        let _client = read_to_the_end(client, Duration::ZERO).await;
+        let waits = Instant::now();
+        assert!(matches!(ended.await.unwrap(), Err(Cut::Late)), "the next one has its time from then on");
+        assert!((HEAD_TIMEOUT..HEAD_TIMEOUT + Duration::from_secs(1)).contains(&waits.elapsed()));
     }
 
     #[tokio::test(start_paused = true)]

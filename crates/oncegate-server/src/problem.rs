@@ -196,9 +196,8 @@ impl Serialize for Problem {
 /// An answer that is there, whole: what is made of it needs no box.
 pub type Whole = Response<Full<Bytes>>;
 
-/// With headers that are made from these, of which only the memory is used.
+/// With no other headers: those that are given are empty, and bring their memory.
 pub fn whole(status: StatusCode, content_type: &'static str, json: Vec<u8>, mut headers: HeaderMap) -> Whole {
-    headers.clear();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     let mut response = Response::new(json.into());
     (*response.status_mut(), *response.headers_mut()) = (status, headers);
@@ -219,7 +218,7 @@ impl IntoResponse for Problem {
 }
 
 impl Problem {
-    /// With headers that are made from these, of which only the memory is used.
+    /// The headers that are given are empty, and bring their memory.
     pub fn answer(self, headers: HeaderMap) -> Whole {
         self.log();
         let (status, retry_after) = (self.kind.status(), self.retry_after_seconds);

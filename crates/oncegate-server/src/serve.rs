@@ -25,7 +25,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use crate::actions::Runner;
-use crate::api::{self, App, Bodies};
+use crate::api::{self, App, Bodies, Handle};
 use crate::auth::Keys;
 use crate::channels::Channels;
 use crate::cli::Failure;
@@ -295,8 +295,7 @@ impl Connections {
     fn serve(&self, stream: TcpStream, place: OwnedSemaphorePermit) {
         // Answers are small and written whole.
         let _ = stream.set_nodelay(true);
-        // A handle of its own: the count of one that all share would go from processor to processor with every request.
-        let (app, router) = (Arc::new(self.app.clone()), self.router.clone());
+        let (app, router) = (Arc::new(Handle(self.app.clone())), self.router.clone());
         let head = Arc::new(Head::default());
         let of_answers = head.clone();
         let service = service_fn(move |request| answer(&app, &router, &of_answers, request));
@@ -305,7 +304,7 @@ impl Connections {
             .half_close(true)
             .header_read_timeout(None)
             .max_buf_size(CONNECTION_BUFFER_BYTES)
-            .serve_connection(TokioIo::new(Patient::new(stream)), service);
+            .serve_connection(TokioIo::new(Patient::new(stream, head.clone())), service);
         let connection = connection::run(connection, head, self.stop.clone());
         tokio::spawn(async move {
             let open = gauge!("oncegate_http_connections");
@@ -326,16 +325,17 @@ impl Connections {
     }
 }
 
+type Answered = Response<Last<Either<Full<Bytes>, Body>>>;
+
 /// Whatever happens, an answer: a panic is a defect of ours, and the client is told so.
 fn answer(
-    app: &Arc<Arc<App>>,
+    app: &Arc<Handle>,
     router: &axum::Router,
     head: &Arc<Head>,
     request: Request<Incoming>,
-) -> impl Future<Output = Result<Response<Last<Either<Full<Bytes>, Body>>>, Infallible>> + use<> {
+) -> impl Future<Output = Result<Answered, Infallible>> + use<> {
     let asked = Instant::now();
-    head.arrived();
-    let (asker, head) = (app.clone(), head.clone());
+    let (number, asker, head) = (head.arrives(), app.clone(), head.clone());
     let span = trace::request(&request);
     let answering = trace::within(span.clone(), api::answer(app, router, request));
     // Not in an async block, which would have room for it twice: before it waits, and while it does.
@@ -347,7 +347,7 @@ fn answer(
         if let Some(span) = span {
             span.answered(response.status());
         }
-        Ok(response.map(|body| Last::new(body, head)))
+        Ok(response.map(|body| Last::new(body, number, head)))
     })
 }
 
@@ -369,7 +369,7 @@ mod tests {
     /// It is moved for each request, and each connection has one: of many, they have to fit into the processor's cache together.
     #[test]
     fn what_a_connection_keeps_for_a_request_is_small() {
-        fn size<F>(_: impl Fn(&Arc<Arc<App>>, &axum::Router, &Arc<Head>, Request<Incoming>) -> F) -> usize {
+        fn size<F>(_: impl Fn(&Arc<Handle>, &axum::Router, &Arc<Head>, Request<Incoming>) -> F) -> usize {
             size_of::<F>()
         }
         let bytes = size(answer);

@@ -9,7 +9,7 @@ use rusqlite::{Connection, Row, Statement};
 use crate::books;
 use crate::index::{Entry, Index};
 use crate::recent::{Recent, Written};
-use crate::rows::{self, Kept};
+use crate::rows::{self, Found};
 
 pub struct Claims<'c> {
     pub connection: &'c Connection,
@@ -115,11 +115,11 @@ impl<'c> Claims<'c> {
         Ok(*self.removed.insert(self.read_removed.query_row([], read)?))
     }
 
-    pub fn find(&mut self, key: &ClaimKey) -> rusqlite::Result<Option<Kept>> {
+    pub fn find(&mut self, key: &ClaimKey) -> rusqlite::Result<Option<Found>> {
         let known = self.index.rows(key).known;
         let new = known.iter().find_map(|seq| Some((*seq, self.unwritten(*seq).filter(|claim| claim.key == *key)?)));
         match new {
-            Some((seq, claim)) => Ok(Some(Kept { seq, claim: claim.clone() })),
+            Some((seq, claim)) => Ok(Some(Found { seq, claim: claim.clone() })),
             None => rows::find_among(&mut self.read, &known, key),
         }
     }
@@ -220,7 +220,7 @@ impl<'c> Claims<'c> {
             if result.is_err() {
                 self.is_spoilt |= self.done_so_far() != before;
                 self.connection.prepare_cached("ROLLBACK TO job")?.execute([])?;
-                // The rows' numbers were never used. Kept, they would pass for rows that we know.
+                // The rows' numbers were never used. Found, they would pass for rows that we know.
                 self.next_seq = next_seq;
                 self.index.undo(&self.entered.split_off(entered));
                 self.unwritten.clear();

@@ -130,7 +130,8 @@ fn run_alone(job: &mut Job, claims: &mut Claims<'_>, moment: Moment) -> rusqlite
             let mut all = Vec::with_capacity(commits.len());
             for commit in commits {
                 let committed = run_commit(commit, claims, moment);
-                if claims.connection.is_autocommit() {
+                // All of it is over, or run again: nobody hears of this.
+                if claims.connection.is_autocommit() || claims.is_beyond_repair() {
                     return committed.map(Done::Committed);
                 }
                 all.push(committed.map_err(store_error));

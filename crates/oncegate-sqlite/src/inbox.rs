@@ -7,7 +7,7 @@ use std::sync::{Condvar, Mutex, MutexGuard};
 
 use oncegate_store::StoreError;
 
-/// What may be in the writer's hands, by weight (see [`Commit::weight`](oncegate_store::Commit::weight)): so many operations, or 256 MiB of outcomes. More is
+/// What may wait for the writer, by weight (see [`Commit::weight`](oncegate_store::Commit::weight)): so many operations, or 256 MiB of outcomes. More is
 /// refused, so that memory stays bounded.
 const WEIGHT_MAX: usize = 65_536;
 
@@ -19,7 +19,7 @@ pub struct Inbox<T> {
 struct Inside<T> {
     /// Each with its weight.
     waiting: VecDeque<(usize, T)>,
-    /// Of what waits, and of what was taken out and is not done yet.
+    /// Of what waits, and of what was taken out and has not been begun with.
     weight: usize,
     is_closed: bool,
     /// The writer sleeps and must be woken. Otherwise it will look by itself: no system call for each.
@@ -64,25 +64,28 @@ impl<T> Inbox<T> {
 
     // The rest is for the writer alone.
 
-    /// Takes out all that waits, in exchange for an empty list; waits until there is something, or until it is closed.
+    /// Takes out all that waits, behind what was taken before; if there is nothing at all, waits until there is something, or until it is closed.
     pub fn take(&self, taken: &mut VecDeque<(usize, T)>) {
         let mut inside = self.lock();
-        while inside.waiting.is_empty() && !inside.is_closed {
+        while taken.is_empty() && inside.waiting.is_empty() && !inside.is_closed {
             inside.sleeps = true;
             inside = self.some.wait(inside).expect("no holder of this lock panics");
         }
-        std::mem::swap(&mut inside.waiting, taken);
+        match taken.is_empty() {
+            true => std::mem::swap(&mut inside.waiting, taken),
+            false => taken.append(&mut inside.waiting),
+        }
     }
 
-    /// The same, without waiting. False: there was nothing, and nothing will come.
+    /// The same, without waiting. False: there is nothing, and nothing will come.
     pub fn try_take(&self, taken: &mut VecDeque<(usize, T)>) -> bool {
         let mut inside = self.lock();
-        std::mem::swap(&mut inside.waiting, taken);
+        taken.append(&mut inside.waiting);
         !taken.is_empty() || !inside.is_closed
     }
 
-    /// So much of what was taken out is done.
-    pub fn done(&self, weight: usize) {
+    /// So much of what was taken out does not wait any more.
+    pub fn begun(&self, weight: usize) {
         self.lock().weight -= weight;
     }
 
@@ -113,7 +116,7 @@ mod tests {
             if taken.is_empty() {
                 break;
             }
-            inbox.done(taken.len());
+            inbox.begun(taken.len());
             all.extend(taken.drain(..).map(|(_, number)| number));
         }
         assert!(all.into_iter().eq(0..10_000));
@@ -121,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn it_holds_so_much_until_that_is_done_and_nothing_once_it_is_closed() {
+    fn it_holds_so_much_until_that_is_begun_and_nothing_once_it_is_closed() {
         let inbox = Inbox::default();
         assert!(matches!(inbox.put(WEIGHT_MAX + 1, 'a'), Err(StoreError::Refused(_))));
         inbox.put(WEIGHT_MAX, 'b').unwrap();
@@ -129,8 +132,11 @@ mod tests {
         let mut taken = VecDeque::new();
         assert!(inbox.try_take(&mut taken));
         assert_eq!(taken, [(WEIGHT_MAX, 'b')]);
-        assert!(inbox.put(1, 'c').is_err(), "it is in the writer's hands");
-        inbox.done(WEIGHT_MAX);
+        assert!(inbox.put(1, 'c').is_err(), "it still waits");
+        inbox.begun(WEIGHT_MAX);
+        inbox.put(1, 'd').unwrap();
+        inbox.take(&mut taken);
+        assert_eq!(taken, [(WEIGHT_MAX, 'b'), (1, 'd')], "behind what was taken before");
         inbox.put(1, 'd').unwrap();
         inbox.close();
         assert!(inbox.put(1, 'e').is_err());

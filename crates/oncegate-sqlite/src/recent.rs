@@ -43,7 +43,7 @@ impl Written {
     pub fn by(change: &Change) -> Option<Written> {
         match change {
             Change::Create { record, names, .. } | Change::Replace { record, names } => {
-                Some(match records::keepable(record) {
+                Some(match records::keepable(record, names) {
                     Some(record) => Written::Record(record, names.clone()),
                     None => Written::RecordRemoved(record.id),
                 })
@@ -61,13 +61,13 @@ pub struct Recent {
     as_of: SharedVersion,
     /// What was kept before the current era is void.
     era: AtomicU64,
-    claims: Shelves<Kept, 1>,
+    claims: Shelves<KeptClaim, 1>,
     records: Records,
     /// How long the log is after the writer's commit; 0, if it had nothing to commit.
     frames: AtomicU32,
 }
 
-struct Kept {
+struct KeptClaim {
     era: u64,
     seq: i64,
     claim: Arc<Claim>,
@@ -112,7 +112,7 @@ impl Recent {
             At::Id(_) => vec![],
             At::Name(name) => vec![name.clone()],
         };
-        if let Some(record) = records::keepable(record) {
+        if let Some(record) = records::keepable(record, &names) {
             self.records.enter(self.era.load(Acquire), record, names, || self.current() == Some(as_of));
         }
     }
@@ -181,7 +181,7 @@ impl Recent {
             Written::Claim(Entry { hash, seq }, claim) => {
                 let mut shelf = self.claims.lock(hash);
                 shelf.take(|_| true);
-                keepable(claim).into_iter().for_each(|claim| shelf.put(Kept { era, seq, claim }));
+                keepable(claim).into_iter().for_each(|claim| shelf.put(KeptClaim { era, seq, claim }));
             }
             Written::Counted(hash, count) => {
                 if let Some(kept) = self.claims.lock(hash).find(|kept| kept.claim.key == count.key) {

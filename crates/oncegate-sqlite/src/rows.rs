@@ -18,13 +18,13 @@ pub const REPLACE: &str = include_str!("../sql/replace_claim.sql");
 const PARAMETERS: usize = 20;
 
 /// A record, and the row that it is in.
-pub struct Kept {
+pub struct Found {
     pub seq: i64,
     pub claim: Arc<Claim>,
 }
 
 /// The record under a key, as a reader sees it. Other processes may have appended rows that the writer has not met.
-pub fn look_up(connection: &Connection, index: &Index, key: &ClaimKey) -> rusqlite::Result<Option<Kept>> {
+pub fn look_up(connection: &Connection, index: &Index, key: &ClaimKey) -> rusqlite::Result<Option<Found>> {
     let Rows { mut known, complete_to } = index.rows(key);
     let mut appended = connection.prepare_cached("SELECT seq FROM claims WHERE seq > ?1 AND id = ?2")?;
     for seq in appended.query_map(params![complete_to, key.id.as_bytes()], |row| row.get(0))? {
@@ -34,11 +34,11 @@ pub fn look_up(connection: &Connection, index: &Index, key: &ClaimKey) -> rusqli
 }
 
 /// The record under a key, by [`READ`], in one of the rows that the index names.
-pub fn find_among(read: &mut Statement<'_>, seqs: &[i64], key: &ClaimKey) -> rusqlite::Result<Option<Kept>> {
+pub fn find_among(read: &mut Statement<'_>, seqs: &[i64], key: &ClaimKey) -> rusqlite::Result<Option<Found>> {
     for seq in seqs {
         let mut rows = read.query(params![seq, key.id.as_bytes(), key.workspace.as_str(), key.guard.as_str()])?;
         if let Some(row) = rows.next()? {
-            return Ok(Some(Kept { seq: *seq, claim: Arc::new(claim(row, key.clone())?) }));
+            return Ok(Some(Found { seq: *seq, claim: Arc::new(claim(row, key.clone())?) }));
         }
     }
     Ok(None)

@@ -253,9 +253,7 @@ impl WriterThread {
 
     fn write_groups(&mut self, claims: &mut Claims<'_>, checkpoints: &Checkpoints) -> Next {
         loop {
-            if self.taken.is_empty() {
-                self.inbox.take(&mut self.taken);
-            }
+            self.inbox.take(&mut self.taken);
             if self.taken.is_empty() {
                 return Next::Stop;
             }
@@ -273,8 +271,9 @@ impl WriterThread {
                     job => group.push(job),
                 }
             }
+            // Before anybody is answered, who may come with the next.
+            self.inbox.begun(weight);
             let written = group.run(claims, &*self.clock, self.waiters.get());
-            self.inbox.done(weight);
             if written.is_err_and(|failed| failed.is_io()) {
                 return Next::Reopen;
             }
@@ -286,7 +285,7 @@ impl WriterThread {
     fn refuse_waiting(&mut self, error: &StoreError) -> Next {
         loop {
             while let Some((weight, job)) = self.taken.pop_front() {
-                self.inbox.done(weight);
+                self.inbox.begun(weight);
                 match job {
                     Job::Stop(asker) => {
                         self.askers.push(asker);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use oncegate_core::{Answer, Command, WorkspaceName};
 use oncegate_sqlite::{Options, SqliteStore};
 use oncegate_store::conformance::{START, key_in, terms};
-use oncegate_store::{At, Change, Clock, Commit, MainStore, ManualClock, Op, Place, Record, Store};
+use oncegate_store::{At, Change, Clock, Commit, DuplicateCount, MainStore, ManualClock, Op, Place, Record, Store};
 use uuid::Uuid;
 
 const KIND: &str = "note";
@@ -25,7 +25,11 @@ impl File {
 
     /// As another process would have it.
     fn open(&self) -> SqliteStore {
-        let options = Options { clock: self.clock.clone(), ..Options::default() };
+        self.open_with(Options::default().claims_max)
+    }
+
+    fn open_with(&self, claims_max: usize) -> SqliteStore {
+        let options = Options { clock: self.clock.clone(), claims_max, ..Options::default() };
         SqliteStore::open(self.folder.path().join("x.db"), options).expect("opens")
     }
 }
@@ -107,6 +111,43 @@ async fn a_conflict_in_the_middle_of_a_group_takes_none_of_the_others_along() {
             assert!(undone.is_none(), "its claim is not written either");
         }
     }
+}
+
+/// The same of an error, in a group with a sweep and a count: they are run again, and count once.
+#[tokio::test]
+async fn what_fails_after_it_has_written_something_is_undone_and_the_others_happen_once() {
+    let file = File::new();
+    let store = file.open_with(2);
+    assert!(is_written(&store, claims("met")).await);
+    let met = store.read(&key_in("default", "met")).await.expect("reads").value.expect("is there");
+    let ended = Record { expires_at: Some(START), ..record(9, 1, "ends") };
+    assert!(is_written(&store, changes(vec![Change::create(ended)])).await);
+    for round in 1..=3_u128 {
+        let mut too_many = claims("one of two");
+        too_many.ops.extend(claims("the other").ops);
+        too_many.changes = vec![create(round, &[])];
+        let count = DuplicateCount { key: met.key.clone(), token: met.token, count: 1, last_at: START };
+        // Asked for at once, they come into one group, or into a few.
+        let (failed, good, swept, counted) = tokio::join!(
+            store.commit(too_many),
+            store.commit(changes(vec![create(100 + round, &[])])),
+            store.sweep(10),
+            store.count_duplicates(vec![count]),
+        );
+        failed.expect_err("there is room for one only");
+        counted.expect("counts");
+        assert!(good.expect("decides").is_written());
+        assert_eq!(swept.expect("sweeps").records, usize::from(round == 1));
+        for store in [&store, &file.open()] {
+            assert!(find(store, by_id(round)).await.is_none());
+            assert!(find(store, by_id(100 + round)).await.is_some());
+            assert!(find(store, by_id(9)).await.is_none(), "swept");
+            let met = store.read(&met.key).await.expect("reads").value.expect("is there");
+            assert_eq!(met.duplicates, round as i64);
+            assert!(store.read(&key_in("default", "one of two")).await.expect("reads").value.is_none());
+        }
+    }
+    assert!(is_written(&store, claims("one of two")).await, "the room is still there");
 }
 
 /// A sequence of numbers that look random, the same each time.

@@ -16,7 +16,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::extract::{self, Arriving, Json, Named, Params, WithOutcome};
-use super::{Answered, App};
+use super::{Answered, App, Handle};
 use crate::auth::Caller;
 use crate::decisions::timeline::What;
 use crate::problem::{Kind, Problem, Whole};
@@ -28,6 +28,8 @@ pub use body::{check_note, guard, state};
 pub use view::{ClaimView, PageView, cursor_of, parse_cursor};
 
 pub const PATH: &str = "/api/claims";
+/// A connection keeps room for so many headers.
+const HEADERS_KEPT_MAX: usize = 32;
 
 /// Claim a key
 ///
@@ -39,17 +41,17 @@ pub const PATH: &str = "/api/claims";
     (status = 422, description = "`fingerprint-mismatch`."),
     (status = 503, description = "The store cannot be asked.")))]
 pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
-    claim(Arc::new(app), request).await.map(Body::new)
+    claim(Arc::new(Handle(app)), request).await.map(Body::new)
 }
 
 /// The same, of requests that need not go through the router.
-pub async fn claim<B: Arriving>(app: Arc<Arc<App>>, request: Request<B>) -> Whole {
+pub async fn claim<B: Arriving>(app: Arc<Handle>, request: Request<B>) -> Whole {
     let (asked, headers) = {
         let (mut parts, body) = request.into_parts();
         let asked = read_claim(&app, &parts, body).await;
-        // What the request came in is let go of. The memory of its headers is the answer's, and then the next request's.
+        // What the request came in is let go of. The memory of its headers is the answer's, and then the next request's; unless there were many.
         parts.headers.clear();
-        (asked, parts.headers)
+        (asked, Some(parts.headers).filter(|headers| headers.capacity() <= HEADERS_KEPT_MAX).unwrap_or_default())
     };
     let answered = match asked {
         Ok(asked) => decide(&app, &asked).await,

@@ -14,6 +14,7 @@ mod reminders;
 mod sagas;
 mod sends;
 
+use std::ops::Deref;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, LazyLock};
 
@@ -120,6 +121,17 @@ impl App {
     }
 }
 
+/// A connection's own handle on the server: the count of one that all share would go from processor to processor with every request.
+pub struct Handle(pub Arc<App>);
+
+impl Deref for Handle {
+    type Target = App;
+
+    fn deref(&self) -> &App {
+        &self.0
+    }
+}
+
 /// Whether the claims of a guard are in the main store, whatever the guard store is: they are written with what they guard.
 pub fn is_kept_beside(guard: &GuardName) -> bool {
     *guard != *MESSAGES && is_own(guard)
@@ -194,7 +206,7 @@ pub fn router(app: Arc<App>) -> Router {
 /// Most of what a server is asked for are claims. They do not go through the router, which puts futures and bodies into boxes that are new for each
 /// request: what a connection has kept from the last one is in the processor's cache.
 pub fn answer(
-    app: &Arc<Arc<App>>,
+    app: &Arc<Handle>,
     router: &Router,
     request: Request<Incoming>,
 ) -> impl Future<Output = Response<Either<Full<Bytes>, Body>>> + use<> {

@@ -18,7 +18,8 @@ const SHELVES: usize = 8_192;
 
 pub struct Records {
     hasher: DefaultHashBuilder,
-    kept: Shelves<Kept, 4>,
+    /// In boxes: a shelf that is empty, as most of a small store are, takes little.
+    kept: Shelves<Box<Kept>, 4>,
     /// Which record has a name, by the name's hash. It may be outdated: the record that is kept knows its names.
     named: Shelves<(u64, Uuid), 4>,
 }
@@ -46,8 +47,10 @@ impl Records {
             }
         };
         let mut shelf = self.shelf(id);
-        let kept = shelf
-            .find(|Kept { record, .. }| record.id == id && record.kind == *kind && record.workspace == *workspace)?;
+        let kept = shelf.find(|kept| {
+            let record = &kept.record;
+            record.id == id && record.kind == *kind && record.workspace == *workspace
+        })?;
         let is_it = kept.era == era && name.is_none_or(|name| kept.names.contains(name));
         is_it.then(|| kept.record.clone())
     }
@@ -64,27 +67,26 @@ impl Records {
         if !holds() {
             return;
         }
-        let before = shelf.take(|before| before.record.id == record.id);
-        let is_same = |before: &Kept| {
+        let before = shelf.take(|before| before.record.id == record.id).filter(|before| {
             before.era == era && before.record.kind == record.kind && before.record.workspace == record.workspace
-        };
-        let mut all = before.filter(is_same).map_or(vec![], |before| before.names);
+        });
+        let mut all = before.map_or(vec![], |before| before.names);
         all.extend(names.into_iter().filter(|name| !all.contains(name)).collect::<Vec<_>>());
-        shelf.put(Kept { era, record, names: all });
+        shelf.put(Box::new(Kept { era, record, names: all }));
     }
 
     pub fn remove(&self, id: Uuid) {
         self.shelf(id).take(|kept| kept.record.id == id);
     }
 
-    fn shelf(&self, id: Uuid) -> MutexGuard<'_, Shelf<Kept, 4>> {
+    fn shelf(&self, id: Uuid) -> MutexGuard<'_, Shelf<Box<Kept>, 4>> {
         self.kept.lock(self.hasher.hash_one(id))
     }
 }
 
-/// A record as it is kept, unless there is too much of it.
-pub fn keepable(record: &Record) -> Option<Record> {
+/// A record as it is kept, unless there is too much of it and of what it is called.
+pub fn keepable(record: &Record, names: &[String]) -> Option<Record> {
     // It may be a part of something larger, which it would keep.
     let keep = || Record { body: Bytes::copy_from_slice(&record.body), ..record.clone() };
-    (record.body.len() <= TEXT_BYTES_MAX).then(keep)
+    (record.body.len() + names.iter().map(String::len).sum::<usize>() <= TEXT_BYTES_MAX).then(keep)
 }

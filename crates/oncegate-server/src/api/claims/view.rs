@@ -114,7 +114,7 @@ impl Answered {
         }
     }
 
-    /// With headers that are made from these, of which only the memory is used.
+    /// The headers that are given are empty, and bring their memory.
     pub fn answer(self, headers: HeaderMap) -> Whole {
         whole(self.status(), JSON, to_json(&self), headers)
     }
