@@ -176,7 +176,7 @@ impl Reminders {
                 continue;
             }
             let Some((next, change)) = decide(&kept, job.as_ref(), now)? else { return Ok(kept) };
-            if let Some(written) = self.write_down(next, change).await? {
+            if let Some(written) = self.write_once(next, change).await? {
                 return Ok(written);
             }
         }

@@ -137,22 +137,25 @@ impl Reminders {
     }
 
     /// The reminder as it was written; none if it was not as it was read: somebody else was faster.
-    pub(super) async fn write_down(
-        &self,
-        next: Kept,
-        change: impl Into<Option<Change>>,
-    ) -> Result<Option<Kept>, StoreError> {
-        let changes = [Some(next.replaced()), change.into()].into_iter().flatten().collect();
-        let written = self.write(changes).await;
-        if !matches!(written, Ok(false) | Err(StoreError::Unknown(_))) {
-            return written.map(|_| Some(next));
+    pub(super) async fn write_once(&self, next: Kept, change: Option<Change>) -> Result<Option<Kept>, StoreError> {
+        match self.write([next.replaced()].into_iter().chain(change).collect()).await {
+            Err(StoreError::Unknown(why)) => self.found_as(&next).await?.map(Some).ok_or(StoreError::Unknown(why)),
+            written => Ok(written?.then_some(next)),
         }
-        // What is there is there: this write, or one before it, whose answer got lost.
+    }
+
+    /// The same for a worker, who says it again if the answer got lost: then it may be there already. (Of two persons who do the same at the same moment, only one has done it.)
+    async fn write_down(&self, next: Kept, change: Change) -> Result<Option<Kept>, StoreError> {
+        match self.write_once(next.clone(), Some(change)).await? {
+            None => self.found_as(&next).await,
+            written => Ok(written),
+        }
+    }
+
+    /// What is there is there.
+    async fn found_as(&self, next: &Kept) -> Result<Option<Kept>, StoreError> {
         let found = self.find(&next.workspace, next.id).await?;
-        match found.filter(|found| found.version == next.version && found.reminder == next.reminder) {
-            Some(found) => Ok(Some(found)),
-            None => written.map(|_| None),
-        }
+        Ok(found.filter(|found| found.version == next.version && found.reminder == next.reminder))
     }
 
     async fn write(&self, changes: Vec<Change>) -> Result<bool, StoreError> {

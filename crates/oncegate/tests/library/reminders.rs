@@ -375,6 +375,12 @@ async fn of_two_persons_at_once_one_sends_it(on: On) {
         assert!(both[1].lease().await.is_none(), "one job");
         both[1].delivered(&sending).await.expect("the store is there").expect("is ours");
     }
+    // Also if it is the same person twice, at the same moment, and what they write is alike.
+    let hooked = Hooked::over(world.store.clone());
+    let (first, second) = (Desk::over(&world, world.store.clone()), Desk::over(&world, hooked.clone()));
+    let id = first.missed("alike").await;
+    hooked.before_commit(async move { _ = first.send_missed(id, "ann").await.expect("was missed") });
+    is_wrong(second.send_missed(id, "ann").await, "only one that was missed");
     world.close().await;
 }
 
