@@ -220,7 +220,7 @@ impl<'c> Claims<'c> {
             if result.is_err() {
                 self.is_spoilt |= self.done_so_far() != before;
                 self.connection.prepare_cached("ROLLBACK TO job")?.execute([])?;
-                // The rows' numbers were never used. Found, they would pass for rows that we know.
+                // The rows' numbers were never used. Kept, they would pass for rows that we know.
                 self.next_seq = next_seq;
                 self.index.undo(&self.entered.split_off(entered));
                 self.unwritten.clear();
