@@ -48,7 +48,10 @@ impl<T> Inbox<T> {
         }
         inside.weight += weight;
         inside.waiting.push_back((weight, thing));
-        if std::mem::take(&mut inside.sleeps) {
+        let sleeps = std::mem::take(&mut inside.sleeps);
+        // Woken before, the writer would only wait for the lock.
+        drop(inside);
+        if sleeps {
             self.some.notify_one();
         }
         Ok(())

@@ -36,7 +36,9 @@ impl Sink {
             return;
         }
         buffer.bytes.extend_from_slice(line);
-        if std::mem::take(&mut buffer.sleeping) {
+        let sleeping = std::mem::take(&mut buffer.sleeping);
+        drop(buffer);
+        if sleeping {
             self.more.notify_one();
         }
     }
