@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use oncegate_core::{Answer, Claim, ClaimKey, Command, Decision, Moment, Time, Token, decide};
-use oncegate_store::{Change, Committed, StoreError};
+use oncegate_store::{Answers, Change, Committed, StoreError};
 
 use crate::commit::Evidence;
 use crate::job::Job;
@@ -31,7 +31,7 @@ pub(crate) struct Write {
 /// A commit that has something to write.
 pub(crate) struct Decided {
     job: Job,
-    answers: Vec<Answer>,
+    answers: Answers,
     moment: Moment,
     /// All or none of them.
     pub writes: Vec<Write>,
@@ -105,10 +105,10 @@ fn decide_one(job: Job, existing: Option<&Arc<Claim>>, moment: Moment) -> Option
     match write {
         Some(next) => {
             let writes = vec![Write::new(existing, &op.command, next)];
-            Some(Decided::new(job, vec![answer], writes, moment))
+            Some(Decided::new(job, [answer].into(), writes, moment))
         }
         None => {
-            job.answer(Ok(Committed::of_claims(vec![answer], moment.now)));
+            job.answer(Ok(Committed::of_claims([answer].into(), moment.now)));
             None
         }
     }
@@ -122,7 +122,7 @@ fn decide_together(job: Job, places: &[usize], records: &Records) -> Option<Deci
     }
     let moment = records.moment;
     let mut writes = vec![];
-    let mut answers = vec![];
+    let mut answers = Answers::new();
     let mut is_needed = false;
     for (op, &place) in job.commit.ops.iter().zip(places) {
         let existing = records.claims[place].as_ref();
@@ -143,7 +143,7 @@ fn decide_together(job: Job, places: &[usize], records: &Records) -> Option<Deci
 }
 
 impl Decided {
-    fn new(job: Job, answers: Vec<Answer>, writes: Vec<Write>, moment: Moment) -> Decided {
+    fn new(job: Job, answers: Answers, writes: Vec<Write>, moment: Moment) -> Decided {
         assert!(!writes.is_empty() || !job.commit.changes.is_empty(), "what writes nothing has been answered");
         Decided { job, answers, moment, writes, followers: vec![], followed_at: moment }
     }

@@ -1,9 +1,10 @@
 //! What waits for the writer: anybody puts something in, and the writer takes all of it at once.
 //!
-//! So a commit takes a lock once on its way in and none on its way out, and wakes the writer only if that sleeps.
+//! So a commit takes a lock once on its way in and none on its way out, and wakes the writer only if that sleeps and there is enough for it.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard};
+use std::time::Duration;
 
 use oncegate_store::StoreError;
 
@@ -22,13 +23,13 @@ struct Inside<T> {
     /// Of what waits, and of what was taken out and has not been begun with.
     weight: usize,
     is_closed: bool,
-    /// The writer sleeps and must be woken. Otherwise it will look by itself: no system call for each.
-    sleeps: bool,
+    /// The writer sleeps and must be woken when so many wait. Otherwise it will look by itself: no system call for each.
+    wakes_at: Option<usize>,
 }
 
 impl<T> Default for Inbox<T> {
     fn default() -> Self {
-        let inside = Inside { waiting: VecDeque::new(), weight: 0, is_closed: false, sleeps: false };
+        let inside = Inside { waiting: VecDeque::new(), weight: 0, is_closed: false, wakes_at: None };
         Inbox { inside: Mutex::new(inside), some: Condvar::new() }
     }
 }
@@ -48,10 +49,11 @@ impl<T> Inbox<T> {
         }
         inside.weight += weight;
         inside.waiting.push_back((weight, thing));
-        let sleeps = std::mem::take(&mut inside.sleeps);
+        let waiting = inside.waiting.len();
+        let is_enough = inside.wakes_at.take_if(|enough| waiting >= *enough).is_some();
         // Woken before, the writer would only wait for the lock.
         drop(inside);
-        if sleeps {
+        if is_enough {
             self.some.notify_one();
         }
         Ok(())
@@ -61,7 +63,7 @@ impl<T> Inbox<T> {
     pub fn close(&self) {
         let mut inside = self.lock();
         inside.is_closed = true;
-        inside.sleeps = false;
+        inside.wakes_at = None;
         self.some.notify_one();
     }
 
@@ -71,13 +73,26 @@ impl<T> Inbox<T> {
     pub fn take(&self, taken: &mut VecDeque<(usize, T)>) {
         let mut inside = self.lock();
         while taken.is_empty() && inside.waiting.is_empty() && !inside.is_closed {
-            inside.sleeps = true;
+            inside.wakes_at = Some(1);
             inside = self.some.wait(inside).expect("no holder of this lock panics");
         }
         match taken.is_empty() {
             true => std::mem::swap(&mut inside.waiting, taken),
             false => taken.append(&mut inside.waiting),
         }
+    }
+
+    /// Gives more of them the time to come: until so many have been taken in all, for so long at most.
+    pub fn linger(&self, enough: usize, at_most: Duration, taken: &mut VecDeque<(usize, T)>) {
+        let mut inside = self.lock();
+        let missing = enough.saturating_sub(taken.len());
+        if inside.waiting.len() < missing && !inside.is_closed {
+            inside.wakes_at = Some(missing);
+            // Woken for nothing, it goes on with fewer.
+            (inside, _) = self.some.wait_timeout(inside, at_most).expect("no holder of this lock panics");
+            inside.wakes_at = None;
+        }
+        taken.append(&mut inside.waiting);
     }
 
     /// The same, without waiting. False: there is nothing, and nothing will come.

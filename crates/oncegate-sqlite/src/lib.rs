@@ -28,7 +28,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use oncegate_core::{Answer, Claim, ClaimKey, Command, Moment, State, Time, Token, WorkspaceName, decide};
 use oncegate_store::{
-    Clock, Commit, Committed, DuplicateCount, Op, Page, Query, Reading, Report, Store, StoreError, Swept, SystemClock,
+    Answers, Clock, Commit, Committed, DuplicateCount, Op, Page, Query, Reading, Report, Store, StoreError, Swept, SystemClock,
     Waiters,
 };
 use rusqlite::{ErrorCode, ffi};
@@ -108,13 +108,13 @@ impl SqliteStore {
         Some(Committed::of_claims(answers, now)).filter(|committed| !committed.is_written())
     }
 
-    fn remembered(&self, commit: &Commit, now: Time) -> Option<Vec<Answer>> {
+    fn remembered(&self, commit: &Commit, now: Time) -> Option<Answers> {
         let found = |op: &Op| self.recent.find(self.index.hash_of(&op.key), &op.key);
         commit.ops.iter().map(|op| answer_to(op, Some(&found(op)?), now)).collect()
     }
 
     /// None, if none of the keys is in a row that the index knows.
-    fn looked_up(&self, commit: &Commit, now: Time) -> Option<Vec<Answer>> {
+    fn looked_up(&self, commit: &Commit, now: Time) -> Option<Answers> {
         let known: Vec<_> = commit.ops.iter().map(|op| self.index.rows(&op.key).known).collect();
         if known.iter().all(|rows| rows.is_empty()) {
             return None;

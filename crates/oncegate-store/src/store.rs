@@ -9,6 +9,7 @@ use bytes::Bytes;
 use futures::future::join_all;
 use oncegate_core::job::{self, Due, Job, Share, share};
 use oncegate_core::{Answer, Claim, ClaimKey, Command, GuardName, State, Time, Token, WorkspaceName};
+use smallvec::SmallVec;
 use uuid::Uuid;
 
 use crate::{Change, Keyring, Listed, Listing, Place, Record, Waiters};
@@ -34,12 +35,15 @@ impl From<Op> for Commit {
     }
 }
 
+/// Most commits have one operation; its answer is made on one thread and read on another, and needs no memory that these would hand to each other.
+pub type Answers = SmallVec<[Answer; 1]>;
+
 /// What became of a [`Commit`].
 #[derive(Clone, Debug)]
 pub struct Committed {
     /// One for each operation, in order. Where one is not accepted nothing was written, and the
     /// accepted ones say only what would have been.
-    pub answers: Vec<Answer>,
+    pub answers: Answers,
     /// The change that found something else than it expected. Then nothing was written: look again, and decide anew.
     pub conflict: Option<usize>,
     /// The store's time, at which it was decided.
@@ -48,7 +52,7 @@ pub struct Committed {
 
 impl Committed {
     /// Of a commit that changes claims alone.
-    pub fn of_claims(answers: Vec<Answer>, now: Time) -> Committed {
+    pub fn of_claims(answers: Answers, now: Time) -> Committed {
         Committed { answers, conflict: None, now }
     }
 

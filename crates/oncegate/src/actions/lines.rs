@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use oncegate_core::job::{self, Command as JobCommand, Decision, Job};
 use oncegate_core::{Answer, Claim, ClaimKey, Command, Lost, Terms, Time, Token, WorkspaceName};
-use oncegate_store::{Change, Commit, Op, Reading, StoreError};
+use oncegate_store::{Answers, Change, Commit, Op, Reading, StoreError};
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
@@ -236,13 +236,13 @@ impl Actions {
     }
 
     /// Writes an action. `None` if something else was there than was expected. The answers are those to its operations, if they came.
-    async fn commit(&self, commit: Commit, job: &Job, standing: &Standing) -> Result<Option<Vec<Answer>>, StoreError> {
+    async fn commit(&self, commit: Commit, job: &Job, standing: &Standing) -> Result<Option<Answers>, StoreError> {
         match self.store.commit(commit).await {
             Ok(committed) if committed.conflict.is_some() => Ok(None),
             Ok(committed) => Ok(Some(committed.answers)),
             // What is there is there.
             Err(StoreError::Unknown(why)) => match self.is_there(job, standing).await? {
-                true => Ok(Some(vec![])),
+                true => Ok(Some(Answers::new())),
                 false => Err(StoreError::Unknown(why)),
             },
             Err(error) => Err(error),
