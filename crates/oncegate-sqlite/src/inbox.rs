@@ -142,6 +142,34 @@ mod tests {
     }
 
     #[test]
+    fn whoever_lingers_goes_on_when_enough_have_come_or_its_time_is_over_or_nobody_will_come() {
+        const LONG: Duration = Duration::from_secs(600);
+        let inbox = Arc::new(Inbox::default());
+        let mut taken = VecDeque::from([(1, 0)]);
+        inbox.put(1, 1).unwrap();
+        inbox.linger(2, LONG, &mut taken);
+        assert_eq!(taken, [(1, 0), (1, 1)], "they are here already");
+        let putting = std::thread::spawn({
+            let inbox = inbox.clone();
+            move || (2..5).for_each(|number| inbox.put(1, number).unwrap())
+        });
+        inbox.linger(5, LONG, &mut taken);
+        assert_eq!(taken, [(1, 0), (1, 1), (1, 2), (1, 3), (1, 4)]);
+        putting.join().unwrap();
+        inbox.put(1, 5).unwrap();
+        inbox.linger(1_000, Duration::from_millis(1), &mut taken);
+        assert_eq!(taken.len(), 6, "with fewer than it hoped for");
+        let closing = std::thread::spawn({
+            let inbox = inbox.clone();
+            move || inbox.close()
+        });
+        inbox.linger(1_000, LONG, &mut taken);
+        closing.join().unwrap();
+        inbox.linger(1_000, LONG, &mut taken);
+        assert_eq!(taken.len(), 6);
+    }
+
+    #[test]
     fn it_holds_so_much_until_that_is_begun_and_nothing_once_it_is_closed() {
         let inbox = Inbox::default();
         assert!(matches!(inbox.put(WEIGHT_MAX + 1, 'a'), Err(StoreError::Refused(_))));

@@ -28,8 +28,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use oncegate_core::{Answer, Claim, ClaimKey, Command, Moment, State, Time, Token, WorkspaceName, decide};
 use oncegate_store::{
-    Answers, Clock, Commit, Committed, DuplicateCount, Op, Page, Query, Reading, Report, Store, StoreError, Swept, SystemClock,
-    Waiters,
+    Answers, Clock, Commit, Committed, DuplicateCount, Op, Page, Query, Reading, Report, Store, StoreError, Swept,
+    SystemClock, Waiters,
 };
 use rusqlite::{ErrorCode, ffi};
 

@@ -27,10 +27,10 @@ use crate::wal_index::WalIndex;
 
 /// What goes into one transaction, by weight (see [`Commit::weight`]).
 const GROUP_WEIGHT_MAX: usize = 1_024;
-/// Where groups have this many jobs, one with less than half of that is not written at once: it is as much work as the others, and those who make them
-/// large are at work elsewhere, and will come. With fewer callers everybody may be here already.
+/// Where groups usually have this many jobs, one with fewer than usual waits a moment for more: most of what a commit costs is the same for one as for a hundred, and
+/// the first who comes would go alone. With fewer callers all of them may be here already.
 const USUAL_MIN: usize = 12;
-const LINGER: Duration = Duration::from_micros(200);
+const LINGER: Duration = Duration::from_micros(400);
 /// How long another process may hold the file.
 pub const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between attempts to open a file that cannot be opened.
@@ -191,6 +191,21 @@ struct WriterThread {
     askers: Vec<oneshot::Sender<()>>,
 }
 
+/// How many jobs groups have had of late, eight times.
+#[derive(Default)]
+struct Usual(usize);
+
+impl Usual {
+    fn add(&mut self, jobs: usize) {
+        self.0 = self.0 - self.0 / 8 + jobs;
+    }
+
+    /// With so many a group is nearly as large as usual; none, where it is not worth the wait.
+    fn enough(&self) -> Option<usize> {
+        (self.0 >= USUAL_MIN * 8).then_some(self.0 * 9 / 80)
+    }
+}
+
 enum Next {
     Stop,
     /// The connection is not to be trusted any more.
@@ -256,17 +271,16 @@ impl WriterThread {
     }
 
     fn write_groups(&mut self, claims: &mut Claims<'_>, checkpoints: &Checkpoints) -> Next {
-        // Jobs in a group, of late; in sixteenths.
-        let mut usual = 0;
+        let mut usual = Usual::default();
         loop {
             self.inbox.take(&mut self.taken);
             if self.taken.is_empty() {
                 return Next::Stop;
             }
-            if usual >= USUAL_MIN * 16 {
-                self.inbox.linger(usual / 32, LINGER, &mut self.taken);
+            if let Some(enough) = usual.enough() {
+                self.inbox.linger(enough, LINGER, &mut self.taken);
             }
-            usual = usual - usual / 8 + self.taken.len() * 2;
+            usual.add(self.taken.len());
             let mut group = Group::default();
             let mut weight = 0;
             while weight < GROUP_WEIGHT_MAX

@@ -21,7 +21,7 @@ pub use keyring::{ApiKey, KeyHash, Keyring, Role};
 pub use memory::MemoryStore;
 pub use record::{At, Change, Listed, Listing, Place, Record};
 pub use store::{
-    Answers, Commit, Committed, Cursor, DuplicateCount, JobFilter, JobListing, KindFilter, Leased, MainStore, Migration, Op,
-    Page, Query, Reading, Report, Store, StoreError, Swept, Wanted, Whose,
+    Answers, Commit, Committed, Cursor, DuplicateCount, JobFilter, JobListing, KindFilter, Leased, MainStore,
+    Migration, Op, Page, Query, Reading, Report, Store, StoreError, Swept, Wanted, Whose,
 };
 pub use waiters::{Waiter, Waiters};
