@@ -82,6 +82,13 @@ impl<T> Inbox<T> {
         }
     }
 
+    /// The same, without waiting. False: there is nothing, and nothing will come.
+    pub fn try_take(&self, taken: &mut VecDeque<(usize, T)>) -> bool {
+        let mut inside = self.lock();
+        taken.append(&mut inside.waiting);
+        !taken.is_empty() || !inside.is_closed
+    }
+
     /// Gives more of them the time to come: until so many have been taken in all, for so long at most.
     pub fn linger(&self, enough: usize, at_most: Duration, taken: &mut VecDeque<(usize, T)>) {
         let mut inside = self.lock();
@@ -93,13 +100,6 @@ impl<T> Inbox<T> {
             inside.wakes_at = None;
         }
         taken.append(&mut inside.waiting);
-    }
-
-    /// The same, without waiting. False: there is nothing, and nothing will come.
-    pub fn try_take(&self, taken: &mut VecDeque<(usize, T)>) -> bool {
-        let mut inside = self.lock();
-        taken.append(&mut inside.waiting);
-        !taken.is_empty() || !inside.is_closed
     }
 
     /// So much of what was taken out does not wait any more.

@@ -27,7 +27,7 @@ use crate::wal_index::WalIndex;
 
 /// What goes into one transaction, by weight (see [`Commit::weight`]).
 const GROUP_WEIGHT_MAX: usize = 1_024;
-/// Where groups usually have this many jobs, one with fewer than usual waits a moment for more: most of what a commit costs is the same for one as for a hundred, and
+/// Where groups usually have this many jobs, a smaller one waits a moment for more: most of what a commit costs is the same for one as for a hundred, and
 /// the first who comes would go alone. With fewer callers all of them may be here already.
 const USUAL_MIN: usize = 12;
 const LINGER: Duration = Duration::from_micros(400);
@@ -200,9 +200,12 @@ impl Usual {
         self.0 = self.0 - self.0 / 8 + jobs;
     }
 
-    /// With so many a group is nearly as large as usual; none, where it is not worth the wait.
-    fn enough(&self) -> Option<usize> {
-        (self.0 >= USUAL_MIN * 8).then_some(self.0 * 9 / 80)
+    /// How many jobs a group should wait for, if what is at hand makes it a small one that has room for more. Nine tenths of what is usual are enough: where fewer come, fewer
+    /// are soon waited for.
+    fn awaited<T>(&self, at_hand: &VecDeque<(usize, T)>) -> Option<usize> {
+        let enough = self.0 / 8 * 9 / 10;
+        let is_small = || at_hand.iter().map(|(weight, _)| weight).sum::<usize>() < GROUP_WEIGHT_MAX;
+        (self.0 >= USUAL_MIN * 8 && at_hand.len() < enough && is_small()).then_some(enough)
     }
 }
 
@@ -277,10 +280,10 @@ impl WriterThread {
             if self.taken.is_empty() {
                 return Next::Stop;
             }
-            if let Some(enough) = usual.enough() {
+            if let Some(enough) = usual.awaited(&self.taken) {
                 self.inbox.linger(enough, LINGER, &mut self.taken);
             }
-            usual.add(self.taken.len());
+            let at_hand = self.taken.len();
             let mut group = Group::default();
             let mut weight = 0;
             while weight < GROUP_WEIGHT_MAX
@@ -295,6 +298,7 @@ impl WriterThread {
                     job => group.push(job),
                 }
             }
+            usual.add(at_hand - self.taken.len());
             // Before anybody is answered, who may come with the next.
             self.inbox.begun(weight);
             let written = group.run(claims, &*self.clock, self.waiters.get());
@@ -334,5 +338,45 @@ impl Drop for WriterThread {
         self.inbox.close();
         self.taken.clear();
         self.inbox.try_take(&mut self.taken);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at_hand(weights: &[usize]) -> VecDeque<(usize, ())> {
+        weights.iter().map(|&weight| (weight, ())).collect()
+    }
+
+    /// What is usual after so many groups of so many jobs.
+    fn usual(of_late: &[(usize, usize)]) -> Usual {
+        let mut usual = Usual::default();
+        for &(groups, jobs) in of_late {
+            (0..groups).for_each(|_| usual.add(jobs));
+        }
+        usual
+    }
+
+    #[test]
+    fn a_small_group_waits_where_groups_are_large() {
+        assert_eq!(usual(&[(100, 100)]).awaited(&at_hand(&[1])), Some(90));
+        assert_eq!(usual(&[(100, 100)]).awaited(&at_hand(&[1; 89])), Some(90));
+        assert_eq!(usual(&[(100, 100)]).awaited(&at_hand(&[1; 90])), None, "it is nearly as large as the others");
+        assert_eq!(usual(&[(100, 100)]).awaited(&at_hand(&[GROUP_WEIGHT_MAX])), None, "nothing more goes into it");
+    }
+
+    #[test]
+    fn where_groups_are_small_or_have_become_so_nobody_waits() {
+        let one = at_hand(&[1]);
+        assert_eq!(Usual::default().awaited(&one), None);
+        assert_eq!(usual(&[(100, USUAL_MIN - 1)]).awaited(&one), None);
+        assert_eq!(usual(&[(100, 100), (100, USUAL_MIN - 1)]).awaited(&one), None);
+        assert_eq!(usual(&[(100, USUAL_MIN)]).awaited(&one), Some(10));
+        assert_eq!(
+            usual(&[(100, GROUP_WEIGHT_MAX), (40, 1)]).awaited(&one),
+            None,
+            "so few come alone and wait in vain"
+        );
     }
 }

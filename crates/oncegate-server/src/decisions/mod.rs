@@ -36,21 +36,24 @@ pub struct Told {
     /// How many there were before it in its workspace.
     pub number: u64,
     pub meaning: &'static Meaning,
-    /// The lines that were looked at together, and which of them this is.
-    text: Arc<str>,
-    place: Range<usize>,
-    /// Where in it the guard is named; empty, if it is not.
+    text: Arc<Text>,
+}
+
+/// As it is in the log.
+#[derive(Debug, Default)]
+struct Text {
+    line: String,
+    /// Where in it the guard is named, if it is.
     guard: Range<usize>,
 }
 
 impl Told {
     pub fn guard(&self) -> &str {
-        if self.guard.is_empty() { self.meaning.guard } else { &self.line()[self.guard.clone()] }
+        if self.text.guard.is_empty() { self.meaning.guard } else { &self.text.line[self.text.guard.clone()] }
     }
 
-    /// As it is in the log.
     pub fn line(&self) -> &str {
-        &self.text[self.place.clone()]
+        &self.text.line
     }
 
     /// What people did, and why, is for those who may do the same.
@@ -81,16 +84,8 @@ struct Ring {
     serial: u64,
     /// How many there have been.
     count: u64,
-    /// The last ones. Their texts follow each other, so that to keep one more is to copy it to where the last one ends.
-    lines: VecDeque<Line>,
-    text: VecDeque<u8>,
+    told: VecDeque<Told>,
     last_at: Time,
-}
-
-struct Line {
-    meaning: &'static Meaning,
-    length: usize,
-    guard: Range<usize>,
 }
 
 /// Where somebody is who follows: in which ring, and how far. At first in none.
@@ -126,10 +121,20 @@ impl Decisions {
             let guard = guard.clone().map_or(meaning.guard, |place| &line[place]);
             self.tally.count(workspace, guard, meaning.fate, Minute::of(now));
         }
-        if let Some(ring) = self.lock().of(workspace, now) {
-            ring.keep(meaning, line.trim_end(), guard.unwrap_or_default());
-            ring.last_at = now;
+        let mut rings = self.lock();
+        let Some(ring) = rings.of(workspace, now) else { return };
+        let oldest = if ring.told.len() >= LINES_MAX { ring.told.pop_front() } else { None };
+        // The oldest gives its memory to the newest, unless somebody is just looking at it.
+        let mut text = oldest.map(|oldest| oldest.text).unwrap_or_default();
+        if Arc::get_mut(&mut text).is_none() {
+            text = Arc::default();
         }
+        let kept = Arc::get_mut(&mut text).expect("nobody else has it");
+        line.trim_end().clone_into(&mut kept.line);
+        kept.guard = guard.unwrap_or_default();
+        ring.told.push_back(Told { number: ring.count, meaning, text });
+        ring.count += 1;
+        ring.last_at = now;
     }
 
     /// What a workspace has been told since `after`; nothing is waited for.
@@ -138,15 +143,17 @@ impl Decisions {
         let Some(ring) = rings.by_workspace.get(workspace) else {
             return Heard { told: vec![], next: after, missed: 0 };
         };
-        let first = ring.first();
+        let first = ring.count - ring.told.len() as u64;
         let (number, lost) = match after.ring {
             of if of == ring.serial => (after.number, 0),
             0 => (0, 0),
             // The one before was given up, with whatever was told after it was last looked at.
             _ => (0, 1),
         };
+        let skipped = usize::try_from(number.saturating_sub(first)).unwrap_or(usize::MAX);
+        let told = ring.told.iter().skip(skipped).cloned().collect();
         let next = Place { ring: ring.serial, number: ring.count };
-        Heard { told: ring.from(number), next, missed: first.saturating_sub(number) + lost }
+        Heard { told, next, missed: first.saturating_sub(number) + lost }
     }
 
     /// Where the last `count` decisions begin.
@@ -154,7 +161,7 @@ impl Decisions {
         let rings = self.lock();
         rings.by_workspace.get(workspace).map_or(Place::default(), |ring| Place {
             ring: ring.serial,
-            number: ring.first().max(ring.count.saturating_sub(count)),
+            number: ring.count - count.min(ring.told.len() as u64),
         })
     }
 
@@ -182,50 +189,10 @@ impl Rings {
                 by_workspace.remove(&silent);
             }
             *begun += 1;
-            by_workspace.insert(workspace.into(), Ring::new(*begun, now));
+            let ring = Ring { serial: *begun, count: 0, told: VecDeque::new(), last_at: now };
+            by_workspace.insert(workspace.into(), ring);
         }
         by_workspace.get_mut(workspace)
-    }
-}
-
-impl Ring {
-    fn new(serial: u64, now: Time) -> Ring {
-        Ring { serial, count: 0, lines: VecDeque::new(), text: VecDeque::new(), last_at: now }
-    }
-
-    fn keep(&mut self, meaning: &'static Meaning, line: &str, guard: Range<usize>) {
-        if self.lines.len() >= LINES_MAX
-            && let Some(oldest) = self.lines.pop_front()
-        {
-            self.text.drain(..oldest.length);
-        }
-        self.text.extend(line.as_bytes());
-        self.lines.push_back(Line { meaning, length: line.len(), guard });
-        self.count += 1;
-    }
-
-    /// The number of the oldest that is kept.
-    fn first(&self) -> u64 {
-        self.count - self.lines.len() as u64
-    }
-
-    /// Those that are kept, from this number on.
-    fn from(&self, number: u64) -> Vec<Told> {
-        let number = number.max(self.first());
-        let skipped =
-            usize::try_from(number - self.first()).map_or(self.lines.len(), |skipped| skipped.min(self.lines.len()));
-        let wanted = self.lines.range(skipped..);
-        let bytes = self.text.len() - wanted.clone().map(|line| line.length).sum::<usize>();
-        let (front, back) = self.text.as_slices();
-        let text = [&front[bytes.min(front.len())..], &back[bytes.saturating_sub(front.len())..]].concat();
-        let text: Arc<str> = String::from_utf8(text).expect("whole lines are kept").into();
-        let mut end = 0;
-        let told = (number..).zip(wanted).map(|(number, line)| {
-            let place = end..end + line.length;
-            end = place.end;
-            Told { number, meaning: line.meaning, text: text.clone(), place, guard: line.guard.clone() }
-        });
-        told.collect()
     }
 }
 
