@@ -204,8 +204,8 @@ impl Usual {
     /// are soon waited for.
     fn awaited<T>(&self, at_hand: &VecDeque<(usize, T)>) -> Option<usize> {
         let enough = self.0 / 8 * 9 / 10;
-        let is_small = || at_hand.iter().map(|(weight, _)| weight).sum::<usize>() < GROUP_WEIGHT_MAX;
-        (self.0 >= USUAL_MIN * 8 && at_hand.len() < enough && is_small()).then_some(enough)
+        let has_room = || at_hand.iter().map(|(weight, _)| weight).sum::<usize>() < GROUP_WEIGHT_MAX;
+        (self.0 >= USUAL_MIN * 8 && at_hand.len() < enough && has_room()).then_some(enough)
     }
 }
 
