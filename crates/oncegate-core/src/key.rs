@@ -15,6 +15,26 @@ use crate::names::{GuardName, WorkspaceName};
 /// ids of two framings can never be taken for each other.
 const FRAMING: &[u8] = b"oncegate.key.v1";
 
+/// One part of a key, as it is hashed. An integer and the text of its digits are different parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyPart<'a> {
+    Absent,
+    Bytes(&'a [u8]),
+    Integer(i128),
+}
+
+impl<'a, P: AsRef<[u8]>> From<&'a Option<P>> for KeyPart<'a> {
+    fn from(part: &'a Option<P>) -> Self {
+        part.as_ref().map_or(KeyPart::Absent, |bytes| KeyPart::Bytes(bytes.as_ref()))
+    }
+}
+
+impl<'a> From<&'a KeyPart<'a>> for KeyPart<'a> {
+    fn from(part: &'a KeyPart<'a>) -> Self {
+        *part
+    }
+}
+
 /// The SHA-256 of a guard's name and a key's parts: the claim's id everywhere.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClaimId([u8; 32]);
@@ -22,9 +42,12 @@ pub struct ClaimId([u8; 32]);
 impl ClaimId {
     /// Hashes `parts` under `guard`.
     ///
-    /// Each part is written as its presence, its length, its bytes; so a list of parts
-    /// can be read back from what is hashed in one way only.
-    pub fn of<P: AsRef<[u8]>>(guard: &GuardName, parts: &[Option<P>]) -> Self {
+    /// Each part is written as its kind, then the length and bytes of a text, or the 16 bytes of an integer; so a list of
+    /// parts can be read back from what is hashed in one way only.
+    pub fn of<'a, P>(guard: &GuardName, parts: &'a [P]) -> Self
+    where
+        KeyPart<'a>: From<&'a P>,
+    {
         let mut hash = Sha256::new();
         let framed = |hash: &mut Sha256, bytes: &[u8]| {
             hash.update((bytes.len() as u64).to_le_bytes());
@@ -33,11 +56,15 @@ impl ClaimId {
         framed(&mut hash, FRAMING);
         framed(&mut hash, guard.as_str().as_bytes());
         for part in parts {
-            match part {
-                None => hash.update([0]),
-                Some(bytes) => {
+            match KeyPart::from(part) {
+                KeyPart::Absent => hash.update([0]),
+                KeyPart::Bytes(bytes) => {
                     hash.update([1]);
-                    framed(&mut hash, bytes.as_ref());
+                    framed(&mut hash, bytes);
+                }
+                KeyPart::Integer(number) => {
+                    hash.update([2]);
+                    hash.update(number.to_le_bytes());
                 }
             }
         }
@@ -121,7 +148,10 @@ impl Hash for ClaimKey {
 }
 
 impl ClaimKey {
-    pub fn of<P: AsRef<[u8]>>(workspace: &WorkspaceName, guard: &GuardName, parts: &[Option<P>]) -> Self {
+    pub fn of<'a, P>(workspace: &WorkspaceName, guard: &GuardName, parts: &'a [P]) -> Self
+    where
+        KeyPart<'a>: From<&'a P>,
+    {
         ClaimKey { workspace: workspace.clone(), guard: guard.clone(), id: ClaimId::of(guard, parts) }
     }
 }
@@ -163,6 +193,19 @@ mod tests {
             id("message", &[Some("+15550100"), None, Some("hi")]).to_string(),
             "164481e1287680728bd080bb1fcb44d2f76201dbab1afd1e80341abdab627b5a"
         );
+    }
+
+    #[test]
+    fn an_integer_and_its_digits_are_different_parts() {
+        let guard = GuardName::new("g").unwrap();
+        let of = |parts: &[KeyPart<'_>]| ClaimId::of(&guard, parts);
+        let texts: [&[u8]; 4] = [b"17", &17i128.to_le_bytes(), &[2, 17], b""];
+        for text in texts {
+            assert_ne!(of(&[KeyPart::Integer(17)]), of(&[KeyPart::Bytes(text)]));
+        }
+        assert_ne!(of(&[KeyPart::Integer(17)]), of(&[KeyPart::Integer(-17)]));
+        assert_eq!(of(&[KeyPart::Bytes(b"17")]), id("g", &[Some("17")]));
+        assert_eq!(of(&[KeyPart::Absent]), id("g", &[None]));
     }
 
     #[test]

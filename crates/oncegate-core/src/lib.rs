@@ -15,7 +15,7 @@ pub mod time;
 pub mod units;
 
 pub use claim::{Answer, Claim, Command, Decision, Moment, Refusal, State, Terms, Token, Verdict, decide};
-pub use key::{ClaimId, ClaimKey};
+pub use key::{ClaimId, ClaimKey, KeyPart};
 pub use names::{GuardName, InvalidName, WorkspaceName};
 pub use policy::{Lost, OnFailure, OnStoreError, Policy};
 pub use time::Time;

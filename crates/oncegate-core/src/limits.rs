@@ -24,6 +24,8 @@ pub const WINDOW_MAX: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
 pub const LEASE_MAX: Duration = Duration::from_secs(3600);
 /// The longest that a caller may wait for somebody else's claim to settle.
 pub const WAIT_MAX: Duration = Duration::from_secs(60);
+/// How long a guarded HTTP request may run, unless its policy has a `max_run`.
+pub const REQUEST_RUN_MAX: Duration = Duration::from_secs(5 * 60);
 /// Claims in one batch request.
 pub const BATCH_MAX: usize = 1000;
 /// Rows in one page of a list, at most and by default.

@@ -1,18 +1,19 @@
 //! A policy: what tells one guard from another.
 //!
-//! The guards are one mechanism with different answers to four questions: how
+//! The guards are one mechanism with different answers to five questions: how
 //! long does a claim stand, what if its owner dies, what if its effect fails,
-//! and what if the store is away.
+//! what if its effect does not end, and what if the store is away.
 
 use std::time::Duration;
 
-/// What becomes of a claim whose owner's lease ended before it settled.
+/// What becomes of a claim whose owner is gone before it settled: its lease ended, its effect panicked, or its effect ran
+/// for longer than `max_run`. The effect may have happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Lost {
     /// The next caller becomes the owner, under a larger token.
     #[default]
     TakeOver,
-    /// Nobody does: it is `unknown` until a person or a reconcile hook settles it.
+    /// No caller does: the claim is `unknown` until a person or a reconcile hook settles it.
     Hold,
 }
 
@@ -43,6 +44,11 @@ pub struct Policy {
     /// How long an owner may be silent before it counts as dead.
     pub lease: Duration,
     pub lost: Lost,
+    /// How long an effect may run. Past it the owner stops and counts as lost, and `lost` decides what becomes of the claim.
+    ///
+    /// `None`: the lease of a closure is renewed for as long as it runs, so a closure that hangs holds its key. Guarded HTTP
+    /// requests then run for at most [`REQUEST_RUN_MAX`](crate::limits::REQUEST_RUN_MAX).
+    pub max_run: Option<Duration>,
     pub on_failure: OnFailure,
     pub on_store_error: OnStoreError,
     /// Whether the parts of the key are kept with the claim. They may be personal data.
@@ -62,6 +68,7 @@ impl Default for Policy {
             window: Self::DEFAULT_WINDOW,
             lease: Self::DEFAULT_LEASE,
             lost: Lost::default(),
+            max_run: None,
             on_failure: OnFailure::default(),
             on_store_error: OnStoreError::default(),
             store_parts: false,

@@ -1,5 +1,7 @@
 //! Clocks, for stores that have none of their own, and for tests.
 
+#[cfg(target_os = "linux")]
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -8,9 +10,25 @@ use oncegate_core::Time;
 /// Where an embedded store takes its time from.
 pub trait Clock: Send + Sync + 'static {
     fn now(&self) -> Time;
+
+    /// The machine's clocks, if this clock is the machine's: from these a store can tell elapsed time from a step of the wall clock. None: what
+    /// [`now`](Clock::now) says is believed as it is.
+    fn machine(&self) -> Option<MachineTime> {
+        None
+    }
 }
 
-/// The machine's wall clock.
+/// What the machine's clocks say at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MachineTime {
+    /// The same for all processes that share the clock below, and for no other.
+    pub boot: u128,
+    /// How long ago the machine booted, with the time in suspend, in microseconds. No step of the wall clock moves it.
+    pub since_boot_us: i64,
+    pub wall: Time,
+}
+
+/// The machine's wall clock, and on Linux its clock since boot.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 
@@ -19,6 +37,41 @@ impl Clock for SystemClock {
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Time::from_micros(i64::try_from(since_1970.as_micros()).unwrap_or(i64::MAX))
     }
+
+    #[cfg(target_os = "linux")]
+    fn machine(&self) -> Option<MachineTime> {
+        static BOOT: LazyLock<Option<(u128, i64)>> = LazyLock::new(boot);
+        let (boot, shift_us) = (*BOOT)?;
+        let since_boot = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        Some(MachineTime {
+            boot,
+            since_boot_us: since_boot.tv_sec * 1_000_000 + since_boot.tv_nsec / 1_000 - shift_us,
+            wall: self.now(),
+        })
+    }
+}
+
+/// The kernel's name for this boot, and by how many microseconds the time since boot is shifted in the time namespace of this
+/// process. Processes of one boot agree on the time without that shift.
+#[cfg(target_os = "linux")]
+fn boot() -> Option<(u128, i64)> {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let id = u128::from_str_radix(&id.trim().replace('-', ""), 16).ok()?;
+    // A kernel without time namespaces has no such file, and shifts nothing.
+    let offsets = std::fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
+    Some((id, boottime_shift(&offsets)))
+}
+
+/// From lines such as `boottime  86400  500000000`: seconds and nanoseconds.
+#[cfg(target_os = "linux")]
+fn boottime_shift(offsets: &str) -> i64 {
+    let shift = |line: &str| {
+        let mut words = line.split_whitespace();
+        let is_boottime = words.next() == Some("boottime");
+        let (seconds, nanos): (i64, i64) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        is_boottime.then_some(seconds * 1_000_000 + nanos / 1_000)
+    };
+    offsets.lines().find_map(shift).unwrap_or(0)
 }
 
 /// A clock that moves when it is told to.
@@ -42,5 +95,17 @@ impl ManualClock {
 impl Clock for ManualClock {
     fn now(&self) -> Time {
         Time::from_micros(self.0.load(Ordering::SeqCst))
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shift_of_a_time_namespace_is_read() {
+        assert_eq!(boottime_shift("monotonic           0         0\nboottime            0         0\n"), 0);
+        assert_eq!(boottime_shift("monotonic  5  0\nboottime  -3600  500000000\n"), -3_599_500_000);
+        assert_eq!(boottime_shift(""), 0);
     }
 }

@@ -16,7 +16,7 @@ mod store;
 mod waiters;
 
 pub use bell::{Bell, Listener};
-pub use clock::{Clock, ManualClock, SystemClock};
+pub use clock::{Clock, MachineTime, ManualClock, SystemClock};
 pub use keyring::{ApiKey, KeyHash, Keyring, Role};
 pub use memory::MemoryStore;
 pub use record::{At, Change, Listed, Listing, Place, Record};

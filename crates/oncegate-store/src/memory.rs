@@ -235,6 +235,10 @@ impl Store for MemoryStore {
         Ok(Committed { answers, conflict, now: moment.now })
     }
 
+    async fn confirm(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     async fn read(&self, key: &ClaimKey) -> Result<Reading<Option<Claim>>, StoreError> {
         let now = self.clock.now();
         let live = self.lock().claims.get(key).filter(|claim| claim.is_live(now)).cloned();

@@ -156,6 +156,9 @@ pub struct Migration {
     pub name: &'static str,
     pub sql: &'static str,
     pub applied: bool,
+    /// The oldest build that still runs on a schema with this step, named by the newest step that it knows. Replicas can be
+    /// upgraded one by one only across steps that the old build tolerates.
+    pub oldest_build: i64,
 }
 
 /// What a store says of itself, for `/readyz`, `oncegate doctor` and the log at start-up.
@@ -316,6 +319,11 @@ pub trait Store: Send + Sync + 'static {
     /// Decides and writes. A store of claims alone refuses a commit with changes.
     async fn commit(&self, commit: Commit) -> Result<Committed, StoreError>;
 
+    /// Returns once all that can be read now is as durable as a commit that was acknowledged. After a commit whose answer is
+    /// unknown a read may find its writes before that: on PostgreSQL while a standby does not have them yet. Writes something of no
+    /// meaning, so it also shows that a commit succeeds.
+    async fn confirm(&self) -> Result<(), StoreError>;
+
     /// Decides and writes many, each by itself: what becomes of one has nothing to do with the others.
     /// Their keys are distinct.
     async fn commit_all(&self, commits: Vec<Commit>) -> Vec<Result<Committed, StoreError>> {
@@ -409,7 +417,11 @@ fn outcome(command: &Command) -> Option<&Bytes> {
     match command {
         Command::Claim(terms) => terms.outcome.as_ref(),
         Command::Settle { outcome, .. } | Command::Resolve { outcome, .. } => outcome.as_ref(),
-        Command::Renew { .. } | Command::Release { .. } | Command::Retract { .. } | Command::Forget => None,
+        Command::Renew { .. }
+        | Command::Release { .. }
+        | Command::Abandon { .. }
+        | Command::Retract { .. }
+        | Command::Forget => None,
     }
 }
 

@@ -30,6 +30,7 @@ pub fn decide(key: &ClaimKey, existing: Option<&Arc<Claim>>, command: &Command, 
         }
         Command::Settle { token, verdict, outcome } => settle(live, *token, *verdict, outcome, now),
         Command::Release { token } => owned(live, *token, now).map(|claim| write(ended(claim))),
+        Command::Abandon { token } => owned(live, *token, now).map(|claim| write(abandoned(claim, now))),
         Command::Retract { token } => made_by(live, *token).map(|claim| write(ended(claim))),
         Command::Forget => live.ok_or(Refusal::Missing).map(|claim| write(ended(claim))),
         Command::Resolve { done, outcome } => resolve(live, *done, outcome, now),
@@ -159,6 +160,14 @@ fn ended(claim: &Claim) -> Claim {
         lease_until: Time::LONG_AGO,
         outcome: None,
         ..claim.clone()
+    }
+}
+
+/// As if the lease ended now. A take-over counts it as an attempt, which a release would forget.
+fn abandoned(claim: &Claim, now: Time) -> Claim {
+    match claim.lost {
+        Lost::Hold => settled(claim, State::Unknown, None, now),
+        Lost::TakeOver => Claim { version: claim.version + 1, lease_until: now, ..claim.clone() },
     }
 }
 

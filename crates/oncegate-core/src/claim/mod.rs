@@ -172,6 +172,11 @@ pub enum Command {
     Release {
         token: Token,
     },
+    /// The owner stops, and cannot say whether the effect happened. The claim is what it would be at the end of its lease:
+    /// the next caller takes over, or the claim is `unknown`.
+    Abandon {
+        token: Token,
+    },
     /// Whoever made the claim takes it back, though it is settled: what it was settled with did not happen after all.
     Retract {
         token: Token,

@@ -199,6 +199,24 @@ fn releasing_and_forgetting_make_room_for_the_next_caller() {
 }
 
 #[test]
+fn an_abandoned_claim_is_taken_over_or_held_at_once_and_its_owner_is_fenced() {
+    let mut record = Record(None);
+    let first = record.win(terms(), T0);
+    assert!(matches!(record.apply(Command::Abandon { token: first }, T0 + 1), Answer::Applied(_)));
+    assert!(matches!(record.apply(settle(first, "late"), T0 + 1), Answer::Refused(Refusal::LeaseEnded { .. })));
+    let second = record.win(terms(), T0 + 1);
+    assert_eq!((second > first, record.0.as_ref().unwrap().attempt), (true, 2));
+    let stale = Command::Abandon { token: first };
+    assert_eq!(record.apply(stale, T0 + 2), Answer::Refused(Refusal::TokenOutdated { current: second }));
+
+    let mut record = Record(None);
+    let token = record.win(Terms { lost: Lost::Hold, ..terms() }, T0);
+    assert!(matches!(record.apply(Command::Abandon { token }, T0 + 1), Answer::Applied(_)));
+    assert!(matches!(record.claim(T0 + 1), Answer::Held(claim) if claim.settled_at == Some(Time::from_micros(T0 + 1))));
+    assert!(matches!(record.apply(Command::Resolve { done: true, outcome: None }, T0 + 2), Answer::Applied(_)));
+}
+
+#[test]
 fn a_different_fingerprint_is_a_mismatch_whatever_the_state() {
     let made_from = |fingerprint: &str| Terms { fingerprint: Some(fingerprint.into()), ..terms() };
     let mut record = Record(None);
@@ -232,6 +250,7 @@ enum Step {
     Renew(usize),
     Settle(usize, u8),
     Release(usize),
+    Abandon(usize),
     Forget,
     Resolve(bool),
     Pass(i64),
@@ -243,6 +262,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => (0..4usize).prop_map(Step::Renew),
         3 => (0..4usize, 0..3u8).prop_map(|(who, outcome)| Step::Settle(who, outcome)),
         1 => (0..4usize).prop_map(Step::Release),
+        1 => (0..4usize).prop_map(Step::Abandon),
         1 => Just(Step::Forget),
         1 => any::<bool>().prop_map(Step::Resolve),
         3 => (-5 * SECOND..40 * SECOND).prop_map(Step::Pass),
@@ -273,6 +293,7 @@ proptest! {
                     Some(holder(who)),
                 ),
                 Step::Release(who) => (Command::Release { token: holder(who) }, Some(holder(who))),
+                Step::Abandon(who) => (Command::Abandon { token: holder(who) }, Some(holder(who))),
                 Step::Forget => (Command::Forget, None),
                 Step::Resolve(done) => (Command::Resolve { done, outcome: None }, None),
             };

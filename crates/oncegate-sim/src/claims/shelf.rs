@@ -112,7 +112,10 @@ fn unfenced(claim: &Claim, command: &Command) -> (Claim, Command) {
     let current = claim.token;
     let mut command = command.clone();
     match &mut command {
-        Command::Renew { token, .. } | Command::Settle { token, .. } | Command::Release { token } => *token = current,
+        Command::Renew { token, .. }
+        | Command::Settle { token, .. }
+        | Command::Release { token }
+        | Command::Abandon { token } => *token = current,
         Command::Claim(_) | Command::Retract { .. } | Command::Forget | Command::Resolve { .. } => {
             return (claim.clone(), command);
         }

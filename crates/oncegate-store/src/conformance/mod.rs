@@ -1,6 +1,6 @@
 //! The suite that every store passes.
 //!
-//! A store's test file names a set-up closure and calls [`suite!`]; each rule becomes a test of its own.
+//! A store's test file names a set-up closure and calls [`suite!`](crate::suite); each rule becomes a test of its own.
 //! Rules take a [`World`]: an empty store on a clock that the rule moves.
 
 pub mod books;
@@ -104,6 +104,7 @@ macro_rules! suite {
             rules::a_stale_owner_is_fenced_in_every_verb,
             rules::settling_twice_the_same_is_a_success_and_otherwise_refused,
             rules::a_held_claim_is_unknown_after_its_lease_and_is_resolved_once,
+            rules::an_abandoned_claim_is_taken_over_or_held_at_once,
             rules::releasing_and_forgetting_make_room,
             rules::a_fingerprint_that_differs_is_a_mismatch,
             rules::workspaces_do_not_see_each_other,

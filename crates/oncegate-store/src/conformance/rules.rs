@@ -167,6 +167,26 @@ pub async fn a_held_claim_is_unknown_after_its_lease_and_is_resolved_once(world:
     assert!(world.store.scan(unknown).await.expect("scans").claims.is_empty());
 }
 
+pub async fn an_abandoned_claim_is_taken_over_or_held_at_once(world: World) {
+    let (taken_over, held) = (key("taken over"), key("held"));
+    let first = world.win(&taken_over).await;
+    let abandon = |token| Command::Abandon { token };
+    assert!(matches!(world.apply(&taken_over, abandon(first)).await, Answer::Applied(_)));
+    assert!(matches!(
+        world.apply(&taken_over, settle(first, "late")).await,
+        Answer::Refused(Refusal::LeaseEnded { .. })
+    ));
+    match world.claim(&taken_over).await {
+        Answer::Won(second) => assert!(second.attempt == 2 && second.token > first),
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(world.apply(&taken_over, abandon(first)).await, Answer::Refused(Refusal::TokenOutdated { .. })));
+
+    let token = world.win_with(&held, Terms { lost: Lost::Hold, ..terms() }).await;
+    assert!(matches!(world.apply(&held, abandon(token)).await, Answer::Applied(_)));
+    assert!(matches!(world.claim(&held).await, Answer::Held(_)));
+}
+
 pub async fn releasing_and_forgetting_make_room(world: World) {
     let key = key("k");
     let first = world.win(&key).await;

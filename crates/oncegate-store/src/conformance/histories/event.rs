@@ -1,0 +1,166 @@
+//! One call of a history: what was asked, what was answered, and when.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use oncegate_core::{State, Token, Verdict};
+
+/// A moment of a call. `order` decides which of two moments came first, `at` how far apart they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    /// From one counter that all clients share.
+    pub order: u64,
+    /// In microseconds, on a clock that runs as fast as the store's.
+    pub at: i64,
+}
+
+/// Hands out the stamps of one history.
+#[derive(Debug, Default)]
+pub struct Stamps(AtomicU64);
+
+impl Stamps {
+    pub fn next(&self, at: i64) -> Stamp {
+        Stamp { order: self.0.fetch_add(1, Ordering::SeqCst), at }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Event {
+    pub key: Arc<str>,
+    /// Which client called, for people who read the history.
+    pub client: u32,
+    pub called: Stamp,
+    /// When the client had its answer, or gave up.
+    pub returned: Stamp,
+    pub call: Call,
+    pub reply: Reply,
+}
+
+/// What a client asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Call {
+    Claim {
+        lease: Duration,
+        window: Duration,
+        /// A lost owner's claim is held for a person, and not taken over.
+        holds: bool,
+    },
+    Renew {
+        token: Token,
+        lease: Duration,
+    },
+    /// Outcomes are unique in a history: each names the settle that wrote it.
+    Settle {
+        token: Token,
+        verdict: Verdict,
+        outcome: Bytes,
+    },
+    Release {
+        token: Token,
+    },
+    /// A person deletes the lock, or resolves an unknown claim.
+    ByHand,
+    Read,
+}
+
+/// What the client was told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    Won(Token),
+    /// To a claim, or to a read: a claim that is settled. HTTP does not name the token to a duplicate.
+    Settled {
+        token: Option<Token>,
+        state: State,
+        outcome: Option<Bytes>,
+    },
+    /// To a claim, or to a read.
+    InFlight {
+        token: Option<Token>,
+    },
+    /// To a claim, or to a read: its state is `unknown`.
+    Held {
+        token: Option<Token>,
+    },
+    Mismatch,
+    /// To a verb: done, now or by an earlier try.
+    Accepted,
+    /// To a verb: not the owner, or not any more.
+    Fenced,
+    /// To a verb, or to a read: there is no such claim.
+    Missing,
+    /// An error after which nothing was written.
+    NotWritten,
+    /// An error after which the write may have happened, may yet happen, or not.
+    Unknown,
+}
+
+impl Event {
+    /// The write happened, or may have.
+    pub fn may_have_happened(&self) -> bool {
+        matches!(self.reply, Reply::Won(_) | Reply::Accepted | Reply::Unknown)
+    }
+
+    pub fn is_accepted(&self) -> bool {
+        self.reply == Reply::Accepted
+    }
+
+    /// The token that an owner brought with its verb.
+    pub fn token(&self) -> Option<Token> {
+        match self.call {
+            Call::Renew { token, .. } | Call::Settle { token, .. } | Call::Release { token } => Some(token),
+            Call::Claim { .. } | Call::ByHand | Call::Read => None,
+        }
+    }
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (from, to) = (self.called.at as f64 / 1e6, self.returned.at as f64 / 1e6);
+        write!(f, "{from:14.6} … {to:14.6}  #{:<4} {} → {}", self.client, self.call, self.reply)
+    }
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Call::Claim { lease, window, holds } => {
+                write!(f, "claim (lease {lease:?}, window {window:?}{})", if *holds { ", held when lost" } else { "" })
+            }
+            Call::Renew { token, lease } => write!(f, "renew {token} (lease {lease:?})"),
+            Call::Settle { token, verdict, outcome } => {
+                write!(f, "settle {token} as {} with {}", verdict.state(), text(outcome))
+            }
+            Call::Release { token } => write!(f, "release {token}"),
+            Call::ByHand => f.write_str("forget or resolve by hand"),
+            Call::Read => f.write_str("read"),
+        }
+    }
+}
+
+impl fmt::Display for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let of = |token: &Option<Token>| token.map_or(String::new(), |token| format!(" (token {token})"));
+        match self {
+            Reply::Won(token) => write!(f, "won with token {token}"),
+            Reply::Settled { token, state, outcome } => {
+                let outcome = outcome.as_ref().map_or("no outcome".into(), text);
+                write!(f, "{state} with {outcome}{}", of(token))
+            }
+            Reply::InFlight { token } => write!(f, "in flight{}", of(token)),
+            Reply::Held { token } => write!(f, "held{}", of(token)),
+            Reply::Mismatch => f.write_str("fingerprint mismatch"),
+            Reply::Accepted => f.write_str("accepted"),
+            Reply::Fenced => f.write_str("fenced"),
+            Reply::Missing => f.write_str("missing"),
+            Reply::NotWritten => f.write_str("error: not written"),
+            Reply::Unknown => f.write_str("error: may have been written"),
+        }
+    }
+}
+
+fn text(outcome: &Bytes) -> String {
+    String::from_utf8_lossy(outcome).into_owned()
+}
