@@ -5,7 +5,7 @@
 CREATE FUNCTION store_time(injected bigint) RETURNS bigint LANGUAGE sql VOLATILE
     RETURN coalesce(injected, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint);
 
--- One row. Read by every decision, written by the sweeper alone.
+-- One row. Read by every decision; written seldom, by the sweeper and by a replica that meets another server.
 CREATE TABLE meta (
     only_row    boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     -- The largest token of a claim that has been removed: with it tokens keep growing

@@ -6,7 +6,6 @@ use oncegate_core::{ClaimKey, Time, WorkspaceName};
 use oncegate_store::Change;
 use uuid::Uuid;
 
-use crate::commit::Evidence;
 use crate::decide::{Decided, Write};
 use crate::job::Job;
 use crate::write::Written;
@@ -48,6 +47,11 @@ impl Batch {
         self.order.iter().map(|&(i, j)| &self.decided[i].writes[j])
     }
 
+    /// Writes nothing but the mark of its connection.
+    pub fn is_probe(&self) -> bool {
+        self.order.is_empty() && self.changes().next().is_none()
+    }
+
     /// What they change beside claims.
     pub fn changes(&self) -> impl Iterator<Item = &Change> {
         self.decided.iter().flat_map(Decided::changes)
@@ -74,7 +78,7 @@ impl Batch {
     }
 
     /// What can be said of it before COMMIT.
-    pub fn review(&self, written: &Written) -> Review<'_> {
+    pub fn review(&self, written: &Written) -> Review {
         // A created record whose token may be no larger than one that its key had before: nothing stands.
         let is_overtaken = |write: &Write| write.was.is_none() && write.next.token <= written.seal.token_floor;
         if self.writes().any(is_overtaken) {
@@ -85,11 +89,7 @@ impl Batch {
         if self.decided.iter().zip(&landed).any(|(decided, landed)| decided.is_whole() && !landed) {
             return Review::Partly;
         }
-        let landed = self.decided.iter().zip(&landed).filter(|(_, landed)| **landed);
-        match landed.map(|(decided, _)| decided.evidence()).min_by_key(Evidence::rank) {
-            Some(evidence) => Review::Stands(evidence),
-            None => Review::Nothing,
-        }
+        if landed.contains(&true) { Review::Stands } else { Review::Nothing }
     }
 
     /// Answers those that were written, now that it is committed. Hands back the others.
@@ -136,9 +136,9 @@ impl Batch {
     }
 }
 
-pub(crate) enum Review<'a> {
-    /// It may be committed. This will be there.
-    Stands(Evidence<'a>),
+pub(crate) enum Review {
+    /// It may be committed.
+    Stands,
     /// None of it is there, or must be.
     Nothing,
     /// It must not be committed: of some commit a part is there.

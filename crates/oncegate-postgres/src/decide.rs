@@ -7,10 +7,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use oncegate_core::{Answer, Claim, ClaimKey, Command, Decision, Moment, Time, Token, decide};
+use oncegate_core::{Answer, Claim, ClaimKey, Command, Decision, Moment, State, Time, Token, decide};
 use oncegate_store::{Answers, Change, Committed, StoreError};
 
-use crate::commit::Evidence;
 use crate::job::Job;
 use crate::line::InLine;
 use crate::row::Records;
@@ -89,7 +88,7 @@ pub(crate) fn decide_all(jobs: Vec<Job>, places: &[usize], records: &Records) ->
         match leaders[place] {
             Some(leader) => all[leader].followers.push(job),
             None => {
-                if let Some(decided) = decide_one(job, records.claims[place].as_ref(), records.moment) {
+                if let Some(decided) = decide_one(job, records.claims[place].as_ref(), records.moment, false) {
                     leaders[place] = Some(all.len());
                     all.push(decided);
                 }
@@ -99,14 +98,18 @@ pub(crate) fn decide_all(jobs: Vec<Job>, places: &[usize], records: &Records) ->
     all
 }
 
-fn decide_one(job: Job, existing: Option<&Arc<Claim>>, moment: Moment) -> Option<Decided> {
+/// `is_locked`: the record was read under its row's lock.
+fn decide_one(job: Job, existing: Option<&Arc<Claim>>, moment: Moment, is_locked: bool) -> Option<Decided> {
     let op = &job.commit.ops[0];
     let Decision { write, answer } = decide(&op.key, existing, &op.command, moment);
+    let write = match (write, &answer) {
+        (Some(next), _) => Some(Write::new(existing, &op.command, next)),
+        // Its owner may have renewed or settled in time, in a transaction that is not committed yet. The row's lock tells.
+        (None, Answer::Held(claim)) if claim.state == State::InFlight && !is_locked => Some(Write::unchanged(claim)),
+        (None, _) => None,
+    };
     match write {
-        Some(next) => {
-            let writes = vec![Write::new(existing, &op.command, next)];
-            Some(Decided::new(job, [answer].into(), writes, moment))
-        }
+        Some(write) => Some(Decided::new(job, [answer].into(), vec![write], moment)),
         None => {
             job.answer(Ok(Committed::of_claims([answer].into(), moment.now)));
             None
@@ -133,7 +136,7 @@ fn decide_together(job: Job, places: &[usize], records: &Records) -> Option<Deci
         writes.extend(next.map(|next| Write::new(existing, &op.command, next)));
         answers.push(answer);
     }
-    is_needed |= !job.commit.changes.is_empty();
+    is_needed |= !job.commit.changes.is_empty() || job.is_probe;
     let is_accepted = answers.iter().all(Answer::is_accepted);
     if is_needed && is_accepted {
         return Some(Decided::new(job, answers, writes, moment));
@@ -144,7 +147,8 @@ fn decide_together(job: Job, places: &[usize], records: &Records) -> Option<Deci
 
 impl Decided {
     fn new(job: Job, answers: Answers, writes: Vec<Write>, moment: Moment) -> Decided {
-        assert!(!writes.is_empty() || !job.commit.changes.is_empty(), "what writes nothing has been answered");
+        let is_needed = !writes.is_empty() || !job.commit.changes.is_empty() || job.is_probe;
+        assert!(is_needed, "what writes nothing has been answered");
         Decided { job, answers, moment, writes, followers: vec![], followed_at: moment }
     }
 
@@ -155,23 +159,6 @@ impl Decided {
 
     pub fn is_whole(&self) -> bool {
         self.job.is_whole()
-    }
-
-    /// Something that is there once it is committed.
-    pub fn evidence(&self) -> Evidence<'_> {
-        let of_change = self.changes().iter().map(|change| match change {
-            Change::Create { record, .. } | Change::Replace { record, .. } => Evidence::Record(record),
-            Change::Enqueue(job) | Change::Requeue { job, .. } => Evidence::Job(job),
-            Change::Remove { .. } | Change::Dequeue(_) => Evidence::None,
-        });
-        // The surest first: a job may be gone by the time that somebody looks.
-        self.writes
-            .first()
-            .map(Evidence::Claim)
-            .into_iter()
-            .chain(of_change)
-            .min_by_key(Evidence::rank)
-            .unwrap_or(Evidence::None)
     }
 
     pub fn decided_at(&self) -> Time {
@@ -199,7 +186,7 @@ impl Decided {
     pub fn answer(self) -> Vec<Job> {
         let Decided { job, answers, moment, writes, followers, followed_at } = self;
         job.answer(Ok(Committed::of_claims(answers, moment.now)));
-        let decide_again = |job| decide_one(job, Some(&writes[0].next), followed_at);
+        let decide_again = |job| decide_one(job, Some(&writes[0].next), followed_at, true);
         followers.into_iter().filter_map(decide_again).flat_map(Decided::into_jobs).collect()
     }
 
@@ -229,6 +216,17 @@ impl Decided {
 }
 
 impl Write {
+    /// Locks the record for a moment, and leaves it as it is.
+    fn unchanged(claim: &Arc<Claim>) -> Write {
+        Write {
+            was: Some((claim.token, claim.version)),
+            next: claim.clone(),
+            stands_until: claim.expires_at,
+            new_owner: false,
+            announce: false,
+        }
+    }
+
     fn new(existing: Option<&Arc<Claim>>, command: &Command, next: Arc<Claim>) -> Write {
         let until = |end: fn(&Claim) -> Time| existing.map_or(Time::NEVER, |claim| end(claim));
         let (stands_until, new_owner, announce) = match command {
@@ -238,7 +236,9 @@ impl Write {
             Command::Renew { .. } => (until(|claim| claim.lease_until), false, false),
             // The second of two equal settles, which needs no lease.
             Command::Settle { .. } if existing == Some(&next) => (next.expires_at, false, false),
-            Command::Settle { .. } | Command::Release { .. } => (until(|claim| claim.lease_until), false, true),
+            Command::Settle { .. } | Command::Release { .. } | Command::Abandon { .. } => {
+                (until(|claim| claim.lease_until), false, true)
+            }
             Command::Retract { .. } | Command::Forget | Command::Resolve { .. } => {
                 (until(|claim| claim.expires_at), false, true)
             }

@@ -8,7 +8,7 @@ use tokio_postgres::Row;
 
 use crate::fault::Fault;
 use crate::link::{Link, Params};
-use crate::server::{STATEMENT_WITHIN, Server};
+use crate::server::{ANSWERED_WITHIN, STATEMENT_WITHIN, Server};
 
 pub(crate) struct Desk {
     server: Arc<Server>,
@@ -39,10 +39,9 @@ impl Desk {
                 return Ok(link.clone());
             }
             *slot = None;
-            let link = Arc::new(Link::open(self.server.clone()).await?);
-            if self.probes {
-                link.only_probes().await?;
-            }
+            let server = self.server.clone();
+            let link = if self.probes { Link::open_for_probes(server).await? } else { Link::open(server).await? };
+            let link = Arc::new(link);
             *slot = Some(link.clone());
             Ok(link)
         };
@@ -50,24 +49,30 @@ impl Desk {
         waited.unwrap_or_else(|_| Err(Fault::silent_for(STATEMENT_WITHIN)))
     }
 
-    /// Asks something that may be asked twice: if the connection turns out to be lost, over a new one.
+    /// Asks something that may be asked twice: if the connection turns out to be lost, over a new one. However slow the network
+    /// is, the caller is answered in time.
     pub async fn ask(&self, sql: &'static str, params: Params<'_>) -> Result<Vec<Row>, Fault> {
-        let link = self.link().await?;
-        let was_closed = |fault: &Fault| matches!(fault, Fault::Gone(_)) && link.client.is_closed();
-        match link.query(sql, params).await {
-            Err(fault) if was_closed(&fault) => self.link().await?.query(sql, params).await,
-            answered => answered,
-        }
+        let asked = async {
+            let link = self.link().await?;
+            let was_closed = |fault: &Fault| matches!(fault, Fault::Gone(_)) && link.client.is_closed();
+            match link.query(sql, params).await {
+                Err(fault) if was_closed(&fault) => self.link().await?.query(sql, params).await,
+                answered => answered,
+            }
+        };
+        let answered = tokio::time::timeout(ANSWERED_WITHIN, asked).await;
+        answered.unwrap_or_else(|_| Err(Fault::silent_for(ANSWERED_WITHIN)))
     }
 
     /// Tells something that must not be told twice.
     pub async fn tell(&self, sql: &'static str, params: Params<'_>) -> Result<u64, StoreError> {
-        let link = self.link().await?;
-        let statement = link.prepared(sql).await?;
-        link.within(link.client.execute(&statement, params)).await.map_err(|fault| match fault {
-            Fault::Gone(why) => StoreError::Unknown(why),
-            fault => fault.into(),
-        })
+        let told = async {
+            let link = self.link().await?;
+            let statement = link.prepared(sql).await?;
+            link.within(link.client.execute(&statement, params)).await.map_err(Fault::of_commit)
+        };
+        let told = tokio::time::timeout(ANSWERED_WITHIN, told).await;
+        Ok(told.unwrap_or_else(|_| Err(Fault::silent_for(ANSWERED_WITHIN).of_commit()))?)
     }
 
     pub async fn close(&self) {

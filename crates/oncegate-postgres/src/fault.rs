@@ -16,6 +16,8 @@ pub(crate) enum Fault {
     Conflict(String),
     /// The server cannot do it at present: no room, no privilege, no such table, no time.
     Unable(String),
+    /// The connection was lost in a COMMIT: it may be written.
+    Unknown(String),
 }
 
 impl Fault {
@@ -23,9 +25,31 @@ impl Fault {
         Fault::Gone(format!("no answer within {limit:?}"))
     }
 
+    /// What a fault means where a COMMIT was under way.
+    pub fn of_commit(self) -> Fault {
+        match self {
+            Fault::Gone(why) => Fault::Unknown(why),
+            fault => fault,
+        }
+    }
+
+    /// Says how many connections a replica needs, where the server has none left.
+    pub fn if_too_many_connections(self, needed: usize) -> Fault {
+        let code = format!("({})", SqlState::TOO_MANY_CONNECTIONS.code());
+        match self {
+            Fault::Gone(why) if why.contains(&code) => Fault::Gone(format!(
+                "this replica needs {needed} connections, and the server has too few left: {why}. hint: raise \
+                 max_connections (or the limit of the role or the database) to {needed} for each replica, and 3 more"
+            )),
+            fault => fault,
+        }
+    }
+
     pub fn message(&self) -> &str {
         match self {
-            Fault::Gone(why) | Fault::Data(why) | Fault::Conflict(why) | Fault::Unable(why) => why,
+            Fault::Gone(why) | Fault::Data(why) | Fault::Conflict(why) | Fault::Unable(why) | Fault::Unknown(why) => {
+                why
+            }
         }
     }
 }
@@ -42,6 +66,9 @@ impl From<tokio_postgres::Error> for Fault {
         // A server that became a standby: the next connection may find the one that took over.
         if *db.code() == SqlState::READ_ONLY_SQL_TRANSACTION {
             return Fault::Gone(why);
+        }
+        if [SqlState::DUPLICATE_PSTATEMENT, SqlState::INVALID_SQL_STATEMENT_NAME].contains(db.code()) {
+            return Fault::Gone(format!("{why}. Is there a connection pooler in transaction mode in between?"));
         }
         // Somebody else wrote what must be there once; what we do next follows from what they wrote.
         if *db.code() == SqlState::UNIQUE_VIOLATION {
@@ -60,6 +87,7 @@ impl From<Fault> for StoreError {
     fn from(fault: Fault) -> Self {
         match fault {
             Fault::Data(why) => StoreError::Refused(why),
+            Fault::Unknown(why) => StoreError::Unknown(why),
             Fault::Gone(why) | Fault::Conflict(why) | Fault::Unable(why) => StoreError::Unavailable(why),
         }
     }

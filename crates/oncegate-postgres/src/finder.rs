@@ -15,7 +15,7 @@ use crate::changes::job;
 use crate::desk::Desk;
 use crate::fault::Fault;
 use crate::row;
-use crate::server::Server;
+use crate::server::ANSWERED_WITHIN;
 
 const FIND_JOBS: &str = include_str!("../sql/find_jobs.sql");
 const FIND_RECORDS: &str = include_str!("../sql/find_records.sql");
@@ -43,10 +43,9 @@ pub(crate) struct Finder<T: Looked>(mpsc::Sender<Lookup<T>>);
 
 impl<T: Looked> Finder<T> {
     /// Ends when it is dropped.
-    pub fn start(server: Arc<Server>) -> Finder<T> {
+    pub fn start(desk: Arc<Desk>) -> Finder<T> {
         let (lookups, mut waiting) = mpsc::channel::<Lookup<T>>(WAITING_MAX);
         tokio::spawn(async move {
-            let desk = Desk::for_probes(server);
             let mut together = vec![];
             while waiting.recv_many(&mut together, TOGETHER_MAX).await > 0 {
                 answer(&desk, together.split_off(0)).await;
@@ -59,7 +58,10 @@ impl<T: Looked> Finder<T> {
         let (answer, answered) = oneshot::channel();
         let busy = |_| StoreError::Unavailable("too many lookups wait for the server".into());
         self.0.try_send(Lookup { places: places.to_vec(), answer }).map_err(busy)?;
-        answered.await.unwrap_or_else(|_| Err(StoreError::Unavailable("the store is closed".into())))
+        match tokio::time::timeout(ANSWERED_WITHIN, answered).await {
+            Ok(answered) => answered.unwrap_or_else(|_| Err(StoreError::Unavailable("the store is closed".into()))),
+            Err(_) => Err(Fault::silent_for(ANSWERED_WITHIN).into()),
+        }
     }
 }
 

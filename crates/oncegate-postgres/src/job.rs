@@ -19,6 +19,8 @@ pub(crate) struct Job {
     pub commit: Commit,
     /// Is written as a batch of its own: its faults are its own.
     pub alone: bool,
+    /// Writes nothing but the mark of its connection: it shows that a commit succeeds.
+    pub is_probe: bool,
     races: u32,
     reply: oneshot::Sender<Reply>,
     late_at: Instant,
@@ -26,10 +28,10 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    pub fn new(commit: Commit, room: OwnedSemaphorePermit) -> (Job, oneshot::Receiver<Reply>) {
+    pub fn new(commit: Commit, is_probe: bool, room: OwnedSemaphorePermit) -> (Job, oneshot::Receiver<Reply>) {
         let (reply, answer) = oneshot::channel();
         let late_at = Instant::now() + TAKEN_UP_WITHIN;
-        (Job { commit, alone: false, races: 0, reply, late_at, room }, answer)
+        (Job { commit, alone: false, is_probe, races: 0, reply, late_at, room }, answer)
     }
 
     /// Has several writes, which stand or fall together.
@@ -91,7 +93,11 @@ pub(crate) fn weigh(commit: &Commit) -> u32 {
             let texts = [&terms.parts, &terms.attributes].into_iter().flatten().map(String::len);
             texts.sum::<usize>() + option(&terms.outcome)
         }
-        Command::Renew { .. } | Command::Release { .. } | Command::Retract { .. } | Command::Forget => 0,
+        Command::Renew { .. }
+        | Command::Release { .. }
+        | Command::Abandon { .. }
+        | Command::Retract { .. }
+        | Command::Forget => 0,
     });
     let bytes = of_ops.sum::<usize>() + commit.changes.iter().map(Change::bytes).sum::<usize>();
     u32::try_from(commit.ops.len() + commit.changes.len() + bytes / 1024).unwrap_or(u32::MAX)

@@ -17,7 +17,7 @@ const REVOKE_KEY: &str = include_str!("../sql/revoke_key.sql");
 impl Keyring for PostgresStore {
     async fn create_workspace(&self, name: &WorkspaceName) -> Result<bool, StoreError> {
         let now = self.front.injected_time();
-        Ok(self.front.tell(CREATE_WORKSPACE, &[&now, &name.as_str()]).await? == 1)
+        Ok(self.tell(CREATE_WORKSPACE, &[&now, &name.as_str()]).await? == 1)
     }
 
     async fn workspaces(&self) -> Result<Vec<(WorkspaceName, Time)>, StoreError> {
@@ -29,7 +29,7 @@ impl Keyring for PostgresStore {
         let now = self.front.injected_time();
         let revoked_at = key.revoked_at.map(|at| at.micros());
         let (workspace, role, hash) = (key.workspace.as_str(), key.role.as_str(), &key.hash[..]);
-        Ok(self.front.tell(CREATE_KEY, &[&now, &workspace, &key.id, &role, &hash, &revoked_at]).await? == 1)
+        Ok(self.tell(CREATE_KEY, &[&now, &workspace, &key.id, &role, &hash, &revoked_at]).await? == 1)
     }
 
     async fn keys(&self) -> Result<Vec<ApiKey>, StoreError> {
@@ -38,7 +38,7 @@ impl Keyring for PostgresStore {
 
     async fn revoke_key(&self, id: &str) -> Result<bool, StoreError> {
         let now = self.front.injected_time();
-        Ok(self.front.tell(REVOKE_KEY, &[&now, &id]).await? == 1)
+        Ok(self.tell(REVOKE_KEY, &[&now, &id]).await? == 1)
     }
 }
 

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oncegate_store::StoreError;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
+use uuid::Uuid;
 
 use crate::batch::{Batch, Review};
 use crate::commit::{Outcome, commit};
@@ -17,6 +18,7 @@ use crate::fault::Fault;
 use crate::job::Job;
 use crate::link::Link;
 use crate::listen::Channel;
+use crate::mark::{self, Acknowledged, COMMITS_MAX, Found, Mark, find, find_loss, raise_floor};
 use crate::queue::Queue;
 use crate::row::read;
 use crate::server::{CONNECT_PAUSE, Server};
@@ -25,6 +27,8 @@ use crate::write::{Written, write};
 /// How often the queue is looked through for those that waited too long.
 const EXPIRE_EVERY: Duration = Duration::from_millis(50);
 
+/// What is said where a server was replaced, and no time is left to ask the next one.
+const MOVED: &str = "the server was replaced by another";
 /// What is said to those who lost too many races, or had no time for another.
 const LOST: &str = "others were faster, every time";
 
@@ -34,17 +38,43 @@ pub(crate) struct Lane {
     pub channel: Arc<Channel>,
 }
 
+/// What a lane remembers of its connections before.
+#[derive(Default)]
+struct Past {
+    /// The last commit that was acknowledged.
+    acknowledged: Option<Acknowledged>,
+    /// The last commit whose outcome could not be found out.
+    unresolved: Option<Mark>,
+}
+
+impl Past {
+    /// How many commits were acknowledged over a connection.
+    fn commits(&self, connection: Uuid) -> i64 {
+        self.acknowledged.filter(|last| last.mark.connection == connection).map_or(0, |last| last.mark.number)
+    }
+}
+
+/// A connection that writes, and its mark.
+struct Writing {
+    link: Link,
+    connection: Uuid,
+}
+
 impl Lane {
-    /// Reads and decides until the queue is finished.
-    pub async fn keep_reading(self) {
-        while let Some(link) = self.connect().await {
+    /// Reads and decides until the queue is finished. Begins with a connection.
+    pub async fn keep_reading(self, first: Link) {
+        let mut first = Some(first);
+        while let Some(link) = self.connect(&mut first).await {
+            self.queue.lane_is_up();
             while link.is_usable() {
                 let next = tokio::select! {
                     next = self.queue.next_unread() => next,
                     () = link.closed() => break,
                 };
                 match next {
-                    Some(jobs) => self.read(&link, jobs).await,
+                    Some(jobs) if link.is_usable() => self.read(&link, jobs).await,
+                    // Another server was met while this lane waited.
+                    Some(jobs) => self.queue.push_again(jobs, MOVED),
                     None => break,
                 }
             }
@@ -52,16 +82,28 @@ impl Lane {
         }
     }
 
-    /// Writes and commits until the queue is finished.
-    pub async fn keep_writing(self) {
-        while let Some(link) = self.connect().await {
+    /// Writes and commits until the queue is finished. Begins with a connection.
+    pub async fn keep_writing(self, first: Link) {
+        let mut first = Some(first);
+        let mut past = Past::default();
+        while let Some(Writing { link, mut connection }) = self.connect_to_write(&mut first, &mut past).await {
+            self.queue.lane_is_up();
             while link.is_usable() {
+                if past.commits(connection) >= COMMITS_MAX {
+                    match mark::add(&link).await {
+                        Ok(next) => connection = next,
+                        Err(_) => break,
+                    }
+                }
                 let next = tokio::select! {
                     next = self.queue.next_decided() => next,
                     () = link.closed() => break,
                 };
                 match next {
-                    Some(decided) => self.write(&link, decided).await,
+                    Some(decided) if link.is_usable() => self.write(&link, connection, decided, &mut past).await,
+                    Some(decided) => {
+                        self.queue.push_again(decided.into_iter().flat_map(Decided::into_jobs).collect(), MOVED);
+                    }
                     None => break,
                 }
             }
@@ -69,25 +111,59 @@ impl Lane {
         }
     }
 
-    /// Tries until it has a connection; `None` if there is nothing to have one for.
-    async fn connect(&self) -> Option<Link> {
+    /// Tries until it has a connection; `None` if there is nothing to have one for. The first one is there already.
+    async fn connect(&self, first: &mut Option<Link>) -> Option<Link> {
         while !self.queue.is_finished() {
-            match self.open().await {
-                Ok(link) => {
-                    self.queue.lane_is_up();
-                    return Some(link);
-                }
-                Err(fault) => self.queue.server_is_away(fault.message()),
+            let linked = match first.take() {
+                Some(link) => Ok(link),
+                None => Link::open_for_probes(self.server.clone()).await,
+            };
+            match linked {
+                Ok(link) => return Some(link),
+                Err(fault) => self.pause_after(&fault).await,
             }
-            sleep(CONNECT_PAUSE).await;
         }
         None
     }
 
-    async fn open(&self) -> Result<Link, Fault> {
-        let link = Link::open(self.server.clone()).await?;
-        link.only_probes().await?;
-        Ok(link)
+    async fn connect_to_write(&self, first: &mut Option<Link>, past: &mut Past) -> Option<Writing> {
+        while let Some(link) = self.connect(first).await {
+            match self.begin_writing(link, past).await {
+                Ok(writing) => return Some(writing),
+                Err(fault) => self.pause_after(&fault).await,
+            }
+        }
+        None
+    }
+
+    async fn pause_after(&self, fault: &Fault) {
+        self.queue.server_is_away(fault.message());
+        sleep(CONNECT_PAUSE).await;
+    }
+
+    /// What precedes the first write over a connection: the server may be another than the last one, with less in it.
+    async fn begin_writing(&self, link: Link, past: &mut Past) -> Result<Writing, Fault> {
+        let health = &self.server.health;
+        // Every further commit would wait like this one, and keep a backend.
+        if let Some(mark) = &past.unresolved
+            && matches!(find(&link, mark).await?, Found::Open)
+        {
+            return Err(Fault::Unable(
+                "an earlier commit of this replica is still open: it may wait for a standby".into(),
+            ));
+        }
+        if let Some(last) = &past.acknowledged
+            && let Some(loss) = find_loss(&link, last).await?
+        {
+            health.lost(&loss);
+            past.acknowledged = None;
+        }
+        if !health.has_raised_floor(&link.identity) {
+            raise_floor(&link).await?;
+            health.raised_floor(&link.identity);
+        }
+        let connection = mark::add(&link).await?;
+        Ok(Writing { link, connection })
     }
 
     async fn read(&self, link: &Link, jobs: Vec<Job>) {
@@ -98,39 +174,53 @@ impl Lane {
         }
     }
 
-    async fn write(&self, link: &Link, decided: Vec<Decided>) {
+    async fn write(&self, link: &Link, connection: Uuid, decided: Vec<Decided>, past: &mut Past) {
         let (batch, later) = Batch::of(decided);
         self.queue.push_again(later, LOST);
-        match write(link, &self.channel, &batch).await {
-            Ok(written) => self.conclude(link, batch, written).await,
+        match write(link, connection, &self.channel, &batch).await {
+            Ok(written) => self.conclude(link, batch, written, past).await,
             Err(fault) => {
+                match &fault {
+                    Fault::Unable(why) => self.server.health.refused(why),
+                    _ => self.server.health.failed(),
+                }
                 undo(link).await;
                 self.give_back(batch.into_jobs(), fault);
             }
         }
     }
 
-    /// Commits what landed, unless it is nothing, or some commit landed in part: one of several writes lands whole or not
-    /// at all.
-    async fn conclude(&self, link: &Link, batch: Batch, written: Written) {
-        let evidence = match batch.review(&written) {
-            Review::Stands(evidence) => evidence,
-            Review::Nothing => {
-                undo(link).await;
-                return self.queue.push_again(batch.into_losers(), LOST);
-            }
-            Review::Partly => {
-                undo(link).await;
-                return self.queue.push_again(batch.answer_partly(&written), LOST);
-            }
+    /// Commits the writes that landed, unless there are none, or some commit landed in part: a commit of several writes
+    /// lands whole or not at all.
+    async fn conclude(&self, link: &Link, batch: Batch, written: Written, past: &mut Past) {
+        let again = match batch.review(&written) {
+            Review::Stands => return self.commit(link, batch, written, past).await,
+            Review::Nothing => batch.into_losers(),
+            Review::Partly => batch.answer_partly(&written),
         };
-        match commit(link, &written.seal, evidence).await {
+        undo(link).await;
+        self.queue.push_again(again, LOST);
+    }
+
+    async fn commit(&self, link: &Link, batch: Batch, written: Written, past: &mut Past) {
+        let (health, mark) = (&self.server.health, written.seal.mark);
+        match commit(link, &written.seal).await {
             Outcome::Committed => {
+                health.committed(batch.is_probe());
+                batch.writes().for_each(|write| health.saw_token(write.next.token));
+                *past = Past { acknowledged: Some(Acknowledged { mark, at: Instant::now() }), unresolved: None };
                 batch.decided_changes().for_each(|(change, at)| self.channel.wake_after(change, at));
                 self.queue.push_again(batch.answer(&written), LOST);
             }
-            Outcome::Undone => self.queue.push_again(batch.into_jobs(), "the connection broke before COMMIT"),
-            Outcome::Unknown(why) => self.queue.push_again(batch.answer_unknown(&written, &why), &why),
+            Outcome::Undone => {
+                health.failed();
+                self.queue.push_again(batch.into_jobs(), "the connection broke before COMMIT");
+            }
+            Outcome::Unknown(why) => {
+                health.failed();
+                past.unresolved = Some(mark);
+                self.queue.push_again(batch.answer_unknown(&written, &why), &why);
+            }
         }
     }
 
@@ -147,7 +237,7 @@ impl Lane {
                 jobs.iter_mut().for_each(|job| job.alone = true);
                 self.queue.push_again(jobs, &why);
             }
-            Fault::Data(_) | Fault::Unable(_) => {
+            Fault::Data(_) | Fault::Unable(_) | Fault::Unknown(_) => {
                 let error = StoreError::from(fault);
                 jobs.into_iter().for_each(|job| job.answer(Err(error.clone())));
             }

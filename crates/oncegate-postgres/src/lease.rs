@@ -53,7 +53,7 @@ pub(crate) async fn lease(link: &Link, wanted: &Wanted) -> Result<Reading<Leased
     let jobs = decide_all(link, jobs, wanted, now).await?;
     requeue(link, &jobs.iter().collect::<Vec<_>>()).await?;
     let next_at = First::look(link, wanted).await?.next_at();
-    link.within(link.client.batch_execute("COMMIT")).await?;
+    link.within(link.client.batch_execute("COMMIT")).await.map_err(Fault::of_commit)?;
     let (jobs, postponed): (Vec<Job>, Vec<Job>) = jobs.into_iter().partition(|job| job.state == State::Running);
     Ok(Reading { value: Leased { jobs, postponed: postponed.len(), next_at }, now })
 }

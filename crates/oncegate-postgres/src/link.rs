@@ -19,8 +19,12 @@ pub(crate) type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
 pub(crate) struct Link {
     pub client: Client,
     pub server: Arc<Server>,
+    /// Which server it leads to: another one after a restart or a failover.
+    pub identity: String,
+    /// Counts the servers that this replica has met. A link to an earlier one is of no more use.
+    generation: u64,
     statements: Mutex<HashMap<&'static str, Statement>>,
-    driver: JoinHandle<()>,
+    _driver: AbortOnDrop,
     /// Ends with the driver.
     driven: watch::Receiver<()>,
     /// Something was asked and not answered: nobody knows what the next answer would be to.
@@ -33,9 +37,11 @@ const PLANNING: &str = "SET plan_cache_mode = force_generic_plan; SET enable_seq
     SET enable_mergejoin = off";
 
 impl Link {
-    /// From here on.
-    pub async fn only_probes(&self) -> Result<(), Fault> {
-        self.within(self.client.batch_execute(PLANNING)).await
+    /// A connection for statements that are asked all day, whatever the tables' size.
+    pub async fn open_for_probes(server: Arc<Server>) -> Result<Link, Fault> {
+        let link = Link::open(server).await?;
+        link.within(link.client.batch_execute(PLANNING)).await?;
+        Ok(link)
     }
 
     pub async fn open(server: Arc<Server>) -> Result<Link, Fault> {
@@ -46,14 +52,24 @@ impl Link {
             let _ = connection.await;
             drop(driving);
         });
-        let statements = Mutex::default();
-        let link = Link { client, server, statements, driver, driven, is_broken: AtomicBool::new(false) };
-        link.server.begin_session(&link.client).await?;
-        Ok(link)
+        // Aborted with the link, also where the session cannot begin.
+        let driver = AbortOnDrop(driver);
+        let identity = server.begin_session(&client).await?;
+        let generation = server.health.met(&identity);
+        let (statements, is_broken) = (Mutex::default(), AtomicBool::new(false));
+        Ok(Link { client, server, identity, generation, statements, _driver: driver, driven, is_broken })
     }
 
+    /// Not if a later connection has met another server: this one may be a primary that was replaced.
     pub fn is_usable(&self) -> bool {
-        !self.is_broken.load(Ordering::Relaxed) && !self.client.is_closed()
+        !self.is_broken.load(Ordering::Relaxed)
+            && !self.client.is_closed()
+            && self.generation == self.server.health.generation()
+    }
+
+    /// Nothing more is asked over this connection.
+    pub fn give_up(&self) {
+        self.is_broken.store(true, Ordering::Relaxed);
     }
 
     /// Returns when the connection is lost.
@@ -85,14 +101,16 @@ impl Link {
             Err(_) => Err(Fault::silent_for(STATEMENT_WITHIN)),
         };
         if let Err(Fault::Gone(_)) = answered {
-            self.is_broken.store(true, Ordering::Relaxed);
+            self.give_up();
         }
         answered
     }
 }
 
-impl Drop for Link {
+struct AbortOnDrop(JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
     fn drop(&mut self) {
-        self.driver.abort();
+        self.0.abort();
     }
 }

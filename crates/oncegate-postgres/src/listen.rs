@@ -163,15 +163,19 @@ async fn listen_on(server: &Server, (client, mut connection): Raw, channel: &Cha
 }
 
 async fn keep_listening(server: &Server, client: &Client, channel: &Channel) -> Fault {
-    let mut kept = server.begin_session(client).await;
-    if kept.is_ok() {
-        kept = ask(client, &format!("LISTEN \"{}\"; LISTEN \"{}\"", channel.name, channel.jobs_name)).await;
-        channel.wake_all();
-    }
+    let generation = match server.begin_session(client).await {
+        Ok(identity) => server.health.met(&identity),
+        Err(fault) => return fault,
+    };
+    let mut kept = ask(client, &format!("LISTEN \"{}\"; LISTEN \"{}\"", channel.name, channel.jobs_name)).await;
+    channel.wake_all();
     loop {
         match kept {
             Ok(()) => sleep(PING_EVERY).await,
             Err(fault) => return fault,
+        }
+        if generation != server.health.generation() {
+            return Fault::Gone("the server was replaced by another".into());
         }
         kept = ask(client, "").await;
     }

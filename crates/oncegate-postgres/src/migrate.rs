@@ -3,7 +3,7 @@
 //! All pending steps are one transaction under a lock, so that replicas that start together take turns, and
 //! one that is killed half-way leaves the schema as it was.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use oncegate_store::{Migration, StoreError};
@@ -12,14 +12,20 @@ use crate::fault::Fault;
 use crate::link::Link;
 use crate::server::{Options, Server};
 
-const STEPS: [(i64, &str, &str); 5] = [
-    (1, "claims", include_str!("../migrations/0001_claims.sql")),
-    (2, "keyring", include_str!("../migrations/0002_keyring.sql")),
-    (3, "books", include_str!("../migrations/0003_books.sql")),
-    (4, "lanes", include_str!("../migrations/0004_lanes.sql")),
-    (5, "ends", include_str!("../migrations/0005_ends.sql")),
+/// Version, the oldest build that still runs on it, name and statements.
+const STEPS: [(i64, i64, &str, &str); 6] = [
+    (1, 1, "claims", include_str!("../migrations/0001_claims.sql")),
+    (2, 2, "keyring", include_str!("../migrations/0002_keyring.sql")),
+    (3, 3, "books", include_str!("../migrations/0003_books.sql")),
+    (4, 4, "lanes", include_str!("../migrations/0004_lanes.sql")),
+    (5, 5, "ends", include_str!("../migrations/0005_ends.sql")),
+    // A build of before goes on beside this one, but does not start again: it refuses every newer schema.
+    (6, 5, "commit_marks", include_str!("../migrations/0006_commit_marks.sql")),
 ];
+/// The step with which the list of steps begins to say which builds run on them.
+const OLDEST_BUILD_SINCE: i64 = 6;
 
+const APPLIED_STEPS: &str = include_str!("../sql/applied_steps.sql");
 const SCHEMA_STATE: &str = include_str!("../sql/schema_state.sql");
 const CREATE_LIST: &str = "CREATE TABLE schema_migrations (
     version bigint PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now())";
@@ -50,9 +56,13 @@ pub(crate) async fn apply_pending(link: &Link) -> Result<Vec<Migration>, StoreEr
     if !pending.is_empty() {
         prepare_schema(link).await?;
     }
-    for Migration { version, name, sql, .. } in &pending {
-        run(link, &format!("{sql}; INSERT INTO schema_migrations (version, name) VALUES ({version}, '{name}');"))
-            .await?;
+    for Migration { version, name, sql, oldest_build, .. } in &pending {
+        let row = if *version >= OLDEST_BUILD_SINCE {
+            format!("(version, name, oldest_build) VALUES ({version}, '{name}', {oldest_build})")
+        } else {
+            format!("(version, name) VALUES ({version}, '{name}')")
+        };
+        run(link, &format!("{sql}; INSERT INTO schema_migrations {row};")).await?;
     }
     run(link, "COMMIT").await?;
     Ok(pending)
@@ -104,10 +114,13 @@ pub(crate) async fn check(link: &Link) -> Result<(), StoreError> {
     )))
 }
 
-/// The steps that the schema has not had. Of one that has had steps unknown to this build nothing can be said.
+/// The steps that the schema has not had. A schema with steps that are unknown to this build is accepted if each of them says
+/// that this build still runs on it: so replicas can be upgraded one by one.
 async fn pending(link: &Link) -> Result<Vec<Migration>, StoreError> {
     let applied = applied(link).await?;
-    if let Some(newest) = applied.last().filter(|newest| **newest > SCHEMA_VERSION) {
+    let is_too_new =
+        |(version, oldest_build): &(&i64, &i64)| **version > SCHEMA_VERSION && **oldest_build > SCHEMA_VERSION;
+    if let Some((newest, _)) = applied.iter().rfind(is_too_new) {
         let Server { schema, place, .. } = &*link.server;
         return Err(StoreError::Refused(format!(
             "the schema {schema} in {place} is version {newest}; this program knows versions up to {SCHEMA_VERSION}. \
@@ -117,16 +130,23 @@ async fn pending(link: &Link) -> Result<Vec<Migration>, StoreError> {
     Ok(list(&applied).into_iter().filter(|step| !step.applied).collect())
 }
 
-async fn applied(link: &Link) -> Result<BTreeSet<i64>, Fault> {
+/// The steps that the schema has had, and the oldest build that runs on each.
+async fn applied(link: &Link) -> Result<BTreeMap<i64, i64>, Fault> {
     let is_there = link.query("SELECT to_regclass('schema_migrations') IS NOT NULL", &[]).await?;
     if !is_there.iter().any(|row| row.get(0)) {
-        return Ok(BTreeSet::new());
+        return Ok(BTreeMap::new());
     }
-    let rows = link.query("SELECT version FROM schema_migrations", &[]).await?;
-    Ok(rows.iter().map(|row| row.get(0)).collect())
+    let rows = link.query(APPLIED_STEPS, &[]).await?;
+    Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
 }
 
-fn list(applied: &BTreeSet<i64>) -> Vec<Migration> {
-    let step = |(version, name, sql)| Migration { version, name, sql, applied: applied.contains(&version) };
+fn list(applied: &BTreeMap<i64, i64>) -> Vec<Migration> {
+    let step = |(version, oldest_build, name, sql)| Migration {
+        version,
+        name,
+        sql,
+        applied: applied.contains_key(&version),
+        oldest_build,
+    };
     STEPS.into_iter().map(step).collect()
 }

@@ -43,13 +43,23 @@ impl Queue {
     /// Joins the line.
     pub fn push(&self, commit: Commit) -> Result<oneshot::Receiver<Reply>, StoreError> {
         let weight = weigh(&commit);
+        self.push_job(commit, weight, false)
+    }
+
+    /// Joins the line with nothing to write. Its answer shows that a commit succeeds, and that all commits before it are as durable
+    /// as it is.
+    pub fn push_probe(&self) -> Result<oneshot::Receiver<Reply>, StoreError> {
+        self.push_job(Commit::default(), 1, true)
+    }
+
+    fn push_job(&self, commit: Commit, weight: u32, is_probe: bool) -> Result<oneshot::Receiver<Reply>, StoreError> {
         if weight as usize > QUEUE_WEIGHT_MAX {
             return Err(StoreError::Refused("this is more than one commit may bring".into()));
         }
         let Ok(room) = self.room.clone().try_acquire_many_owned(weight) else {
             return Err(StoreError::Unavailable("too many operations wait for the server".into()));
         };
-        let (job, answer) = Job::new(commit, room);
+        let (job, answer) = Job::new(commit, is_probe, room);
         let mut lines = self.lock();
         if lines.is_closed {
             return Err(StoreError::Unavailable("the store is closed".into()));

@@ -6,6 +6,7 @@ use oncegate_store::Report;
 use crate::desk::Desk;
 use crate::fault::Fault;
 use crate::migrate::SCHEMA_VERSION;
+use crate::server::Server;
 
 const REPORT: &str = include_str!("../sql/report.sql");
 
@@ -17,7 +18,7 @@ struct Settings<'a> {
     has_standbys: bool,
 }
 
-pub(crate) async fn report(desk: &Desk, place: &str) -> Result<Report, Fault> {
+pub(crate) async fn report(desk: &Desk, server: &Server) -> Result<Report, Fault> {
     let rows = desk.ask(REPORT, &[&desk.injected_time()]).await?;
     let row = rows.first().ok_or_else(|| Fault::Unable("the server has nothing to report".into()))?;
     let settings = Settings {
@@ -27,13 +28,15 @@ pub(crate) async fn report(desk: &Desk, place: &str) -> Result<Report, Fault> {
         has_standbys: !row.get::<_, &str>("standbys").is_empty(),
     };
     let schema_version = row.get::<_, Option<i64>>("schema_version").unwrap_or(0);
-    let mut warnings = settings.warnings();
+    // What has happened before what could happen.
+    let mut warnings = server.health.warnings();
+    warnings.extend(settings.warnings());
     if schema_version > SCHEMA_VERSION {
         warnings.push(format!("the schema is of version {schema_version}, newer than this build's {SCHEMA_VERSION}"));
     }
     Ok(Report {
         kind: "postgres",
-        detail: format!("PostgreSQL {} at {place}", row.get::<_, &str>("version")),
+        detail: format!("PostgreSQL {} at {}", row.get::<_, &str>("version"), server.place),
         schema_version,
         now: Time::from_micros(row.get("now")),
         warnings,

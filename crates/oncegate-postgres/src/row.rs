@@ -26,7 +26,9 @@ pub(crate) async fn read(link: &Link, keys: &[&ClaimKey]) -> Result<Records, Fau
     let guards: Vec<&str> = keys.iter().map(|key| key.guard.as_str()).collect();
     let rows = link.query(READ_CLAIMS, &[&link.server.injected_time(), &workspaces, &ids, &guards]).await?;
     let first = rows.first().ok_or_else(|| Fault::Unable("the table `meta` has lost its row".into()))?;
-    let moment = Moment { now: Time::from_micros(first.get(0)), token_floor: Token(first.get(1)) };
+    // The server may have lost claims whose tokens were given out.
+    let token_floor = Token(first.get(1)).max(link.server.health.largest_token());
+    let moment = Moment { now: Time::from_micros(first.get(0)), token_floor };
     let mut claims = vec![None; keys.len()];
     for row in &rows {
         if let Some(ord) = row.get::<_, Option<i64>>(2) {

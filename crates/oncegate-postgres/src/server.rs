@@ -6,13 +6,15 @@ use std::time::Duration;
 use oncegate_store::{Clock, StoreError};
 use tokio_postgres::config::{Host, TargetSessionAttrs};
 use tokio_postgres::tls::MakeTlsConnect;
-use tokio_postgres::{Client, Config, Connection, Socket};
+use tokio_postgres::{Client, Config, Connection, SimpleQueryMessage, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::fault::{Fault, describe};
+use crate::health::Health;
 use crate::tls::Asked;
 
 const SESSION: &str = include_str!("../sql/session.sql");
+const SESSION_STATE: &str = include_str!("../sql/session_state.sql");
 
 /// To connect, and to set the session up.
 pub(crate) const CONNECT_WITHIN: Duration = Duration::from_secs(2);
@@ -20,6 +22,8 @@ pub(crate) const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 pub(crate) const CONNECT_PAUSE: Duration = Duration::from_millis(250);
 /// For any one statement. Less than the server's own limit in `session.sql`: we give up first.
 pub(crate) const STATEMENT_WITHIN: Duration = Duration::from_millis(2500);
+/// For a caller, from the call to the answer. A commit that is under way then may be written all the same.
+pub(crate) const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 /// Where the tables are unless somebody says otherwise.
 const SCHEMA: &str = "oncegate";
 /// An identifier of PostgreSQL has 63 bytes; the channel's name needs some of them.
@@ -59,6 +63,7 @@ pub(crate) struct Server {
     session: String,
     /// For people: host, port and database, without credentials.
     pub place: String,
+    pub health: Health,
 }
 
 impl Server {
@@ -81,9 +86,10 @@ impl Server {
             .keepalives_retries(3);
         let schema = options.schema.as_deref().unwrap_or(SCHEMA).to_owned();
         check_schema(&schema)?;
-        let session = format!("{SESSION}SET search_path = \"{schema}\";");
+        let session = format!("{SESSION}SET search_path = \"{schema}\";{SESSION_STATE}");
         let place = place(&config);
-        Ok(Server { config, tls: asked.connector()?, clock: options.clock.clone(), schema, session, place })
+        let (tls, clock) = (asked.connector()?, options.clock.clone());
+        Ok(Server { config, tls, clock, schema, session, place, health: Health::default() })
     }
 
     /// The time that tests inject; the server's own clock where it is `None`.
@@ -103,10 +109,25 @@ impl Server {
         Err(Fault::Gone(format!("cannot connect to {}: {why}", self.place)))
     }
 
-    pub async fn begin_session(&self, client: &Client) -> Result<(), Fault> {
-        match tokio::time::timeout(CONNECT_WITHIN, client.batch_execute(&self.session)).await {
-            Ok(done) => Ok(done?),
-            Err(_) => Err(Fault::silent_for(CONNECT_WITHIN)),
+    /// Sets the session up, and says which server this is. A server that cannot be written to is refused: what it says may be
+    /// outdated.
+    pub async fn begin_session(&self, client: &Client) -> Result<String, Fault> {
+        let begun = tokio::time::timeout(CONNECT_WITHIN, client.simple_query(&self.session)).await;
+        let said = begun.map_err(|_| Fault::silent_for(CONNECT_WITHIN))??;
+        let row = said.iter().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => Some(row),
+            _ => None,
+        });
+        let row = row.ok_or_else(|| Fault::Unable("the server says nothing of itself".into()))?;
+        let place = &self.place;
+        match (row.get("is_standby"), row.get("is_read_only"), row.get("identity")) {
+            (Some("t"), ..) => Err(Fault::Gone(format!(
+                "{place} is a standby, which cannot be written to. hint: name the primary, or all hosts, in the URL"
+            ))),
+            (_, Some("t"), _) => Err(Fault::Gone(format!(
+                "{place} is read-only (default_transaction_read_only is on), and Oncegate has to write"
+            ))),
+            (_, _, identity) => Ok(identity.unwrap_or_default().to_owned()),
         }
     }
 }

@@ -4,33 +4,40 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
+use futures::future::try_join_all;
 use oncegate_core::job;
 use oncegate_core::{Claim, ClaimId, ClaimKey, GuardName, Time, Token};
 use oncegate_store::{
     Commit, Committed, Cursor, DuplicateCount, Page, Query, Reading, Record, Report, Store, StoreError, Swept, Waiters,
 };
+use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::desk::{Desk, counted};
+use crate::fault::Fault;
 use crate::finder::Finder;
+use crate::job::Reply;
 use crate::lane::{Lane, expire};
-use crate::link::Params;
+use crate::link::{Link, Params};
 use crate::listen::{Channel, listen};
 use crate::migrate;
+use crate::pooling;
 use crate::queue::Queue;
 use crate::report::report;
 use crate::row::{self, CLAIM_COLUMNS, state_code};
-use crate::server::{Options, Server};
+use crate::server::{ANSWERED_WITHIN, Options, Server};
 
 const COUNT_DUPLICATES: &str = include_str!("../sql/count_duplicates.sql");
 const EXPECT_WAKE: &str = include_str!("../sql/expect_wake.sql");
 const SCAN_CLAIMS: &str = include_str!("../sql/scan_claims.sql");
 const SCAN_HORIZON: &str = include_str!("../sql/scan_horizon.sql");
 const SWEEP_CLAIMS: &str = include_str!("../sql/sweep_claims.sql");
+const SWEEP_MARKS: &str = include_str!("../sql/sweep_marks.sql");
 const SWEEP_RECORDS: &str = include_str!("../sql/sweep_records.sql");
 
-/// One: reading takes a fraction of what a COMMIT takes, and what waits for it shares its statement.
-const READING_LANES: usize = 1;
+/// What a replica needs beside the lanes that write: one connection to read for them, one to listen, one for each desk, and
+/// one for a moment, to look up a lost COMMIT or to see whether the server can be reached.
+const CONNECTIONS_BESIDE_LANES: usize = 8;
 
 /// Claims in PostgreSQL.
 pub struct PostgresStore {
@@ -38,7 +45,7 @@ pub struct PostgresStore {
     queue: Arc<Queue>,
     channel: Arc<Channel>,
     /// For what a caller waits for.
-    pub(crate) front: Desk,
+    pub(crate) front: Arc<Desk>,
     /// For what may take longer: lists, sweeping, counting.
     pub(crate) back: Desk,
     claim_finder: Finder<Claim>,
@@ -46,58 +53,134 @@ pub struct PostgresStore {
     pub(crate) job_finder: Finder<job::Job>,
     /// For leasing jobs, which takes a transaction: one at a time.
     pub(crate) leasing: Arc<tokio::sync::Mutex<Desk>>,
+    /// For lookups of records, and for those of claims and jobs.
+    finding: [Arc<Desk>; 2],
+    /// Connections.
+    needed: usize,
     lanes: Mutex<JoinSet<()>>,
     listener: JoinHandle<()>,
     teller: JoinHandle<()>,
 }
 
 impl PostgresStore {
-    /// Connects, sees to the schema, and starts the lanes.
+    /// Connects, sees to the schema, and starts the lanes. All connections are made now: a server that has too few for this
+    /// replica is found out before anything depends on it.
     pub async fn open(url: &str, options: Options) -> Result<PostgresStore, StoreError> {
         let server = Arc::new(Server::new(url, &options)?);
-        let front = Desk::new(server.clone());
-        let link = front.link().await?;
+        let writing_lanes = options.lanes.max(1);
+        let needed = CONNECTIONS_BESIDE_LANES + writing_lanes;
+        let too_few = |fault: Fault| fault.if_too_many_connections(needed);
+        let front = Arc::new(Desk::new(server.clone()));
+        let link = front.link().await.map_err(too_few)?;
+        let spare = Link::open(server.clone()).await.map_err(too_few)?;
+        pooling::refuse_transaction_pooling(&link, &spare).await?;
         if options.migrate {
             migrate::apply_pending(&link).await?;
         } else {
             migrate::check(&link).await?;
         }
+        let back = Desk::new(server.clone());
+        let leasing = Desk::for_probes(server.clone());
+        let finding = [(); 2].map(|()| Arc::new(Desk::for_probes(server.clone())));
+        for desk in [&back, &leasing, &finding[0], &finding[1]] {
+            desk.link().await.map_err(too_few)?;
+        }
+        let reading = Link::open_for_probes(server.clone()).await.map_err(too_few)?;
+        let mut writing = vec![];
+        for _ in 0..writing_lanes {
+            writing.push(Link::open_for_probes(server.clone()).await.map_err(too_few)?);
+        }
+        // One more can be had: the listener makes its own.
+        Link::open(server.clone()).await.map_err(too_few)?;
+        drop(spare);
+
         let channel = Arc::new(Channel::of_schema(&server.schema));
         let queue = Arc::new(Queue::new());
         let mut lanes = JoinSet::new();
         let lane = || Lane { queue: queue.clone(), server: server.clone(), channel: channel.clone() };
-        for _ in 0..READING_LANES {
-            lanes.spawn(lane().keep_reading());
-        }
-        for _ in 0..options.lanes.max(1) {
-            lanes.spawn(lane().keep_writing());
+        lanes.spawn(lane().keep_reading(reading));
+        for link in writing {
+            lanes.spawn(lane().keep_writing(link));
         }
         lanes.spawn(expire(queue.clone()));
         let listener = tokio::spawn(listen(server.clone(), channel.clone()));
         let teller = {
-            let (channel, desk) = (channel.clone(), Desk::new(server.clone()));
+            let (channel, desk) = (channel.clone(), front.clone());
             tokio::spawn(async move { channel.keep_telling(&desk).await })
         };
-        let back = Desk::new(server.clone());
-        let leasing = Arc::new(tokio::sync::Mutex::new(Desk::for_probes(server.clone())));
-        let claim_finder = Finder::start(server.clone());
-        let finder = Finder::start(server.clone());
-        let job_finder = Finder::start(server.clone());
-        let lanes = Mutex::new(lanes);
+        let [of_records, of_others] = &finding;
         Ok(PostgresStore {
+            claim_finder: Finder::start(of_others.clone()),
+            finder: Finder::start(of_records.clone()),
+            job_finder: Finder::start(of_others.clone()),
+            leasing: Arc::new(tokio::sync::Mutex::new(leasing)),
+            lanes: Mutex::new(lanes),
             server,
             queue,
             channel,
             front,
             back,
-            claim_finder,
-            finder,
-            job_finder,
-            leasing,
-            lanes,
+            finding,
+            needed,
             listener,
             teller,
         })
+    }
+
+    /// Waits for the answer to a commit, but not for ever: a lane that is at it goes on with it.
+    async fn answered(&self, answer: oneshot::Receiver<Reply>) -> Result<Committed, StoreError> {
+        match tokio::time::timeout(ANSWERED_WITHIN, answer).await {
+            Ok(Ok(answered)) => answered,
+            Ok(Err(_)) => Err(StoreError::Unknown("the store was dropped under way".into())),
+            Err(_) => Err(StoreError::Unknown(format!("the server did not answer within {ANSWERED_WITHIN:?}"))),
+        }
+    }
+
+    /// Every connection that callers depend on is there, or can be made now.
+    async fn check_connections(&self) -> Result<(), Fault> {
+        let [of_records, of_others] = &self.finding;
+        let leasing = async {
+            // A desk that is taken leases jobs at this moment.
+            match self.leasing.try_lock() {
+                Ok(leasing) => leasing.link().await.map(drop),
+                Err(_) => Ok(()),
+            }
+        };
+        let linked = |desk| async move { Desk::link(desk).await.map(drop) };
+        let desks = try_join_all([&*self.front, &self.back, of_records, of_others].map(linked));
+        let checked = tokio::try_join!(desks, leasing);
+        checked.map(drop).map_err(|fault| fault.if_too_many_connections(self.needed))
+    }
+
+    /// Before a write that is no commit of a lane: after one that failed, a commit has to succeed first. A server that waits for a
+    /// standby that is away would keep a backend for each try; a lane keeps one.
+    pub(crate) async fn resolve_doubt(&self) -> Result<(), StoreError> {
+        if self.server.health.is_in_doubt() {
+            self.confirm().await?;
+        }
+        Ok(())
+    }
+
+    /// A write of its own, which must not be told twice.
+    pub(crate) async fn tell(&self, sql: &'static str, params: Params<'_>) -> Result<u64, StoreError> {
+        self.resolve_doubt().await?;
+        self.noted(self.front.tell(sql, params).await)
+    }
+
+    /// Takes note of a write that failed.
+    pub(crate) fn noted<T, E>(&self, written: Result<T, E>) -> Result<T, E> {
+        written.inspect_err(|_| self.server.health.failed())
+    }
+
+    /// The time up to which to sweep, in microseconds; none where the server's clock cannot be trusted with what is removed for good.
+    async fn sweeps_until(&self) -> Result<Option<i64>, Fault> {
+        // A clock that a test brings steps as the test likes.
+        if let Some(injected) = self.server.injected_time() {
+            return Ok(Some(injected));
+        }
+        let rows = self.back.ask("SELECT store_time(NULL)", &[]).await?;
+        let now: Option<i64> = rows.first().map(|row| row.get(0));
+        Ok(now.filter(|now| self.server.health.may_sweep(Time::from_micros(*now))))
     }
 }
 
@@ -105,8 +188,11 @@ impl PostgresStore {
 impl Store for PostgresStore {
     async fn commit(&self, commit: Commit) -> Result<Committed, StoreError> {
         commit.check()?;
-        let answer = self.queue.push(commit)?;
-        answer.await.unwrap_or_else(|_| Err(StoreError::Unknown("the store was dropped under way".into())))
+        self.answered(self.queue.push(commit)?).await
+    }
+
+    async fn confirm(&self) -> Result<(), StoreError> {
+        self.answered(self.queue.push_probe()?).await.map(drop)
     }
 
     async fn read(&self, key: &ClaimKey) -> Result<Reading<Option<Claim>>, StoreError> {
@@ -137,10 +223,13 @@ impl Store for PostgresStore {
     }
 
     async fn sweep(&self, limit: usize) -> Result<Swept, StoreError> {
+        let Some(now) = self.sweeps_until().await? else { return Ok(Swept::default()) };
+        let now = Some(now);
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let now = self.server.injected_time();
-        let claims = counted(&self.back.ask(SWEEP_CLAIMS, &[&now, &limit]).await?);
-        Ok(Swept { claims, records: counted(&self.back.ask(SWEEP_RECORDS, &[&now, &limit]).await?) })
+        self.resolve_doubt().await?;
+        self.noted(self.back.ask(SWEEP_MARKS, &[]).await)?;
+        let claims = counted(&self.noted(self.back.ask(SWEEP_CLAIMS, &[&now, &limit]).await)?);
+        Ok(Swept { claims, records: counted(&self.noted(self.back.ask(SWEEP_RECORDS, &[&now, &limit]).await)?) })
     }
 
     async fn count_duplicates(&self, counts: Vec<DuplicateCount>) -> Result<(), StoreError> {
@@ -154,12 +243,14 @@ impl Store for PostgresStore {
         let ids: Vec<&[u8]> = sums.keys().map(|(key, _)| &key.id.as_bytes()[..]).collect();
         let tokens: Vec<i64> = sums.keys().map(|(_, token)| *token).collect();
         let (met, last_at): (Vec<i64>, Vec<i64>) = sums.values().copied().unzip();
-        self.back.tell(COUNT_DUPLICATES, &[&workspaces, &ids, &tokens, &met, &last_at]).await?;
+        self.resolve_doubt().await?;
+        self.noted(self.back.tell(COUNT_DUPLICATES, &[&workspaces, &ids, &tokens, &met, &last_at]).await)?;
         Ok(())
     }
 
     async fn expect_wake(&self, key: &ClaimKey) -> Result<(), StoreError> {
-        self.front.ask(EXPECT_WAKE, &[&key.workspace.as_str(), &&key.id.as_bytes()[..]]).await?;
+        self.resolve_doubt().await?;
+        self.noted(self.front.ask(EXPECT_WAKE, &[&key.workspace.as_str(), &&key.id.as_bytes()[..]]).await)?;
         Ok(())
     }
 
@@ -168,7 +259,14 @@ impl Store for PostgresStore {
     }
 
     async fn report(&self) -> Result<Report, StoreError> {
-        Ok(report(&self.back, &self.server.place).await?)
+        self.check_connections().await?;
+        if let Some(why) = self.server.health.refused_lately() {
+            return Err(StoreError::Unavailable(format!("the server does not write: {why}")));
+        }
+        if !self.server.health.has_committed_lately() {
+            self.confirm().await?;
+        }
+        Ok(report(&self.back, &self.server).await?)
     }
 
     async fn close(&self) {
@@ -180,6 +278,9 @@ impl Store for PostgresStore {
         self.front.close().await;
         self.back.close().await;
         self.leasing.lock().await.close().await;
+        for desk in &self.finding {
+            desk.close().await;
+        }
     }
 }
 

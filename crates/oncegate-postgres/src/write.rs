@@ -3,8 +3,9 @@
 use std::collections::HashSet;
 
 use futures::future::join5;
-use oncegate_core::{Claim, Token};
+use oncegate_core::{Claim, Time, Token};
 use tokio_postgres::Row;
+use uuid::Uuid;
 
 use crate::batch::Batch;
 use crate::changes::Changes;
@@ -12,6 +13,7 @@ use crate::decide::Write;
 use crate::fault::Fault;
 use crate::link::Link;
 use crate::listen::Channel;
+use crate::mark::Mark;
 use crate::row::{lost_code, micros, state_code};
 
 const CREATE_CLAIMS: &str = include_str!("../sql/create_claims.sql");
@@ -21,6 +23,8 @@ const SEAL: &str = include_str!("../sql/seal.sql");
 /// What is known of a transaction before its COMMIT.
 #[derive(Debug)]
 pub(crate) struct Seal {
+    /// What the transaction has written into the mark of its connection.
+    pub mark: Mark,
     pub transaction: String,
     pub backend: i32,
     pub token_floor: Token,
@@ -35,8 +39,9 @@ pub(crate) struct Written {
     pub changes: Vec<bool>,
 }
 
-/// Begins a transaction and writes.
-pub(crate) async fn write(link: &Link, channel: &Channel, batch: &Batch) -> Result<Written, Fault> {
+/// Begins a transaction over the connection that has this mark, and writes.
+pub(crate) async fn write(link: &Link, connection: Uuid, channel: &Channel, batch: &Batch) -> Result<Written, Fault> {
+    let commit = Uuid::now_v7();
     let create = link.prepared(CREATE_CLAIMS).await?;
     let replace = link.prepared(REPLACE_CLAIMS).await?;
     let seal = link.prepared(SEAL).await?;
@@ -51,7 +56,7 @@ pub(crate) async fn write(link: &Link, channel: &Channel, batch: &Batch) -> Resu
             creation.create(link, &create, now),
             replacement.replace(link, &replace, now, channel),
             changes.write(link),
-            link.client.query_one(&seal, &[]),
+            link.client.query_opt(&seal, &[&connection, &commit]),
         )
         .await;
         begun?;
@@ -61,7 +66,16 @@ pub(crate) async fn write(link: &Link, channel: &Channel, batch: &Batch) -> Resu
     let mut claims = vec![false; batch.writes().count()];
     creation.mark_created(&created, &mut claims);
     replacement.mark_replaced(&replaced, &mut claims);
-    let seal = Seal { transaction: sealed.get(0), backend: sealed.get(1), token_floor: Token(sealed.get(2)) };
+    let Some(sealed) = sealed else {
+        link.give_up();
+        return Err(Fault::Gone("the mark of this connection is gone".into()));
+    };
+    let seal = Seal {
+        mark: Mark { connection, commit, number: sealed.get(3), marked_at: Time::from_micros(sealed.get(4)) },
+        transaction: sealed.get(0),
+        backend: sealed.get(1),
+        token_floor: Token(sealed.get(2)),
+    };
     Ok(Written { seal, claims, changes })
 }
 

@@ -5,8 +5,11 @@
 mod support;
 
 mod conformance;
+mod failover;
 mod faults;
+mod lost_commits;
 mod migrations;
+mod places;
 mod replicas;
 mod standby;
 mod tls;

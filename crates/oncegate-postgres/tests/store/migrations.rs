@@ -42,7 +42,7 @@ async fn replicas_that_start_together_migrate_once() {
     for start in starts.collect::<Vec<_>>() {
         let store = start.await.expect("does not panic").expect("opens");
         let report = store.report().await.expect("reports");
-        assert_eq!((report.kind, report.schema_version), ("postgres", 5));
+        assert_eq!((report.kind, report.schema_version), ("postgres", 6));
         assert!(!report.detail.contains("postgres://"), "{}", report.detail);
         store.close().await;
     }
@@ -64,6 +64,30 @@ async fn a_schema_of_a_newer_program_is_refused() {
         assert!(why.contains("version 99") && why.contains("hint"), "{why}");
     }
     assert!(matches!(migrate(&server_url(), &options).await, Err(StoreError::Refused(_))));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: run make test"]
+async fn a_newer_schema_that_tolerates_this_program_is_accepted() {
+    let schema = Schema::create().await;
+    let options = schema.options(None);
+    migrate(&server_url(), &options).await.expect("migrates");
+    let known = migrations(&server_url(), &options).await.expect("reads").last().expect("has steps").version;
+    let newer = |oldest_build: i64| {
+        format!(
+            "DELETE FROM {0}.schema_migrations WHERE version = 99;
+             INSERT INTO {0}.schema_migrations (version, name, oldest_build) VALUES (99, 'later', {oldest_build})",
+            schema.name
+        )
+    };
+    for (oldest_build, is_accepted) in [(known - 1, true), (known, true), (known + 1, false)] {
+        connect().await.batch_execute(&newer(oldest_build)).await.expect("is a superuser");
+        for migrate in [true, false] {
+            let options = Options { migrate, ..options.clone() };
+            let opened = PostgresStore::open(&server_url(), options).await;
+            assert_eq!(opened.is_ok(), is_accepted, "oldest build {oldest_build}: {:?}", opened.err());
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

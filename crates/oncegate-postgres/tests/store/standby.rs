@@ -1,6 +1,6 @@
 //! What holds when the server waits for a standby that is not there.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use oncegate_core::{Answer, Command};
 use oncegate_postgres::{Options, PostgresStore};
@@ -34,20 +34,14 @@ async fn on_a_server_without_its_standby() {
         tokio::time::sleep(Duration::from_millis(300)).await;
     };
     let waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+    let waiters = async || admin.query(waiting, &[]).await.expect("reads").len();
     set_standbys("nobody").await;
 
-    let answer = claim(&store, "left alone").await;
-    assert!(matches!(answer, Err(StoreError::Unknown(_))), "{answer:?}");
-    assert_eq!(admin.query(waiting, &[]).await.expect("reads").len(), 1, "it still waits");
-    assert_eq!(store.read(&key("left alone")).await.expect("reads").value, None, "and nobody sees it");
-
     let end_it = async {
-        let before = admin.query(waiting, &[]).await.expect("reads").len();
-        while admin.query(waiting, &[]).await.expect("reads").len() == before {
+        while waiters().await == 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'
-                   ORDER BY xact_start DESC LIMIT 1";
+        let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
         admin.query(end, &[]).await.expect("a superuser terminates");
     };
     let (answer, ()) = tokio::join!(claim(&store, "ended by somebody"), end_it);
@@ -57,7 +51,28 @@ async fn on_a_server_without_its_standby() {
         "it is committed, but here only"
     );
 
+    let before = waiters().await;
+    let answer = claim(&store, "left alone").await;
+    assert!(matches!(answer, Err(StoreError::Unknown(_))), "{answer:?}");
+    assert_eq!(waiters().await, before + 1, "it still waits");
+    assert_eq!(store.read(&key("left alone")).await.expect("reads").value, None, "and nobody sees it");
+
+    // However often callers try, no more backends wait: the first one has to be over.
+    let tried = Instant::now();
+    while tried.elapsed() < Duration::from_secs(6) {
+        let answer = claim(&store, "tried").await;
+        assert!(matches!(answer, Err(StoreError::Unavailable(_))), "{answer:?}");
+        assert!(store.report().await.is_err(), "not ready");
+        assert!(store.sweep(10).await.is_err());
+        assert!(store.expect_wake(&key("before")).await.is_err());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(waiters().await, before + 1);
+
     set_standbys("").await;
+    while store.confirm().await.is_err() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     assert!(matches!(claim(&store, "left alone").await, Ok(Answer::InFlight(_))), "the wait is over");
     assert!(matches!(claim(&store, "after").await, Ok(Answer::Won(_))));
     store.close().await;

@@ -1,5 +1,6 @@
 //! A schema of its own for each test, or a database, on the server that `ONCEGATE_TEST_POSTGRES` names.
 
+pub mod cluster;
 pub mod proxy;
 
 use std::future::poll_fn;

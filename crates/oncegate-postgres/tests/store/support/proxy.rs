@@ -1,7 +1,8 @@
 //! A network that breaks when told to, between a store and its server.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, tcp::OwnedReadHalf, tcp::OwnedWriteHalf};
@@ -15,6 +16,10 @@ pub enum Mode {
     Forward,
     /// Takes everything and passes nothing on, either way.
     Swallow,
+    /// Closes every new connection at once; the others go on.
+    Refuse,
+    /// Passes everything on, each piece this much later.
+    Delay(Duration),
     /// Keeps the server's answers back until further notice.
     HoldAnswers,
     /// Cuts the next connection that sends COMMIT, before the server has it.
@@ -32,15 +37,33 @@ pub struct Proxy {
 
 struct Shared {
     mode: watch::Sender<Mode>,
+    /// Where new connections go.
+    target: Mutex<String>,
+    /// Changes when all connections are to end.
+    cut: watch::Sender<u32>,
+    /// What the mode becomes when a one-time fault has happened.
+    after: Mutex<Mode>,
     /// Pieces that clients sent and that were passed on.
     requests: AtomicUsize,
 }
 
 impl Proxy {
+    /// Before the server that all tests share.
     pub async fn start() -> Proxy {
+        Proxy::to(&server_url()).await
+    }
+
+    /// Before the server of this URL.
+    pub async fn to(url: &str) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let port = listener.local_addr().expect("is bound").port();
-        let shared = Arc::new(Shared { mode: watch::Sender::new(Mode::Forward), requests: AtomicUsize::new(0) });
+        let shared = Arc::new(Shared {
+            mode: watch::Sender::new(Mode::Forward),
+            target: Mutex::new(url.to_owned()),
+            cut: watch::Sender::new(0),
+            after: Mutex::new(Mode::Forward),
+            requests: AtomicUsize::new(0),
+        });
         let for_all = shared.clone();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
@@ -51,13 +74,36 @@ impl Proxy {
     }
 
     pub fn set(&self, mode: Mode) {
+        self.set_then(mode, Mode::Forward);
+    }
+
+    /// A one-time fault, and the mode that follows it at once.
+    pub fn set_then(&self, mode: Mode, after: Mode) {
+        *self.shared.after.lock().expect("is not poisoned") = after;
         self.shared.mode.send_replace(mode);
+    }
+
+    /// Leads to another server from now on, and ends all connections.
+    pub fn move_to(&self, url: &str) {
+        self.redirect(url);
+        self.cut();
+    }
+
+    /// Leads new connections to another server; the others go on.
+    pub fn redirect(&self, url: &str) {
+        *self.shared.target.lock().expect("is not poisoned") = url.to_owned();
+    }
+
+    /// Ends all connections.
+    pub fn cut(&self) {
+        self.shared.cut.send_modify(|cuts| *cuts += 1);
     }
 
     /// Until a one-time fault has happened.
     pub async fn has_struck(&self) {
         let mut mode = self.shared.mode.subscribe();
-        mode.wait_for(|mode| *mode == Mode::Forward).await.expect("the proxy lives");
+        let after = *self.shared.after.lock().expect("is not poisoned");
+        mode.wait_for(|mode| *mode == after).await.expect("the proxy lives");
     }
 
     pub fn requests(&self) -> usize {
@@ -75,8 +121,19 @@ impl Proxy {
     }
 }
 
+impl Shared {
+    fn struck(&self) {
+        self.mode.send_replace(*self.after.lock().expect("is not poisoned"));
+    }
+}
+
 async fn serve(client: TcpStream, shared: Arc<Shared>) {
-    let config: tokio_postgres::Config = server_url().parse().expect("a URL");
+    if *shared.mode.borrow() == Mode::Refuse {
+        return;
+    }
+    let mut cut = shared.cut.subscribe();
+    let target = shared.target.lock().expect("is not poisoned").clone();
+    let config: tokio_postgres::Config = target.parse().expect("a URL");
     let Some(Host::Tcp(host)) = config.get_hosts().first() else {
         panic!("the proxy needs a server on TCP");
     };
@@ -93,6 +150,7 @@ async fn serve(client: TcpStream, shared: Arc<Shared>) {
     tokio::select! {
         () = forward_requests(from_client, to_server, &shared, &silenced) => {}
         () = forward_answers(from_server, to_client, &shared, &silenced) => {}
+        _ = cut.changed() => {}
     }
 }
 
@@ -123,17 +181,18 @@ async fn forward_requests(
         let is_commit = piece.windows(7).any(|bytes| bytes == b"COMMIT\0");
         match mode {
             Mode::Swallow => continue,
+            Mode::Delay(delay) => tokio::time::sleep(delay).await,
             Mode::CutBeforeCommit if is_commit => {
-                shared.mode.send_replace(Mode::Forward);
+                shared.struck();
                 return;
             }
             Mode::CutAfterCommit if is_commit => {
                 silenced.send_replace(Silence::CutAtNextAnswer);
-                shared.mode.send_replace(Mode::Forward);
+                shared.struck();
             }
             Mode::SwallowCommit if is_commit => {
                 silenced.send_replace(Silence::ForGood);
-                shared.mode.send_replace(Mode::Forward);
+                shared.struck();
                 continue;
             }
             _ => {}
@@ -161,8 +220,10 @@ async fn forward_answers(
         }
         let mut mode = shared.mode.subscribe();
         let mode = *mode.wait_for(|mode| *mode != Mode::HoldAnswers).await.expect("the proxy lives");
-        if mode == Mode::Swallow {
-            continue;
+        match mode {
+            Mode::Swallow => continue,
+            Mode::Delay(delay) => tokio::time::sleep(delay).await,
+            _ => {}
         }
         if to.write_all(&buffer[..length]).await.is_err() {
             return;

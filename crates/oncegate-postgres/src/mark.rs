@@ -1,0 +1,113 @@
+//! Marks: one row for each connection that writes, with the id of the last transaction that it committed.
+//!
+//! A replica remembers the last commit that it acknowledged over each writing connection. When that connection is lost it
+//! looks the commit up over the next one. A server that does not have it was restored, or promoted without it: work that was
+//! acknowledged is gone. That cannot be undone here, but it is told.
+
+use std::time::Duration;
+
+use futures::future::join3;
+use oncegate_core::Time;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use crate::fault::Fault;
+use crate::health::Loss;
+use crate::link::Link;
+
+const COUNT_MARKED: &str = include_str!("../sql/count_marked.sql");
+const RAISE_FLOOR: &str = include_str!("../sql/raise_floor.sql");
+const FIND_COMMIT: &str = include_str!("../sql/find_commit.sql");
+
+/// A mark that was written longer ago may be gone because `sweep_marks.sql` removed it. That takes seven days.
+const KEPT_FOR: Duration = Duration::from_secs(6 * 24 * 60 * 60);
+/// A connection gets a new mark after so many commits: while an old snapshot keeps every version of a row, a row that is
+/// written again and again becomes slow to find.
+pub(crate) const COMMITS_MAX: i64 = 10_000;
+
+/// One transaction of one connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mark {
+    pub connection: Uuid,
+    pub commit: Uuid,
+    /// Counts the commits of the connection.
+    pub number: i64,
+    /// By the server's clock.
+    pub marked_at: Time,
+}
+
+/// The last commit that was acknowledged over a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Acknowledged {
+    pub mark: Mark,
+    pub at: Instant,
+}
+
+/// Gives a connection its mark. Each connection has a mark of its own: the transaction of an earlier one may still be open,
+/// and hold its mark locked.
+pub(crate) async fn add(link: &Link) -> Result<Uuid, Fault> {
+    let connection = Uuid::now_v7();
+    let add = format!(
+        "INSERT INTO commit_marks (connection, commit_id, marked_at)
+         VALUES ('{connection}', '{connection}', store_time(NULL))"
+    );
+    write_here(link, &add).await?;
+    Ok(connection)
+}
+
+/// What the server has lost since this commit was acknowledged.
+pub(crate) async fn find_loss(link: &Link, last: &Acknowledged) -> Result<Option<Loss>, Fault> {
+    let rows = link.query(COUNT_MARKED, &[&last.mark.connection]).await?;
+    let row = rows.first().ok_or_else(|| Fault::Unable("the server says nothing of its commits".into()))?;
+    let (now, kept) = (Time::from_micros(row.get(0)), row.get::<_, Option<i64>>(1));
+    if kept.is_none() && now.since(last.mark.marked_at) > KEPT_FOR {
+        return Ok(None);
+    }
+    let lost = last.mark.number - kept.unwrap_or(0);
+    Ok((lost > 0).then(|| Loss { commits: lost, acknowledged: last.at.elapsed() }))
+}
+
+/// Sees to it that tokens keep growing on a server that this replica meets for the first time.
+pub(crate) async fn raise_floor(link: &Link) -> Result<(), Fault> {
+    write_here(link, &RAISE_FLOOR.replace("$1", &link.server.health.largest_token().0.to_string())).await
+}
+
+/// Writes without waiting for standbys: a server that waits for one that is away would keep a backend for each try. A commit
+/// that is acknowledged later is behind this one in the server's log, so a standby that has that one has this one.
+async fn write_here(link: &Link, sql: &str) -> Result<(), Fault> {
+    link.within(link.client.batch_execute(&format!("BEGIN; SET LOCAL synchronous_commit = local; {sql}; COMMIT"))).await
+}
+
+/// What a connection's mark says of a commit.
+pub(crate) enum Found {
+    Committed,
+    Undone,
+    /// The transaction is still open.
+    Open,
+    /// The mark is gone.
+    Gone,
+}
+
+pub(crate) async fn find(link: &Link, mark: &Mark) -> Result<Found, Fault> {
+    let statement = link.prepared(FIND_COMMIT).await?;
+    // Rolled back: to commit even a lock would wait for standbys. One behind the other, without waiting in between.
+    let all = async {
+        let (begun, found, _) = join3(
+            link.client.batch_execute("BEGIN"),
+            link.client.query(&statement, &[&mark.connection]),
+            link.client.batch_execute("ROLLBACK"),
+        )
+        .await;
+        begun?;
+        found
+    };
+    let rows = link.within(all).await?;
+    let row = rows.first().ok_or_else(|| Fault::Unable("the server says nothing of the commit".into()))?;
+    Ok(match (row.get::<_, Option<Uuid>>(0), row.get(1)) {
+        (Some(found), _) if found == mark.commit => Found::Committed,
+        // The transaction had written its id before COMMIT, and no transaction holds the mark: this one was undone.
+        (Some(_), _) => Found::Undone,
+        (None, true) => Found::Open,
+        (None, false) => Found::Gone,
+    })
+}

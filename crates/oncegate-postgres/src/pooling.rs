@@ -1,0 +1,43 @@
+//! Poolers that give every transaction another connection of the server.
+//!
+//! Prepared statements, session settings and LISTEN belong to a connection of the server. Behind such a pooler other clients
+//! would meet ours, and we would meet theirs.
+
+use oncegate_store::StoreError;
+use tokio_postgres::SimpleQueryMessage;
+
+use crate::fault::Fault;
+use crate::link::Link;
+
+/// Other clients of the pooler may hide it by chance.
+const LOOKS: usize = 3;
+
+/// Refuses a pooler in transaction mode. Two connections of ours that are open at the same time never share a backend, and
+/// keep the one that they have; behind such a pooler a transaction of one takes the backend of the other.
+pub(crate) async fn refuse_transaction_pooling(one: &Link, other: &Link) -> Result<(), StoreError> {
+    let mut is_shared = false;
+    for _ in 0..LOOKS {
+        let before = backend(one, "SELECT pg_backend_pid()").await?;
+        let of_other = backend(other, "BEGIN; SELECT pg_backend_pid()").await?;
+        is_shared = is_shared || before == of_other || before != backend(one, "SELECT pg_backend_pid()").await?;
+        other.within(other.client.batch_execute("ROLLBACK")).await?;
+    }
+    if is_shared {
+        return Err(StoreError::Refused(format!(
+            "{} is behind a connection pooler in transaction mode, which Oncegate cannot work with. hint: set \
+             `pool_mode = session` for this database (PgBouncer), or name the PostgreSQL server itself in the URL",
+            one.server.place
+        )));
+    }
+    Ok(())
+}
+
+/// By the simple protocol: prepared statements are what such a pooler breaks.
+async fn backend(link: &Link, sql: &str) -> Result<String, Fault> {
+    let said = link.within(link.client.simple_query(sql)).await?;
+    let pid = said.iter().find_map(|message| match message {
+        SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+        _ => None,
+    });
+    pid.ok_or_else(|| Fault::Unable("the server does not say which backend this is".into()))
+}
