@@ -124,7 +124,7 @@ fn add_names(connection: &Connection, record: &Record, names: &[String]) -> rusq
 #[async_trait]
 impl MainStore for SqliteStore {
     async fn find(&self, places: &[Place]) -> Result<Reading<Vec<Option<Record>>>, StoreError> {
-        let as_of = self.recent.current();
+        let as_of = self.recent.current().filter(|_| self.file.look_lately().is_ok());
         if let Some(records) = as_of.and_then(|as_of| self.recent.records(as_of, places)) {
             return Ok(Reading { value: records, now: self.clock.now() });
         }

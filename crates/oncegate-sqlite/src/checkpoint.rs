@@ -5,12 +5,15 @@
 //! always stays a little ahead, so now and then it copies that last little bit itself.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use rusqlite::Connection;
+
+use crate::trouble::Trouble;
 
 /// Pages in the log before a copy is worth its syncs.
 const STEP_PAGES: i64 = 1_000;
@@ -22,14 +25,19 @@ const LAST_BIT_PAGES: i64 = 3_000;
 pub struct Checkpoints {
     copied: AtomicI64,
     restart_due: AtomicBool,
+    trouble: Mutex<Trouble>,
 }
 
 impl Checkpoints {
     /// Starts the thread, which is told by the sender when to copy, and ends with it.
-    pub fn start(path: &Path) -> rusqlite::Result<(Arc<Self>, JoinHandle<()>, SyncSender<()>)> {
-        let checkpoints = Arc::new(Checkpoints { copied: AtomicI64::new(0), restart_due: AtomicBool::new(false) });
+    pub fn start(path: &Path, syncs: bool) -> rusqlite::Result<(Arc<Self>, JoinHandle<()>, SyncSender<()>)> {
+        let checkpoints = Arc::new(Checkpoints {
+            copied: AtomicI64::new(0),
+            restart_due: AtomicBool::new(false),
+            trouble: Mutex::default(),
+        });
         let (due, dues) = sync_channel::<()>(1);
-        let connection = crate::writer::connect(path)?;
+        let connection = crate::writer::connect_with(path, syncs)?;
         let copier = checkpoints.clone();
         let thread = std::thread::Builder::new()
             .name("oncegate-checkpoint".into())
@@ -51,24 +59,39 @@ impl Checkpoints {
     }
 
     fn copy(&self, connection: &Connection) {
-        match passive(connection) {
-            Ok((log, copied)) => {
-                self.copied.store(copied, Ordering::Relaxed);
-                if log >= RESTART_PAGES && log - copied <= LAST_BIT_PAGES {
-                    self.restart_due.store(true, Ordering::Relaxed);
-                }
+        if let Some((log, copied)) = self.passive(connection) {
+            self.copied.store(copied, Ordering::Relaxed);
+            if log >= RESTART_PAGES && log - copied <= LAST_BIT_PAGES {
+                self.restart_due.store(true, Ordering::Relaxed);
             }
-            Err(error) => tracing::warn!(event = "sqlite.checkpoint_failed", %error),
         }
     }
 
     /// Called by the writer between two transactions.
     pub fn finish_if_due(&self, writer: &Connection) {
-        if self.restart_due.swap(false, Ordering::Relaxed) {
-            match passive(writer) {
-                Ok((log, copied)) if log == copied => self.copied.store(0, Ordering::Relaxed),
-                Ok((_, copied)) => self.copied.store(copied, Ordering::Relaxed),
-                Err(error) => tracing::warn!(event = "sqlite.checkpoint_failed", %error),
+        if self.restart_due.swap(false, Ordering::Relaxed)
+            && let Some((log, copied)) = self.passive(writer)
+        {
+            self.copied.store(if log == copied { 0 } else { copied }, Ordering::Relaxed);
+        }
+    }
+
+    /// Pages in the log, and how many of them are copied. An error is told to the log.
+    fn passive(&self, connection: &Connection) -> Option<(i64, i64)> {
+        let result = passive(connection);
+        let mut trouble = self.trouble.lock().expect("no holder of this lock panics");
+        match result {
+            Ok(copied) => {
+                if let Some(over) = trouble.succeeded(Instant::now()) {
+                    tracing::info!(event = "sqlite.checkpoint_recovered", errors = over.errors);
+                }
+                Some(copied)
+            }
+            Err(error) => {
+                if let Some(errors) = trouble.failed(Instant::now()) {
+                    tracing::warn!(event = "sqlite.checkpoint_failed", %error, errors);
+                }
+                None
             }
         }
     }

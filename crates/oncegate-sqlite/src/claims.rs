@@ -6,8 +6,12 @@ use oncegate_core::{Claim, ClaimKey, Moment, Time, Token};
 use oncegate_store::{Change, DuplicateCount};
 use rusqlite::{Connection, Row, Statement};
 
+use crate::anchor::Anchor;
 use crate::books;
+use crate::cause;
+use crate::file::WatchedFile;
 use crate::index::{Entry, Index};
+use crate::ledger_clock::{LedgerClock, Observed};
 use crate::recent::{Recent, Written};
 use crate::rows::{self, Found};
 
@@ -15,6 +19,16 @@ pub struct Claims<'c> {
     pub connection: &'c Connection,
     pub index: &'c Index,
     recent: &'c Recent,
+    file: &'c WatchedFile,
+    clock: &'c LedgerClock,
+    /// What the file says of the ledger's clock, while that is known.
+    anchor: Option<Anchor>,
+    /// What this transaction goes by.
+    observed: Option<Observed>,
+    /// Rows changed before this transaction.
+    changes_before: u64,
+    /// Whether the last commit changed anything: one that did not shows nothing of the disk.
+    pub has_written: bool,
     // The statements of the hot path, prepared once.
     read: Statement<'c>,
     /// Each for so many new claims, the most first.
@@ -50,12 +64,24 @@ struct Removed {
 }
 
 impl<'c> Claims<'c> {
-    pub fn open(connection: &'c Connection, index: &'c Index, recent: &'c Recent) -> rusqlite::Result<Self> {
+    pub fn open(
+        connection: &'c Connection,
+        index: &'c Index,
+        recent: &'c Recent,
+        file: &'c WatchedFile,
+        clock: &'c LedgerClock,
+    ) -> rusqlite::Result<Self> {
         let create = |claims| connection.prepare(&rows::create_many(claims)).map(|create| (claims, create));
         Ok(Claims {
             connection,
             index,
             recent,
+            file,
+            clock,
+            anchor: None,
+            observed: None,
+            changes_before: 0,
+            has_written: false,
             read: connection.prepare(rows::READ)?,
             create: [create(16)?, create(4)?, create(1)?],
             replace: connection.prepare(rows::REPLACE)?,
@@ -79,16 +105,20 @@ impl<'c> Claims<'c> {
         self.unwritten.clear();
         self.written.clear();
         self.is_spoilt = false;
+        self.observed = None;
         if on_claims && self.is_cold {
             // Before the lock: reading a whole file must not keep others from writing.
             self.index.clear();
             self.index.catch_up(self.connection)?;
             (self.is_cold, self.last_seq) = (false, None);
         }
+        // After a while without a look: what is written to a file that is gone, or beside its locks, harms another.
+        self.file.look_lately()?;
         self.connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
         if !self.recent.begin() {
-            (self.removed, self.last_seq) = (None, None);
+            (self.removed, self.last_seq, self.anchor) = (None, None, None);
         }
+        self.changes_before = self.connection.total_changes();
         if on_claims {
             let last = match self.last_seq {
                 Some(last) => last,
@@ -103,8 +133,18 @@ impl<'c> Claims<'c> {
         Ok(())
     }
 
-    pub fn moment(&mut self, now: Time) -> rusqlite::Result<Moment> {
-        Ok(Moment { now, token_floor: self.removed()?.token })
+    /// When this transaction decides. After the lock: time spent waiting for it is not part of any lease.
+    pub fn moment(&mut self) -> rusqlite::Result<Moment> {
+        let observed = match self.observed {
+            Some(observed) => observed,
+            None => *self.observed.insert(self.clock.observe(self.connection, self.anchor)?),
+        };
+        Ok(Moment { now: observed.now, token_floor: self.removed()?.token })
+    }
+
+    /// False while the wall clock is doubted: what is swept is gone for good.
+    pub fn may_sweep(&self) -> bool {
+        self.observed.is_some_and(|observed| observed.may_sweep)
     }
 
     fn removed(&mut self) -> rusqlite::Result<Removed> {
@@ -243,21 +283,39 @@ impl<'c> Claims<'c> {
 
     pub fn commit(&mut self) -> rusqlite::Result<()> {
         assert!(self.unwritten.is_empty(), "all is appended before it is committed");
+        // A transaction that writes nothing is not worth a write.
+        let writes = self.connection.total_changes() > self.changes_before;
+        if let Some(observed) = self.observed.as_mut().filter(|_| writes) {
+            self.clock.note(self.connection, observed)?;
+        }
         self.connection.prepare_cached("COMMIT")?.execute([])?;
+        // Before any caller hears of it, from us or from memory.
+        self.file.look_after_commit(self.connection)?;
+        self.has_written = writes;
+        if writes {
+            self.file.note_write(true);
+        }
         if let Some(next) = self.next_seq {
             self.index.complete_to(next - 1);
             self.last_seq = Some(next - 1);
         }
         self.recent.committed(self.written.drain(..));
+        self.anchor = self.observed.take().and_then(|observed| self.clock.committed(&observed));
         // Who has met one that is to be undone may meet the next.
         self.is_careful = self.is_spoilt;
         Ok(())
     }
 
+    /// An error of this connection, with its cause.
+    pub fn explained(&self, error: rusqlite::Error) -> rusqlite::Error {
+        cause::explained(error, Some(self.connection), self.file.folder())
+    }
+
     /// Instead of a commit, or after one that failed. If that was written after all, the next transaction finds its rows in the table.
     pub fn roll_back(&mut self) {
+        self.file.note_write(false);
         self.is_careful = self.is_spoilt;
-        (self.removed, self.last_seq) = (None, None);
+        (self.removed, self.last_seq, self.anchor) = (None, None, None);
         if !self.connection.is_autocommit() {
             // Ended already is as good.
             let _ = self.connection.execute_batch("ROLLBACK");

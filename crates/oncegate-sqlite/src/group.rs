@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use oncegate_core::{Decision, Moment, decide};
-use oncegate_store::{Answers, Clock, Commit, Committed, StoreError, Swept, Waiters};
+use oncegate_store::{Answers, Commit, Committed, StoreError, Swept, Waiters};
 use rusqlite::{ErrorCode, ffi};
 
 use crate::claims::Claims;
@@ -31,7 +31,7 @@ pub struct Group {
 
 /// Why nothing of a group was answered well.
 pub struct Failed {
-    error: rusqlite::Error,
+    pub error: rusqlite::Error,
     /// It was COMMIT that failed: the log may have been written, and synced, before that.
     in_commit: bool,
 }
@@ -42,11 +42,12 @@ impl Failed {
         self.error.sqlite_error_code() == Some(ErrorCode::SystemIoFailure)
     }
 
+    /// A COMMIT that found no room or no lock wrote nothing. Anything else may have gone wrong after the fact.
     fn tell(&self) -> StoreError {
-        match self.in_commit && self.is_io() {
-            true => StoreError::Unknown(self.error.to_string()),
-            false => failure(&self.error),
-        }
+        let code = self.error.sqlite_error_code();
+        let is_undone =
+            matches!(code, Some(ErrorCode::DiskFull | ErrorCode::DatabaseBusy | ErrorCode::ConstraintViolation));
+        if self.in_commit && !is_undone { StoreError::Unknown(self.error.to_string()) } else { failure(&self.error) }
     }
 }
 
@@ -62,16 +63,12 @@ impl Group {
     }
 
     /// Runs and commits all of it, then answers each and wakes those who waited for what it settled.
-    pub fn run(
-        mut self,
-        claims: &mut Claims<'_>,
-        clock: &dyn Clock,
-        waiters: Option<&Arc<Waiters>>,
-    ) -> Result<(), Failed> {
-        let committed = self.write(claims, clock);
+    pub fn run(mut self, claims: &mut Claims<'_>, waiters: Option<&Arc<Waiters>>) -> Result<(), Failed> {
+        let committed = self
+            .write(claims)
+            .map_err(|Failed { error, in_commit }| Failed { error: claims.explained(error), in_commit });
         if let Err(failed) = &committed {
             claims.roll_back();
-            tracing::error!(event = "sqlite.commit_failed", error = %failed.error, jobs = self.waiting.len());
             let told = failed.tell();
             self.waiting.into_iter().for_each(|job| answer(job, Done::Failed(told.clone()), claims.index, waiters));
         } else {
@@ -80,27 +77,29 @@ impl Group {
         committed
     }
 
-    fn write(&mut self, claims: &mut Claims<'_>, clock: &dyn Clock) -> Result<(), Failed> {
+    fn write(&mut self, claims: &mut Claims<'_>) -> Result<(), Failed> {
         if self.waiting.is_empty() {
             return Ok(());
         }
-        self.run_all(claims, clock)?;
+        self.run_all(claims)?;
         if claims.is_beyond_repair() {
             claims.roll_back();
-            self.run_all(claims, clock)?;
+            self.run_all(claims)?;
         }
         claims.append()?;
         claims.commit().map_err(|error| Failed { error, in_commit: true })
     }
 
     /// Begins a transaction, and runs each job in it, up to one that takes the others with it.
-    fn run_all(&mut self, claims: &mut Claims<'_>, clock: &dyn Clock) -> rusqlite::Result<()> {
+    fn run_all(&mut self, claims: &mut Claims<'_>) -> rusqlite::Result<()> {
         self.done.clear();
         claims.begin(self.waiting.iter().any(|job| !matches!(job, Job::Other(..))))?;
-        // After the lock: time spent waiting for it is not part of anybody's lease.
-        let mut at = claims.moment(clock.now())?;
+        let mut at = claims.moment()?;
         for job in &mut self.waiting {
             let done = run_alone(job, claims, at);
+            if done.as_ref().is_err_and(is_damaged) {
+                return done.map(drop);
+            }
             // Some errors (a full disk) end the transaction: then it is everybody's.
             if claims.connection.is_autocommit() {
                 return done.and(Err(ended_by_itself()));
@@ -110,12 +109,17 @@ impl Group {
             }
             // It has raised the floor for those behind it.
             if matches!(job, Job::Sweep(..)) {
-                at = claims.moment(at.now)?;
+                at = claims.moment()?;
             }
             self.done.push(done.unwrap_or_else(|error| Done::Failed(store_error(error))));
         }
         Ok(())
     }
+}
+
+/// Nothing that is read from this file, and nothing that was decided by it, can be trusted.
+pub fn is_damaged(error: &rusqlite::Error) -> bool {
+    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
 }
 
 fn ended_by_itself() -> rusqlite::Error {
@@ -138,6 +142,7 @@ fn run_alone(job: &mut Job, claims: &mut Claims<'_>, moment: Moment) -> rusqlite
             }
             Ok(Done::All(all))
         }
+        Job::Sweep(..) if !claims.may_sweep() => Ok(Done::Swept(vec![], 0)),
         Job::Sweep(limit, ..) => {
             let sweep = |claims: &mut Claims<'_>| {
                 let records = claims.sweep_records(moment.now, *limit)?;

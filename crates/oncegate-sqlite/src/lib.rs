@@ -6,19 +6,24 @@
 //! committed; who meets another's claim, or looks for a record, is answered by one of them, or from memory if that was written lately. Checkpoints run off
 //! its path. New claims are appended, and found by an index in memory.
 
+mod anchor;
 mod books;
+mod cause;
 mod checkpoint;
 mod claims;
+mod file;
 mod group;
 mod inbox;
 mod index;
 mod keyring;
+mod ledger_clock;
 mod queue;
 mod readers;
 mod recent;
 mod rows;
 mod schema;
 mod shelves;
+mod trouble;
 mod wal_index;
 mod writer;
 
@@ -33,7 +38,9 @@ use oncegate_store::{
 };
 use rusqlite::{ErrorCode, ffi};
 
+use file::WatchedFile;
 use index::Index;
+use ledger_clock::LedgerClock;
 use readers::Readers;
 use recent::Recent;
 pub use schema::migrations;
@@ -45,6 +52,8 @@ pub mod statements {
     pub use crate::writer::connect;
 }
 
+const PROBE: &str = include_str!("../sql/probe.sql");
+
 /// How to open a store.
 #[derive(Clone)]
 pub struct Options {
@@ -53,18 +62,22 @@ pub struct Options {
     pub migrate: bool,
     /// Claims that may be kept at once. Each takes some 20 to 40 bytes of memory, beside what it takes of the disk.
     pub claims_max: usize,
+    /// For negative controls in tests: without syncs, acknowledged work is lost at a power cut.
+    #[doc(hidden)]
+    pub syncs: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { clock: Arc::new(SystemClock), migrate: true, claims_max: 25_000_000 }
+        Options { clock: Arc::new(SystemClock), migrate: true, claims_max: 25_000_000, syncs: true }
     }
 }
 
 /// The store. Cheap to share behind an `Arc`.
 pub struct SqliteStore {
+    file: Arc<WatchedFile>,
     path: PathBuf,
-    clock: Arc<dyn Clock>,
+    clock: Arc<LedgerClock>,
     index: Arc<Index>,
     recent: Arc<Recent>,
     writer: Writer,
@@ -74,16 +87,21 @@ pub struct SqliteStore {
 impl SqliteStore {
     /// Opens the file, making it and its folder (for their owner's eyes only) where they are missing.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Self, StoreError> {
-        let path = path.as_ref().to_path_buf();
+        // A program that changes its folder keeps its file.
+        let path = std::path::absolute(path.as_ref()).map_err(|error| StoreError::Refused(error.to_string()))?;
         create_private(&path)
             .map_err(|error| StoreError::Unavailable(format!("cannot make {}: {error}", path.display())))?;
-        let mut connection = writer::connect(&path).map_err(store_error)?;
+        let mut connection = writer::connect_with(&path, options.syncs).map_err(store_error)?;
         schema::prepare(&mut connection, options.migrate)?;
+        let file = Arc::new(WatchedFile::open_in(&connection, &path).map_err(store_error)?);
+        let clock = Arc::new(LedgerClock::open(options.clock, &connection)?);
         drop(connection);
         let index = Arc::new(Index::new(options.claims_max));
         let recent = Arc::new(Recent::new());
-        let writer = Writer::start(path.clone(), options.clock.clone(), index.clone(), recent.clone())?;
-        Ok(SqliteStore { readers: Readers::new(path.clone()), path, clock: options.clock, index, recent, writer })
+        let writer =
+            Writer::start(path.clone(), options.syncs, file.clone(), clock.clone(), index.clone(), recent.clone())?;
+        let readers = Readers::new(path.clone(), file.clone());
+        Ok(SqliteStore { file, readers, path, clock, index, recent, writer })
     }
 
     /// The schema's steps without changing anything; none is applied where there is no file.
@@ -103,7 +121,9 @@ impl SqliteStore {
         if commit.ops.is_empty() || !commit.ops.iter().all(is_claim) {
             return None;
         }
-        let now = self.clock.now();
+        // The writer says why.
+        self.file.look_lately().ok()?;
+        let now = self.clock.now_if_fresh()?;
         let answers = self.remembered(commit, now).or_else(|| self.looked_up(commit, now))?;
         Some(Committed::of_claims(answers, now)).filter(|committed| !committed.is_written())
     }
@@ -149,6 +169,11 @@ impl Store for SqliteStore {
         }
     }
 
+    async fn confirm(&self) -> Result<(), StoreError> {
+        // A write that is synced: so is the log before it.
+        self.writer.run(|connection, moment| connection.execute(PROBE, [moment.now.micros()]).map(drop)).await
+    }
+
     async fn commit_all(&self, commits: Vec<Commit>) -> Vec<Result<Committed, StoreError>> {
         let checked: Vec<_> = commits.iter().map(Commit::check).collect();
         let good = commits.into_iter().zip(&checked).filter(|(_, check)| check.is_ok()).map(|(commit, _)| commit);
@@ -189,16 +214,23 @@ impl Store for SqliteStore {
     async fn report(&self) -> Result<Report, StoreError> {
         let (clock, detail) =
             (self.clock.clone(), format!("SQLite {} at {}", rusqlite::version(), self.path.display()));
-        // Through the writer: ready means that it can write. And, hence the empty commit, that it knows its claims.
+        // Ready means that the writer knows its claims (hence the empty commit) and that a write succeeds.
         self.writer.commit(Commit::default()).await?;
+        if !self.file.was_written_lately() {
+            self.confirm().await?;
+        }
         self.writer
             .run(move |connection, _| {
+                let schema_version = schema::version(connection)?;
+                let is_newer = (schema_version > schema::newest()).then(|| {
+                    format!("the schema is of version {schema_version}, newer than this build's {}", schema::newest())
+                });
                 Ok(Report {
                     kind: "sqlite",
                     detail: detail.clone(),
-                    schema_version: schema::version(connection)?,
+                    schema_version,
                     now: clock.now(),
-                    warnings: vec![],
+                    warnings: is_newer.into_iter().chain(clock.warning()).collect(),
                 })
             })
             .await
@@ -216,17 +248,22 @@ impl Store for SqliteStore {
     }
 }
 
-/// Personal data may be in it: the file, and the folder if we make it, are the owner's alone.
+/// Personal data may be in it: the file, and the folder if we make it, are the owner's alone. Their names are synced, else a power cut could take
+/// them with all that is in the file.
 fn create_private(path: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists()) {
+    let sync = |folder: &Path| std::fs::File::open(folder)?.sync_all();
+    let folder = file::folder_of(path);
+    if !folder.exists() {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        folder.ancestors().skip(1).filter(|above| above.exists()).try_for_each(sync)?;
     }
-    // One that is there is left alone: to close it would take SQLite's locks on it from whoever has it open in this process.
+    // A file that exists is not opened: to close it would drop the locks that SQLite holds on it for this process.
     if path.exists() {
         return Ok(());
     }
-    std::fs::OpenOptions::new().create(true).append(true).mode(0o600).open(path).map(drop)
+    std::fs::OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
+    sync(folder)
 }
 
 /// An error of our own among SQLite's.

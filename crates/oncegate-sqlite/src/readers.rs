@@ -7,6 +7,7 @@ use std::time::Duration;
 use oncegate_store::StoreError;
 use rusqlite::{Connection, OpenFlags, ffi};
 
+use crate::file::WatchedFile;
 use crate::writer::BUSY_TIMEOUT;
 use crate::{our_error, store_error};
 
@@ -15,6 +16,7 @@ const IDLE_MAX: usize = 4;
 
 pub struct Readers {
     path: PathBuf,
+    file: Arc<WatchedFile>,
     idle: Arc<Idle>,
 }
 
@@ -31,8 +33,8 @@ pub fn connect(path: &Path) -> rusqlite::Result<Connection> {
 }
 
 impl Readers {
-    pub fn new(path: PathBuf) -> Self {
-        Readers { path, idle: Arc::new(Mutex::new(Some(vec![]))) }
+    pub fn new(path: PathBuf, file: Arc<WatchedFile>) -> Self {
+        Readers { path, file, idle: Arc::new(Mutex::new(Some(vec![]))) }
     }
 
     pub fn close(&self) {
@@ -42,32 +44,42 @@ impl Readers {
 
     /// Reads on the caller's thread: for what takes microseconds. It fails rather than wait for anybody.
     pub fn run_now<T>(&self, read: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> rusqlite::Result<T> {
-        run(&self.path, &self.idle, read)
+        run(&self.path, &self.file, &self.idle, read)
     }
 
     pub async fn run<T: Send + 'static>(
         &self,
         read: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let (path, idle) = (self.path.clone(), self.idle.clone());
+        let (path, file, idle) = (self.path.clone(), self.file.clone(), self.idle.clone());
         let patiently = move |connection: &Connection| {
             connection.busy_timeout(BUSY_TIMEOUT)?;
             let result = read(connection);
             connection.busy_timeout(Duration::ZERO)?;
             result
         };
-        match tokio::task::spawn_blocking(move || run(&path, &idle, patiently)).await {
+        match tokio::task::spawn_blocking(move || run(&path, &file, &idle, patiently)).await {
             Ok(result) => result.map_err(store_error),
             Err(error) => Err(StoreError::Unavailable(error.to_string())),
         }
     }
 }
 
-fn run<T>(path: &Path, idle: &Idle, read: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> rusqlite::Result<T> {
+fn run<T>(
+    path: &Path,
+    file: &WatchedFile,
+    idle: &Idle,
+    read: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+) -> rusqlite::Result<T> {
+    file.look_lately()?;
     let kept = lock(idle).as_mut().ok_or_else(closed)?.pop();
     let connection = match kept {
         Some(connection) => connection,
-        None => connect(path)?,
+        None => {
+            let connection = connect(path)?;
+            file.check(&connection)?;
+            connection
+        }
     };
     let result = read(&connection);
     // One that is left within a transaction would see the same for good.

@@ -12,9 +12,11 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
 use rusqlite::{Connection, ffi};
+use rustix::io::Errno;
 
+use crate::file::folder_of;
 use crate::writer::BUSY_TIMEOUT;
-use crate::{our_error, readers};
+use crate::{cause, our_error, readers};
 
 /// The part of the wal-index that is mapped as one.
 const REGION_BYTES: i32 = 32_768;
@@ -64,7 +66,8 @@ impl WalIndex {
         let connection = readers::connect(path)?;
         connection.busy_timeout(BUSY_TIMEOUT)?;
         // The first read opens the log and its index.
-        connection.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))?;
+        let read = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()));
+        read.map_err(|error| cause::explained(error, Some(&connection), folder_of(path)))?;
         Ok(WalIndex { header: map(&connection)?, _connection: Mutex::new(connection) })
     }
 
@@ -79,6 +82,7 @@ impl WalIndex {
 fn map(connection: &Connection) -> rusqlite::Result<&'static [AtomicU32; WORDS]> {
     let mut file: *mut ffi::sqlite3_file = null_mut();
     let mut region: *mut c_void = null_mut();
+    let mut failed = ffi::SQLITE_IOERR_SHMMAP;
     // SAFETY: The connection is open, and so is its file, whose methods are SQLite's own. What `xShmMap` gives stays mapped, at
     // the same address, until the connection is closed; it is aligned to a page, and as long as we ask for.
     // Other processes change it, hence the atomics.
@@ -87,11 +91,18 @@ fn map(connection: &Connection) -> rusqlite::Result<&'static [AtomicU32; WORDS]>
         ffi::sqlite3_file_control(connection.handle(), name, file_pointer, (&raw mut file).cast());
         let methods = file.as_ref().and_then(|file| file.pMethods.as_ref());
         if let Some(map) = methods.filter(|methods| methods.iVersion >= 2).and_then(|methods| methods.xShmMap) {
-            map(file, 0, REGION_BYTES, 0, &raw mut region);
+            failed = map(file, 0, REGION_BYTES, 0, &raw mut region);
         }
         region.cast::<[AtomicU32; WORDS]>().as_ref()
     };
-    header.ok_or_else(|| our_error(ffi::SQLITE_IOERR_SHMMAP, "the log's index cannot be read"))
+    header.ok_or_else(|| {
+        let system = std::io::Error::last_os_error();
+        let cause = system.raw_os_error().map(Errno::from_raw_os_error).and_then(cause::cause_of);
+        match cause {
+            Some(cause) => our_error(failed, format!("{cause}: the log's index cannot be read")),
+            None => our_error(failed, format!("the log's index cannot be read: {system}")),
+        }
+    })
 }
 
 fn load(words: &[AtomicU32; WORDS]) -> Version {

@@ -8,22 +8,25 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use oncegate_core::Moment;
-use oncegate_store::{Clock, Commit, Committed, DuplicateCount, StoreError, Swept, Waiters};
+use oncegate_store::{Commit, Committed, DuplicateCount, StoreError, Swept, Waiters};
 use rusqlite::hooks::Wal;
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, OpenFlags, ffi};
 use tokio::sync::oneshot;
 
 use crate::checkpoint::Checkpoints;
 use crate::claims::Claims;
-use crate::group::{Done, Group, answer};
+use crate::file::{WatchedFile, folder_of};
+use crate::group::{Done, Group, answer, is_damaged};
 use crate::inbox::Inbox;
 use crate::index::Index;
+use crate::ledger_clock::LedgerClock;
 use crate::recent::Recent;
-use crate::store_error;
+use crate::trouble::Trouble;
 use crate::wal_index::WalIndex;
+use crate::{cause, our_error, store_error};
 
 /// What goes into one transaction, by weight (see [`Commit::weight`]).
 const GROUP_WEIGHT_MAX: usize = 1_024;
@@ -91,15 +94,28 @@ impl Drop for Writer {
 impl Writer {
     pub fn start(
         path: PathBuf,
-        clock: Arc<dyn Clock>,
+        syncs: bool,
+        file: Arc<WatchedFile>,
+        clock: Arc<LedgerClock>,
         index: Arc<Index>,
         recent: Arc<Recent>,
     ) -> Result<Self, StoreError> {
         let inbox: Arc<Inbox<Job>> = Arc::default();
         let waiters: Arc<OnceLock<Arc<Waiters>>> = Arc::default();
-        let (taken, askers) = Default::default();
-        let thread =
-            WriterThread { path, clock, index, recent, inbox: inbox.clone(), waiters: waiters.clone(), taken, askers };
+        let thread = WriterThread {
+            path,
+            syncs,
+            file,
+            clock,
+            index,
+            recent,
+            inbox: inbox.clone(),
+            taken: VecDeque::new(),
+            waiters: waiters.clone(),
+            askers: vec![],
+            trouble: Trouble::default(),
+            distrusts_log: false,
+        };
         std::thread::Builder::new()
             .name("oncegate-writer".into())
             .spawn(move || thread.run())
@@ -165,22 +181,39 @@ fn unanswered() -> StoreError {
 
 /// A connection that writes durably. The file must be there: one that was removed is not made anew, empty.
 pub fn connect(path: &Path) -> rusqlite::Result<Connection> {
+    connect_with(path, true)
+}
+
+/// The same, or, for negative controls in tests, one that does not sync.
+pub fn connect_with(path: &Path, syncs: bool) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
-    connection.busy_timeout(BUSY_TIMEOUT)?;
-    connection.pragma_update(None, "journal_mode", "wal")?;
-    // NORMAL would lose acknowledged work at a power cut.
-    connection.pragma_update(None, "synchronous", "full")?;
-    connection.pragma_update(None, "wal_autocheckpoint", 0)?;
-    connection.pragma_update(None, "foreign_keys", true)?;
-    connection.pragma_update(None, "cache_size", -64 * 1024)?;
+    let set_up = || {
+        connection.busy_timeout(BUSY_TIMEOUT)?;
+        connection.pragma_update(None, "journal_mode", "wal")?;
+        // NORMAL would lose acknowledged work at a power cut.
+        connection.pragma_update(None, "synchronous", if syncs { "full" } else { "off" })?;
+        connection.pragma_update(None, "wal_autocheckpoint", 0)?;
+        connection.pragma_update(None, "foreign_keys", true)?;
+        connection.pragma_update(None, "cache_size", -64 * 1024)
+    };
+    set_up().map_err(|error| cause::explained(error, Some(&connection), folder_of(path)))?;
     connection.set_prepared_statement_cache_capacity(64);
     Ok(connection)
 }
 
+/// Copies all of the log into the file, and begins it anew. After a failed sync the system takes the log's pages for written, though they are not on
+/// the disk: what is appended behind them would be lost with them at a power cut.
+fn start_log_over(connection: &Connection) -> rusqlite::Result<()> {
+    let is_busy: bool = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
+    if is_busy { Err(our_error(ffi::SQLITE_BUSY, "the log is in use, and cannot be begun anew")) } else { Ok(()) }
+}
+
 struct WriterThread {
     path: PathBuf,
-    clock: Arc<dyn Clock>,
+    syncs: bool,
+    file: Arc<WatchedFile>,
+    clock: Arc<LedgerClock>,
     index: Arc<Index>,
     recent: Arc<Recent>,
     inbox: Arc<Inbox<Job>>,
@@ -189,6 +222,9 @@ struct WriterThread {
     waiters: Arc<OnceLock<Arc<Waiters>>>,
     /// Those who have asked it to stop.
     askers: Vec<oneshot::Sender<()>>,
+    trouble: Trouble,
+    /// A sync may have failed since the log was begun.
+    distrusts_log: bool,
 }
 
 /// How many jobs groups have had of late, eight times.
@@ -219,10 +255,19 @@ impl WriterThread {
     /// Until told to stop, or until nobody is left to tell it anything.
     fn run(mut self) {
         loop {
-            let next = self.write_until_stopped().unwrap_or_else(|error| {
-                tracing::error!(event = "sqlite.open_failed", %error);
-                self.refuse_waiting(&store_error(error))
-            });
+            let ended = self.write_until_stopped();
+            // Opened again, the name might lead to another file.
+            let is_gone =
+                !matches!(ended, Ok(Next::Stop)) && (self.file.look().is_err() && self.file.why_gone().is_some());
+            let next = match ended {
+                _ if is_gone => self.refuse_for_good(),
+                Ok(next) => next,
+                Err(error) => {
+                    let error = cause::explained(error, None, self.file.folder());
+                    self.complain("sqlite.open_failed", &error);
+                    self.refuse_waiting(&store_error(error))
+                }
+            };
             match next {
                 Next::Stop => {
                     // Whoever asked may have stopped waiting.
@@ -230,7 +275,6 @@ impl WriterThread {
                     return;
                 }
                 Next::Reopen => {
-                    tracing::warn!(event = "sqlite.reopen");
                     std::thread::sleep(REOPEN_AFTER);
                 }
             }
@@ -238,11 +282,20 @@ impl WriterThread {
     }
 
     fn write_until_stopped(&mut self) -> rusqlite::Result<Next> {
-        let mut connection = connect(&self.path)?;
+        self.file.look()?;
+        let mut connection = connect_with(&self.path, self.syncs)?;
+        self.file.check(&connection)?;
+        if self.distrusts_log {
+            let begun = start_log_over(&connection);
+            begun.map_err(|error| cause::explained(error, Some(&connection), self.file.folder()))?;
+            self.distrusts_log = false;
+        }
         // Savepoints keep what they may have to undo; a temporary file for it would cost as much as the log itself.
         connection.pragma_update(None, "temp_store", "memory")?;
-        let (checkpoints, copier, copy) = Checkpoints::start(&self.path)?;
+        let (checkpoints, copier, copy) = Checkpoints::start(&self.path, self.syncs)?;
         let next = self.write_over(&mut connection, &checkpoints, copy);
+        let next = next.map_err(|error| cause::explained(error, Some(&connection), self.file.folder()));
+        self.file.unwatch_log();
         // The copier ends when it is no longer told anything.
         connection.wal_hook(None::<fn(&mut Wal, i32) -> rusqlite::Result<()>>)?;
         // The last to close copies the log into the file, which is to be done when this returns. Of two that close at once
@@ -268,8 +321,10 @@ impl WriterThread {
                 Ok(())
             }
         }))?;
-        let (index, recent) = (self.index.clone(), self.recent.clone());
-        let mut claims = Claims::open(connection, &index, &recent)?;
+        self.file.watch_log(connection)?;
+        let (index, recent, file) = (self.index.clone(), self.recent.clone(), self.file.clone());
+        let clock = self.clock.clone();
+        let mut claims = Claims::open(connection, &index, &recent, &file, &clock)?;
         Ok(self.write_groups(&mut claims, checkpoints))
     }
 
@@ -301,11 +356,44 @@ impl WriterThread {
             usual.add(at_hand - self.taken.len());
             // Before anybody is answered, who may come with the next.
             self.inbox.begun(weight);
-            let written = group.run(claims, &*self.clock, self.waiters.get());
-            if written.is_err_and(|failed| failed.is_io()) {
-                return Next::Reopen;
+            let written = group.run(claims, self.waiters.get());
+            if let Err(failed) = written {
+                self.complain("sqlite.commit_failed", &failed.error);
+                self.distrusts_log |= failed.is_io();
+                if is_damaged(&failed.error) {
+                    let _ = self.file.is_gone(&format!("was damaged ({})", failed.error));
+                }
+                if failed.is_io() || self.file.why_gone().is_some() {
+                    return Next::Reopen;
+                }
+            } else if claims.has_written
+                && let Some(over) = self.trouble.succeeded(Instant::now())
+            {
+                let seconds = over.lasted.as_secs();
+                tracing::info!(event = "sqlite.recovered", errors = over.errors, seconds, "commits succeed again");
             }
             checkpoints.finish_if_due(claims.connection);
+        }
+    }
+
+    /// Tells the log of an error. A file that is gone has been told of.
+    fn complain(&mut self, event: &str, error: &rusqlite::Error) {
+        if self.file.why_gone().is_some() {
+            return;
+        }
+        if let Some(errors) = self.trouble.failed(Instant::now()) {
+            tracing::error!(event, %error, errors);
+        }
+    }
+
+    /// The file is gone: says so to all callers, until told to stop.
+    fn refuse_for_good(&mut self) -> Next {
+        let error = StoreError::Unavailable(self.file.why_gone().unwrap_or("the file is gone").into());
+        loop {
+            match self.refuse_waiting(&error) {
+                Next::Stop => return Next::Stop,
+                Next::Reopen => self.inbox.take(&mut self.taken),
+            }
         }
     }
 

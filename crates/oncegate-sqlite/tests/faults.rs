@@ -36,7 +36,7 @@ fn claim(part: &str) -> Op {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn two_processes_worth_of_writers_on_one_file_have_one_winner_each_time() {
+async fn two_stores_of_one_process_on_one_file_have_one_winner_each_time() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let stores = [open(&folder.path().join("x.db")), open(&folder.path().join("x.db"))];
     for round in 0..100 {
@@ -249,4 +249,139 @@ async fn fill_up() {
     }
     let mut out = std::io::stdout().lock();
     acknowledged.iter().for_each(|part| writeln!(out, "acknowledged {part}").expect("somebody reads"));
+}
+
+type Move = (&'static str, fn(&Path));
+
+/// What can happen to the file's name while a store has it open.
+const MOVES: [Move; 6] = [
+    ("deleted", |path| std::fs::remove_file(path).expect("deletes")),
+    ("renamed", |path| std::fs::rename(path, path.with_extension("away")).expect("renames")),
+    ("a copy moved over it", |path| {
+        std::fs::copy(path, path.with_extension("copy")).expect("copies");
+        std::fs::rename(path.with_extension("copy"), path).expect("renames");
+    }),
+    ("its folder renamed", |path| {
+        let folder = path.parent().expect("it is in a folder");
+        std::fs::rename(folder, folder.with_extension("away")).expect("renames");
+    }),
+    ("its log deleted", |path| std::fs::remove_file(path.with_extension("db-wal")).expect("deletes")),
+    ("its log's index deleted", |path| std::fs::remove_file(path.with_extension("db-shm")).expect("deletes")),
+];
+
+#[tokio::test]
+async fn nothing_is_answered_from_a_file_that_is_gone() {
+    for (what, make_move) in MOVES {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("inner/x.db");
+        let store = open(&path);
+        store.commit(claim("before").into()).await.expect("writes");
+        make_move(&path);
+        let written = store.commit(claim("after").into()).await;
+        assert!(matches!(written, Err(StoreError::Unknown(_) | StoreError::Unavailable(_))), "{what}: {written:?}");
+        for _ in 0..3 {
+            let answers = [
+                store.commit(claim("before").into()).await.map(drop),
+                store.commit(claim("another").into()).await.map(drop),
+                store.commit_all(vec![claim("one").into()]).await.remove(0).map(drop),
+                store.read(&key("before")).await.map(drop),
+                store.sweep(1).await.map(drop),
+                store.report().await.map(drop),
+            ];
+            for answer in answers {
+                let error = answer.expect_err(what);
+                let told = error.to_string();
+                assert!(
+                    matches!(error, StoreError::Unavailable(_)) && told.contains("while the store had it open"),
+                    "{told}"
+                );
+            }
+        }
+        store.close().await;
+    }
+}
+
+/// An idle store notices by itself, before it answers from memory or by a reader.
+#[tokio::test]
+async fn a_duplicate_is_not_answered_from_memory_once_the_file_is_gone() {
+    for (what, make_move) in MOVES {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("inner/x.db");
+        let store = open(&path);
+        store.commit(claim("before").into()).await.expect("writes");
+        assert!(store.read(&key("before")).await.expect("reads").value.is_some());
+        make_move(&path);
+        // A look holds for a moment.
+        tokio::time::sleep(Duration::from_millis(60)).await;
+        store.commit(claim("before").into()).await.expect_err(what);
+        store.read(&key("before")).await.expect_err(what);
+        store.report().await.expect_err(what);
+    }
+}
+
+/// A file that was moved away and put back is not trusted: another process may have written under its name meanwhile.
+#[tokio::test]
+async fn a_file_that_is_put_back_is_opened_again_by_a_restart_alone() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (path, away) = (folder.path().join("x.db"), folder.path().join("away"));
+    let store = open(&path);
+    store.commit(claim("before").into()).await.expect("writes");
+    std::fs::rename(&path, &away).expect("renames");
+    store.commit(claim("after").into()).await.expect_err("it is gone");
+    std::fs::rename(&away, &path).expect("renames");
+    store.commit(claim("again").into()).await.expect_err("for good");
+    store.close().await;
+    let store = open(&path);
+    assert!(store.read(&key("before")).await.expect("reads").value.is_some(), "what was acknowledged is there");
+    store.commit(claim("again").into()).await.expect("writes");
+}
+
+/// The log is still open in the store, which copies it into the file when it is closed.
+#[tokio::test]
+async fn what_was_acknowledged_outlives_a_log_that_was_deleted() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("x.db");
+    let store = open(&path);
+    store.commit(claim("before").into()).await.expect("writes");
+    std::fs::remove_file(path.with_extension("db-wal")).expect("deletes");
+    store.commit(claim("after").into()).await.expect_err("it is gone");
+    store.close().await;
+    assert!(open(&path).read(&key("before")).await.expect("reads").value.is_some());
+}
+
+#[tokio::test]
+async fn a_truncated_file_is_not_answered_from() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("x.db");
+    {
+        let store = open(&path);
+        for turn in 0..200 {
+            store.commit(claim(&turn.to_string()).into()).await.expect("writes");
+        }
+        store.close().await;
+    }
+    let store = open(&path);
+    store.commit(claim("before").into()).await.expect("writes");
+    let file = std::fs::File::options().write(true).open(&path).expect("opens");
+    file.set_len(file.metadata().expect("is there").len() / 2).expect("truncates");
+    for part in ["after", "again"] {
+        store.commit(claim(part).into()).await.expect_err("half of the file is gone");
+    }
+    store.report().await.expect_err("it is not ready");
+}
+
+#[tokio::test]
+async fn a_file_behind_a_link_opens_and_keeps_its_claims() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (real, link) = (folder.path().join("real"), folder.path().join("link.db"));
+    std::fs::create_dir(&real).expect("is new");
+    std::os::unix::fs::symlink(real.join("x.db"), &link).expect("is new");
+    let key = oncegate_store::conformance::key("k");
+    for round in 0..2 {
+        let store = SqliteStore::open(&link, Options::default()).expect("opens");
+        let claim = Op { key: key.clone(), command: Command::Claim(oncegate_store::conformance::terms()) };
+        let answer = store.commit(claim.into()).await.expect("the file is there").only();
+        assert_eq!(matches!(answer, Answer::Won(_)), round == 0, "{answer:?}");
+        store.close().await;
+    }
 }
