@@ -41,9 +41,12 @@ impl Guard {
         name: GuardName,
         policy: Policy,
     ) -> Result<Self, GuardError> {
-        for (field, found, max) in
-            [("the lease", policy.lease, LEASE_MAX), ("the window", policy.window, Policy::FOR_GOOD)]
-        {
+        let max_run = policy.max_run.unwrap_or(SPAN_MIN);
+        for (field, found, max) in [
+            ("the lease", policy.lease, LEASE_MAX),
+            ("the window", policy.window, Policy::FOR_GOOD),
+            ("max_run", max_run, Duration::MAX),
+        ] {
             if found < SPAN_MIN || found > max {
                 return Err(GuardError::Span { field, found, max });
             }
@@ -70,24 +73,22 @@ impl Guard {
         self.key_of(&crate::key::parts(parts))
     }
 
-    pub(crate) fn key_of(&self, parts: &[Option<Vec<u8>>]) -> ClaimKey {
+    pub(crate) fn key_of(&self, parts: &[Part]) -> ClaimKey {
         ClaimKey::of(&self.workspace, &self.name, parts)
     }
 
     /// Claims `key`. The winner must settle, fail or release through its [`Owner`], and renew while it works;
     /// [`Guard::run`] does all of that.
+    ///
+    /// If the returned future is dropped before it has given the [`Owner`], a task gives the claim back.
     pub async fn claim(&self, key: &ClaimKey) -> Result<Claimed, StoreError> {
         self.claim_of(key, None).await
     }
 
     /// Claims the key of these parts, which are kept with it where the policy says so.
-    pub(crate) async fn claim_of(
-        &self,
-        key: &ClaimKey,
-        parts: Option<&[Option<Vec<u8>>]>,
-    ) -> Result<Claimed, StoreError> {
+    pub(crate) async fn claim_of(&self, key: &ClaimKey, parts: Option<&[Part]>) -> Result<Claimed, StoreError> {
         let parts = parts.filter(|_| self.policy.store_parts).map(parts_as_json);
-        let reading = self.ledger.claim(key, Terms { parts, ..self.terms() }, self.wait).await?;
+        let reading = self.ledger.claim_for_owner(key, Terms { parts, ..self.terms() }, self.wait).await?;
         Ok(match reading.value {
             Answer::Won(claim) => Claimed::Won(Owner { ledger: self.ledger.clone(), claim }),
             Answer::Duplicate(claim) => Claimed::Duplicate { age: reading.now.since(claim.created_at), claim },
@@ -101,6 +102,17 @@ impl Guard {
     /// The claim under `key` as it stands.
     pub async fn find(&self, key: &ClaimKey) -> Result<Option<Claim>, StoreError> {
         Ok(self.ledger.read(key).await?.value)
+    }
+
+    /// Settles an unknown claim: a person, or a program that asked the provider, knows whether the effect happened.
+    ///
+    /// Later callers get `outcome`: for [`Guard::run`] its value as JSON, for the tower layer
+    /// `layer::outcome_of` a response.
+    pub async fn resolve(&self, key: &ClaimKey, done: bool, outcome: Option<Bytes>) -> Result<(), ResolveError> {
+        match self.ledger.apply(key, Command::Resolve { done, outcome }).await?.value {
+            Answer::Refused(refusal) => Err(ResolveError::Refused(refusal)),
+            _ => Ok(()),
+        }
     }
 
     fn terms(&self) -> Terms {
@@ -117,10 +129,8 @@ impl Guard {
     }
 }
 
-/// For people: a part that is not text is shown as far as it is.
-fn parts_as_json(parts: &[Option<Vec<u8>>]) -> String {
-    let text = parts.iter().map(|part| part.as_deref().map(String::from_utf8_lossy));
-    serde_json::to_string(&text.collect::<Vec<_>>()).expect("text is JSON")
+fn parts_as_json(parts: &[Part]) -> String {
+    serde_json::to_string(parts).expect("text and integers are JSON")
 }
 
 /// What a caller gets.
@@ -137,7 +147,7 @@ pub enum Claimed {
     },
     /// Made from a different fingerprint.
     Mismatch,
-    /// Its owner is gone, and nobody may take over: `unknown`.
+    /// Its owner is gone, and no caller may take over: `unknown`.
     Held {
         since: Time,
     },
@@ -158,6 +168,15 @@ pub enum OwnerError {
     Store(#[from] StoreError),
 }
 
+/// Why an unknown claim was not resolved.
+#[derive(Debug, thiserror::Error)]
+pub enum ResolveError {
+    #[error(transparent)]
+    Refused(Refusal),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
 impl Owner {
     /// The fencing token: pass it on to whatever can refuse a smaller one.
     pub fn token(&self) -> Token {
@@ -171,6 +190,14 @@ impl Owner {
 
     pub fn key(&self) -> &ClaimKey {
         &self.claim.key
+    }
+
+    pub(crate) fn ledger(&self) -> &Arc<Ledger> {
+        &self.ledger
+    }
+
+    pub(crate) fn claim(&self) -> &Claim {
+        &self.claim
     }
 
     pub(crate) fn lease(&self) -> Duration {
@@ -192,6 +219,12 @@ impl Owner {
     /// The owner cannot say whether the effect happened.
     pub async fn settle_unknown(&self, outcome: Option<Bytes>) -> Result<(), OwnerError> {
         self.settle_as(Verdict::Unknown, outcome).await
+    }
+
+    /// The owner stops, and cannot say whether the effect happened. At once the claim is what it would be at the end of its
+    /// lease: [`Policy::lost`] decides.
+    pub async fn abandon(&self) -> Result<(), OwnerError> {
+        self.apply(Command::Abandon { token: self.token() }).await
     }
 
     /// Nothing happened: the next caller may try.

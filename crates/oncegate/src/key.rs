@@ -1,50 +1,89 @@
 //! Parts of a key, from what call sites have at hand.
 
-/// One part of a key; absent is a value of its own.
+use oncegate_core::KeyPart;
+use serde::{Serialize, Serializer};
+
+/// One part of a key: text, bytes, an integer, or absent, which is a value of its own.
+///
+/// The integer 17 and the text `"17"` are different parts. An integer is the same part whatever its type: `17u8` is `17i64`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part(Option<Vec<u8>>);
+pub struct Part(Kind);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Kind {
+    Absent,
+    Bytes(Vec<u8>),
+    Integer(i128),
+}
 
 impl From<&str> for Part {
     fn from(text: &str) -> Self {
-        Part(Some(text.into()))
+        Part(Kind::Bytes(text.into()))
     }
 }
 
 impl From<String> for Part {
     fn from(text: String) -> Self {
-        Part(Some(text.into_bytes()))
+        Part(Kind::Bytes(text.into_bytes()))
     }
 }
 
 impl From<&[u8]> for Part {
     fn from(bytes: &[u8]) -> Self {
-        Part(Some(bytes.to_vec()))
+        Part(Kind::Bytes(bytes.to_vec()))
     }
 }
 
 impl From<Vec<u8>> for Part {
     fn from(bytes: Vec<u8>) -> Self {
-        Part(Some(bytes))
+        Part(Kind::Bytes(bytes))
     }
 }
 
-impl From<u64> for Part {
-    fn from(number: u64) -> Self {
-        Part::from(number.to_string())
-    }
+macro_rules! integers {
+    ($($integer:ty)*) => {
+        $(impl From<$integer> for Part {
+            fn from(number: $integer) -> Self {
+                Part(Kind::Integer(number as i128))
+            }
+        })*
+    };
 }
+// Each of these fits into an `i128`.
+integers!(u8 u16 u32 u64 usize i8 i16 i32 i64 isize);
 
 impl<T: Into<Part>> From<Option<T>> for Part {
     fn from(part: Option<T>) -> Self {
-        part.map_or(Part(None), Into::into)
+        part.map_or(Part(Kind::Absent), Into::into)
     }
 }
 
-/// Parts as the hash takes them.
-pub fn parts<I>(parts: I) -> Vec<Option<Vec<u8>>>
+impl<'a> From<&'a Part> for KeyPart<'a> {
+    fn from(part: &'a Part) -> Self {
+        match &part.0 {
+            Kind::Absent => KeyPart::Absent,
+            Kind::Bytes(bytes) => KeyPart::Bytes(bytes),
+            Kind::Integer(number) => KeyPart::Integer(*number),
+        }
+    }
+}
+
+/// For people: bytes that are not text are shown as far as they are.
+impl Serialize for Part {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match &self.0 {
+            Kind::Absent => serializer.serialize_none(),
+            Kind::Bytes(bytes) => serializer.serialize_str(&String::from_utf8_lossy(bytes)),
+            Kind::Integer(number) => serializer.serialize_i128(*number),
+        }
+    }
+}
+
+/// The parts of a key, in order.
+pub fn parts<I>(parts: I) -> Vec<Part>
 where
     I: IntoIterator,
     I::Item: Into<Part>,
 {
-    parts.into_iter().map(|part| part.into().0).collect()
+    parts.into_iter().map(Into::into).collect()
 }

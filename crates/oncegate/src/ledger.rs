@@ -3,15 +3,18 @@
 //! It adds to a store what no store should have to think of: callers that wait and are woken,
 //! duplicates counted behind their backs, and an [`Observer`] that hears of every decision.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use oncegate_core::limits::WAIT_MAX;
-use oncegate_core::{Answer, Claim, ClaimKey, Command, Terms, Time};
+use oncegate_core::{Answer, Claim, ClaimKey, Command, Moment, Terms, Time, Token, decide};
 use oncegate_store::{Commit, Committed, Op, Reading, Store, StoreError, Waiter, Waiters};
 use tokio::time::Instant;
 
+use crate::background::{Background, retry_within_lease};
 use crate::duplicates::Duplicates;
 use crate::sweeper::Sweeper;
 
@@ -47,6 +50,7 @@ pub struct Ledger {
     observer: Arc<dyn Observer>,
     duplicates: Duplicates,
     sweeper: Sweeper,
+    background: Arc<Background>,
     /// Nobody is to wait any longer.
     leaving: AtomicBool,
 }
@@ -59,6 +63,7 @@ impl Ledger {
         Ledger {
             duplicates: Duplicates::start(store.clone()),
             sweeper: Sweeper::start(store.clone(), observer.clone()),
+            background: Arc::new(Background::here()),
             leaving: AtomicBool::new(false),
             waiters,
             observer,
@@ -76,9 +81,57 @@ impl Ledger {
     }
 
     /// Claims `key`. Where its owner is at work, waits up to `wait` for it to settle, release or die.
-    pub async fn claim(&self, key: &ClaimKey, terms: Terms, wait: Duration) -> Result<Reading<Answer>, StoreError> {
-        let command = Command::Claim(terms);
-        let (reading, waited) = self.claim_waiting(key, &command, wait).await?;
+    pub fn claim(
+        &self,
+        key: &ClaimKey,
+        terms: Terms,
+        wait: Duration,
+    ) -> impl Future<Output = Result<Reading<Answer>, StoreError>> {
+        // No future around the future: each would hold the terms once more, for every request.
+        self.claim_and_tell(
+            key,
+            Command::Claim(terms),
+            Caller { wait, if_dropped: IfDropped::Leave },
+            std::future::pending(),
+        )
+    }
+
+    /// The same for an owner in this process. If the caller is dropped before it hears that it won, nothing has begun: a
+    /// task gives the claim back.
+    pub(crate) fn claim_for_owner(
+        &self,
+        key: &ClaimKey,
+        terms: Terms,
+        wait: Duration,
+    ) -> impl Future<Output = Result<Reading<Answer>, StoreError>> {
+        self.claim_and_tell(
+            key,
+            Command::Claim(terms),
+            Caller { wait, if_dropped: IfDropped::GiveBack },
+            std::future::pending(),
+        )
+    }
+
+    /// The same for a caller that may leave while it waits. Once `left` is ready the caller is still told the outcome, and is
+    /// told that the claim is in flight where it would have won: an owner that is gone would only block the key.
+    pub fn claim_unless_left(
+        &self,
+        key: &ClaimKey,
+        terms: Terms,
+        wait: Duration,
+        left: impl Future<Output = ()>,
+    ) -> impl Future<Output = Result<Reading<Answer>, StoreError>> {
+        self.claim_and_tell(key, Command::Claim(terms), Caller { wait, if_dropped: IfDropped::Leave }, left)
+    }
+
+    async fn claim_and_tell(
+        &self,
+        key: &ClaimKey,
+        command: Command,
+        caller: Caller,
+        left: impl Future<Output = ()>,
+    ) -> Result<Reading<Answer>, StoreError> {
+        let (reading, waited) = self.claim_waiting(key, &command, &caller, left).await?;
         self.tell(key, &command, &reading, waited);
         Ok(reading)
     }
@@ -91,7 +144,8 @@ impl Ledger {
         wait: Duration,
     ) -> Result<(Reading<Answer>, bool), StoreError> {
         let command = Command::Claim(terms);
-        let (reading, waited) = self.claim_waiting(key, &command, wait).await?;
+        let caller = Caller { wait, if_dropped: IfDropped::Leave };
+        let (reading, waited) = self.claim_waiting(key, &command, &caller, std::future::pending()).await?;
         let (answer, now) = (&reading.value, reading.now);
         self.observer.counted(&Decided { key, command: &command, answer, now, waited });
         Ok((reading, waited))
@@ -101,13 +155,14 @@ impl Ledger {
         &self,
         key: &ClaimKey,
         command: &Command,
-        wait: Duration,
+        caller: &Caller,
+        left: impl Future<Output = ()>,
     ) -> Result<(Reading<Answer>, bool), StoreError> {
-        let mut reading = self.ask(key, command).await?;
-        let waits = !wait.is_zero() && matches!(reading.value, Answer::InFlight(_));
+        let mut reading = self.ask(key, command, caller.if_dropped).await?;
+        let waits = !caller.wait.is_zero() && matches!(reading.value, Answer::InFlight(_));
         if waits {
-            // Boxed: few wait, and nobody else is to carry what it takes.
-            reading = Box::pin(self.wait_and_claim(key, command, wait)).await?;
+            // Boxed: few wait, and no other caller is to carry what it takes.
+            reading = Box::pin(self.wait_and_claim(key, command, caller, left)).await?;
         }
         if let Some(met) = reading.value.met() {
             self.meet(met, reading.now);
@@ -185,7 +240,7 @@ impl Ledger {
 
     /// An owner's or a person's verb.
     pub async fn apply(&self, key: &ClaimKey, command: Command) -> Result<Reading<Answer>, StoreError> {
-        let reading = self.ask(key, &command).await?;
+        let reading = self.ask(key, &command, IfDropped::Leave).await?;
         self.tell(key, &command, &reading, false);
         Ok(reading)
     }
@@ -203,6 +258,7 @@ impl Ledger {
 
     /// Stops the background work, writes what is still to be written behind, and closes the store.
     pub async fn close(&self) {
+        self.background.finish().await;
         self.sweeper.stop();
         self.duplicates.stop().await;
         self.store.close().await;
@@ -214,15 +270,47 @@ impl Ledger {
         &self,
         key: &ClaimKey,
         command: &Command,
-        wait: Duration,
+        caller: &Caller,
+        left: impl Future<Output = ()>,
     ) -> Result<Reading<Answer>, StoreError> {
-        let mut waiting = self.wait_for(key, wait);
+        let mut left = std::pin::pin!(left);
+        let mut waiting = self.wait_for(key, caller.wait);
+        let met = loop {
+            self.expect_wake(key).await?;
+            let reading = self.ask(key, command, caller.if_dropped).await?;
+            let Answer::InFlight(claim) = &reading.value else { return Ok(reading) };
+            let goes_on = tokio::select! {
+                biased;
+                () = &mut left => break reading,
+                goes_on = waiting.sleep(claim.lease_until.since(reading.now)) => goes_on,
+            };
+            if !goes_on {
+                return Ok(reading);
+            }
+        };
+        self.wait_and_look(key, command, waiting, met).await
+    }
+
+    /// Waits on for a caller that has left, and writes nothing for it. `met` is what it is told where it would have won.
+    async fn wait_and_look(
+        &self,
+        key: &ClaimKey,
+        command: &Command,
+        mut waiting: Waiting<'_>,
+        met: Reading<Answer>,
+    ) -> Result<Reading<Answer>, StoreError> {
         loop {
             self.expect_wake(key).await?;
-            let reading = self.ask(key, command).await?;
-            match &reading.value {
-                Answer::InFlight(claim) if waiting.sleep(claim.lease_until.since(reading.now)).await => {}
-                _ => return Ok(reading),
+            let Reading { value, now } = self.read(key).await?;
+            // The floor only matters to what is written.
+            let moment = Moment { now, token_floor: Token(0) };
+            let decision = decide(key, value.map(Arc::new).as_ref(), command, moment);
+            if decision.write.is_some() {
+                return Ok(met);
+            }
+            match &decision.answer {
+                Answer::InFlight(claim) if waiting.sleep(claim.lease_until.since(now)).await => {}
+                _ => return Ok(Reading { value: decision.answer, now }),
             }
         }
     }
@@ -236,9 +324,24 @@ impl Ledger {
         self.store.expect_wake(key).await.inspect_err(|error| self.observer.store_failed(key, error))
     }
 
-    async fn ask(&self, key: &ClaimKey, command: &Command) -> Result<Reading<Answer>, StoreError> {
-        let op = Op { key: key.clone(), command: command.clone() };
-        match self.store.commit(op.into()).await {
+    /// Goes on after its caller has left; `close` waits for it.
+    pub(crate) fn in_background(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.background.spawn(work);
+    }
+
+    async fn ask(
+        &self,
+        key: &ClaimKey,
+        command: &Command,
+        if_dropped: IfDropped,
+    ) -> Result<Reading<Answer>, StoreError> {
+        let commit = Commit::from(Op { key: key.clone(), command: command.clone() });
+        // Boxed either way: a request of the server does not carry what it takes.
+        let committing = match if_dropped {
+            IfDropped::Leave => self.store.commit(commit),
+            IfDropped::GiveBack => Box::pin(Claiming::start(&self.store, &self.background, commit)),
+        };
+        match committing.await {
             Ok(committed) => Ok(Reading { now: committed.now, value: committed.only() }),
             Err(error) => {
                 self.observer.store_failed(key, &error);
@@ -258,6 +361,72 @@ impl Ledger {
     fn tell(&self, key: &ClaimKey, command: &Command, reading: &Reading<Answer>, waited: bool) {
         self.observer.decided(&Decided { key, command, answer: &reading.value, now: reading.now, waited });
     }
+}
+
+/// What a caller that claims is ready for.
+struct Caller {
+    /// How long it waits where another is at work on its key.
+    wait: Duration,
+    if_dropped: IfDropped,
+}
+
+/// What becomes of a claim whose caller is dropped before it hears the answer.
+#[derive(Clone, Copy)]
+enum IfDropped {
+    Leave,
+    GiveBack,
+}
+
+type Committing = Pin<Box<dyn Future<Output = Result<Committed, StoreError>> + Send>>;
+
+/// A claim that is being made. If this is dropped before the answer, a task hears the answer, and gives back what was won.
+struct Claiming {
+    /// None once it is answered.
+    committing: Option<Committing>,
+    store: Arc<dyn Store>,
+    background: Arc<Background>,
+}
+
+impl Claiming {
+    fn start(store: &Arc<dyn Store>, background: &Arc<Background>, commit: Commit) -> Self {
+        let (store, background) = (store.clone(), background.clone());
+        let committing = store.clone();
+        Claiming { committing: Some(Box::pin(async move { committing.commit(commit).await })), store, background }
+    }
+}
+
+impl Future for Claiming {
+    type Output = Result<Committed, StoreError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let committing = self.committing.as_mut().expect("not polled after its answer");
+        let answer = std::task::ready!(committing.as_mut().poll(context));
+        self.committing = None;
+        Poll::Ready(answer)
+    }
+}
+
+impl Drop for Claiming {
+    fn drop(&mut self) {
+        let Some(committing) = self.committing.take() else { return };
+        let store = self.store.clone();
+        self.background.spawn(async move {
+            let Ok(committed) = committing.await else { return };
+            let Answer::Won(claim) = committed.only() else { return };
+            let op = Op { key: claim.key.clone(), command: give_back(&claim) };
+            if let Err(error) = retry_within_lease(claim.lease, || store.commit(op.clone().into())).await {
+                tracing::warn!(event = "claim.release_failed", claimId = %claim.key.id, %error);
+            }
+        });
+    }
+}
+
+/// How an owner under whom nothing happened gives its claim back.
+///
+/// After a take-over the effect may have happened under an earlier owner, so the attempts are not forgotten.
+pub(crate) fn give_back(claim: &Claim) -> Command {
+    let token = claim.token;
+    if claim.attempt == 1 { Command::Release { token } } else { Command::Abandon { token } }
 }
 
 /// Somebody who waits for a claim to settle.

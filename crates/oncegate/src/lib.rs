@@ -21,21 +21,28 @@
 //! # }
 //! ```
 //!
+//! A closure that fails says with `Err` that the effect did not happen. One that cannot know, since its provider did not
+//! answer in time, says [`Failure::Unknown`]: see [`Guard::run_or_unknown`]. A closure that hangs holds its key, unless
+//! [`Policy::max_run`] is set.
+//!
 //! What is promised, and what is not: an effect outside the store cannot be made to happen once by
 //! the store alone. A process that dies between the effect and its record leaves a claim whose owner
 //! is gone; [`Policy::lost`] says whether the next caller may try, or a person has to look.
 
 pub mod actions;
+mod background;
 mod document;
 mod duplicates;
 mod gate;
 mod guard;
 mod idempotency;
 mod key;
-#[cfg(feature = "tower")]
+#[cfg(feature = "tower-bare")]
 pub mod layer;
 mod ledger;
+mod lost_answer;
 pub mod reminders;
+mod renewals;
 mod run;
 #[cfg(feature = "sagas")]
 pub mod sagas;
@@ -43,7 +50,7 @@ pub mod sends;
 mod sweeper;
 
 pub use gate::{Gate, OpenError, StoreUrl};
-pub use guard::{Claimed, Guard, GuardError, Owner, OwnerError};
+pub use guard::{Claimed, Guard, GuardError, Owner, OwnerError, ResolveError};
 pub use idempotency::{WRONG_KEY, idempotency_key};
 pub use key::{Part, parts};
 pub use ledger::{Decided, Ledger, Observer};
@@ -53,4 +60,4 @@ pub use oncegate_core::{
 };
 pub use oncegate_store as store;
 pub use oncegate_store::StoreError;
-pub use run::{How, Ran, RunError};
+pub use run::{Failure, How, Ran, RunError};

@@ -1,24 +1,26 @@
 //! Running a closure once under a key.
 
-use std::future::Future;
+use std::any::Any;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
-use oncegate_core::{Command, OnFailure, OnStoreError, State, Time, Verdict, limits::OUTCOME_BYTES_MAX};
-use oncegate_store::StoreError;
+use oncegate_core::{
+    Answer, Command, OnFailure, OnStoreError, Refusal, State, Time, Verdict, limits::OUTCOME_BYTES_MAX,
+};
+use oncegate_store::{Reading, StoreError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::time::Instant;
 
+use crate::background::retry_within_lease;
 use crate::guard::{Claimed, Guard, Owner, OwnerError};
 use crate::key::Part;
+use crate::renewals;
 
-/// How often a lease is renewed within its length: two renewals may fail before it ends.
-const RENEWALS_PER_LEASE: u32 = 3;
-const SETTLE_RETRY_MIN: Duration = Duration::from_millis(100);
-const SETTLE_RETRY_MAX: Duration = Duration::from_secs(5);
-
-/// A value, and how it was come by.
+/// A value and where it came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ran<T> {
     pub value: T,
@@ -26,10 +28,14 @@ pub struct Ran<T> {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum How {
     /// This call ran it, and its outcome is recorded; or, where the store went away meanwhile, will be if it is back
     /// before the lease ends.
     First,
+    /// This call ran it, and that is recorded, but its value is not: it is too large, or cannot be written as JSON. Later
+    /// callers run nothing, and get [`RunError::OutcomeNotReadable`].
+    NotKept { why: String },
     /// An earlier call ran it, this long ago.
     Duplicate { age: Duration },
     /// This call ran it with no guard: the store was away, and the policy says to go on.
@@ -38,11 +44,36 @@ pub enum How {
     Fenced,
 }
 
+/// How an effect failed, as far as its closure can say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure<E> {
+    /// The effect surely did not happen. [`Policy::on_failure`](crate::Policy::on_failure) decides what becomes of the claim.
+    NotDone(E),
+    /// The effect may have happened: a provider that did not answer in time, a connection that was cut. The claim becomes
+    /// `unknown`, and runs no second time until a person or a program resolves it.
+    Unknown(E),
+}
+
+/// `?` in a closure says that the effect did not happen.
+impl<E> From<E> for Failure<E> {
+    fn from(error: E) -> Self {
+        Failure::NotDone(error)
+    }
+}
+
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum RunError<E> {
-    /// The closure failed, here and now.
+    /// The closure failed, here and now: the effect did not happen.
     #[error("the effect failed: {0}")]
     Effect(E),
+    /// The closure failed, here and now, with [`Failure::Unknown`]. The claim is `unknown`.
+    #[error("the effect failed and may have happened: {0}")]
+    MayHaveHappened(E),
+    /// The closure was stopped at the policy's `max_run`. The effect may have happened, and the policy's `lost` decides:
+    /// the next caller takes over, or the claim is `unknown`.
+    #[error("the effect was stopped after {after:?}, and may have happened")]
+    TooLong { after: Duration },
     /// The closure failed in an earlier call, and the policy keeps failures.
     #[error("the effect failed before, {age:?} ago")]
     FailedBefore { age: Duration },
@@ -52,7 +83,7 @@ pub enum RunError<E> {
     Unknown { since: Time },
     #[error("the key was used for something else: its fingerprint differs")]
     Mismatch,
-    /// It happened, but what it returned was too large to keep, or is not what is now asked for.
+    /// It happened, but what it returned was not kept, or is not what is now asked for.
     #[error("it happened {age:?} ago, but its outcome cannot be read: {why}")]
     OutcomeNotReadable { age: Duration, why: String },
     #[error(transparent)]
@@ -62,10 +93,21 @@ pub enum RunError<E> {
 impl Guard {
     /// Runs `effect` unless it was run under `key` before; then returns what it returned.
     ///
-    /// While it runs the lease is renewed. `Ok` is kept as JSON for whoever comes later; on `Err` the
-    /// claim is released or kept as failed, as [`Policy::on_failure`](crate::Policy) says. If the returned
-    /// future is dropped half-way the claim stays in flight until its lease ends, since the effect
-    /// may have happened.
+    /// `Ok` is kept as JSON for later callers.
+    ///
+    /// `Err` says that the effect did not happen: the claim is released, so that the next caller runs it again, or kept as
+    /// failed, as [`Policy::on_failure`](crate::Policy::on_failure) says. An effect that failed and may have happened (a
+    /// provider's time-out, a cut connection) must not say `Err` here: use [`Guard::run_or_unknown`].
+    ///
+    /// A thread of its own renews the lease while the closure runs, also where the closure blocks its thread. A closure that
+    /// hangs holds its key for as long as it hangs, unless the policy has a
+    /// [`max_run`](crate::Policy::max_run). There is none by default.
+    ///
+    /// | what happens | the claim |
+    /// |---|---|
+    /// | the future is dropped before the closure begins | given back: nothing happened |
+    /// | the future is dropped while the closure runs | in flight until its lease ends, then [`Policy::lost`](crate::Policy::lost) decides |
+    /// | the closure panics, or runs past `max_run` | `lost` decides at once: the next caller takes over and sees it by [`Owner::attempt`], or the claim is `unknown` |
     pub async fn run<T, E, K, F, Fut>(&self, key: K, effect: F) -> Result<Ran<T>, RunError<E>>
     where
         T: Serialize + DeserializeOwned,
@@ -73,6 +115,43 @@ impl Guard {
         K::Item: Into<Part>,
         F: FnOnce(Option<Owner>) -> Fut,
         Fut: Future<Output = Result<T, E>>,
+    {
+        self.run_or_unknown(key, async |owner| effect(owner).await.map_err(Failure::NotDone)).await
+    }
+
+    /// Like [`Guard::run`], for an effect that can fail without knowing whether it happened.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::io::{Error, ErrorKind};
+    /// use oncegate::{Failure, Gate, Policy, RunError};
+    /// # async fn charge_the_card() -> Result<String, Error> { Err(ErrorKind::TimedOut.into()) }
+    ///
+    /// let charges = Gate::open("memory:").await?.guard("charge", Policy::default())?;
+    /// let charge = |_owner| async {
+    ///     charge_the_card().await.map_err(|error| match error.kind() {
+    ///         // The request was sent, and no answer came: the card may have been charged.
+    ///         ErrorKind::TimedOut | ErrorKind::ConnectionReset => Failure::Unknown(error),
+    ///         _ => Failure::NotDone(error),
+    ///     })
+    /// };
+    /// assert!(matches!(charges.run_or_unknown(["order 17"], charge).await, Err(RunError::MayHaveHappened(_))));
+    /// // No second charge: a person, or a program that asks the provider, resolves the claim first.
+    /// assert!(matches!(charges.run_or_unknown(["order 17"], charge).await, Err(RunError::Unknown { .. })));
+    ///
+    /// charges.resolve(&charges.key(["order 17"]), true, Some("\"receipt 1\"".into())).await?;
+    /// assert_eq!(charges.run_or_unknown(["order 17"], charge).await?.value, "receipt 1");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn run_or_unknown<T, E, K, F, Fut>(&self, key: K, effect: F) -> Result<Ran<T>, RunError<E>>
+    where
+        T: Serialize + DeserializeOwned,
+        K: IntoIterator,
+        K::Item: Into<Part>,
+        F: FnOnce(Option<Owner>) -> Fut,
+        Fut: Future<Output = Result<T, Failure<E>>>,
     {
         let parts = crate::key::parts(key);
         let key = self.key_of(&parts);
@@ -92,8 +171,13 @@ impl Guard {
             Ok(Claimed::Mismatch) => Err(RunError::Mismatch),
             Err(error) if self.policy.on_store_error == OnStoreError::Open => {
                 tracing::error!(event = "claim.duplicate_guard_error", guard = %key.guard, claimId = %key.id, %error);
-                let value = effect(None).await.map_err(RunError::Effect)?;
-                Ok(Ran { value, how: How::Unguarded })
+                match within(self.policy.max_run, effect(None)).await {
+                    Ended::Returned(Ok(value)) => Ok(Ran { value, how: How::Unguarded }),
+                    Ended::Returned(Err(Failure::NotDone(error))) => Err(RunError::Effect(error)),
+                    Ended::Returned(Err(Failure::Unknown(error))) => Err(RunError::MayHaveHappened(error)),
+                    Ended::Panicked(panic) => resume_unwind(panic),
+                    Ended::TooLong { after } => Err(RunError::TooLong { after }),
+                }
             }
             Err(error) => Err(RunError::Store(error)),
         }
@@ -103,86 +187,149 @@ impl Guard {
     where
         T: Serialize,
         F: FnOnce(Option<Owner>) -> Fut,
-        Fut: Future<Output = Result<T, E>>,
+        Fut: Future<Output = Result<T, Failure<E>>>,
     {
-        let result = while_alive(&owner, self.policy.lease, effect(Some(owner.clone()))).await;
-        match result {
-            Ok(value) => {
-                let outcome = serde_json::to_vec(&value).ok().filter(|json| json.len() <= OUTCOME_BYTES_MAX);
-                let how = finish(owner, Verdict::Done, outcome.map(Bytes::from)).await;
+        let running = async { effect(Some(owner.clone())).await };
+        match run_to_end(&owner, self.policy.max_run, running).await.map_err(RunError::Store)? {
+            Ended::Returned(Ok(value)) => {
+                let (outcome, not_kept) = match kept(&value) {
+                    Ok(json) => (Some(json), None),
+                    Err(why) => (None, Some(why)),
+                };
+                let how = match (finish(owner, Verdict::Done, outcome).await, not_kept) {
+                    (How::First, Some(why)) => How::NotKept { why },
+                    (how, _) => how,
+                };
                 Ok(Ran { value, how })
             }
-            Err(error) => {
+            Ended::Returned(Err(Failure::NotDone(error))) => {
                 match self.policy.on_failure {
                     OnFailure::Keep => _ = finish(owner, Verdict::Failed, None).await,
                     OnFailure::Release => give_back(&owner).await,
                 }
                 Err(RunError::Effect(error))
             }
+            Ended::Returned(Err(Failure::Unknown(error))) => {
+                finish(owner, Verdict::Unknown, None).await;
+                Err(RunError::MayHaveHappened(error))
+            }
+            Ended::Panicked(panic) => resume_unwind(panic),
+            Ended::TooLong { after } => Err(RunError::TooLong { after }),
         }
     }
 }
 
-/// Runs `effect`, and renews the lease for as long as it runs.
-pub(crate) async fn while_alive<T>(owner: &Owner, lease: Duration, effect: impl Future<Output = T>) -> T {
-    tokio::select! {
-        result = effect => result,
-        () = keep_alive(owner, lease) => unreachable!("renews until dropped"),
+/// The value as it is kept, or why it is not.
+fn kept(value: &impl Serialize) -> Result<Bytes, String> {
+    let json = serde_json::to_vec(value).map_err(|error| error.to_string())?;
+    match json.len() {
+        0..=OUTCOME_BYTES_MAX => Ok(json.into()),
+        found => Err(format!("it has {found} bytes; at most {OUTCOME_BYTES_MAX} are kept")),
     }
 }
 
-/// Renews for as long as it is polled. A refusal is left for the settle to find: the effect is under way.
-async fn keep_alive(owner: &Owner, lease: Duration) {
-    loop {
-        tokio::time::sleep(lease / RENEWALS_PER_LEASE).await;
-        if let Err(error) = owner.renew().await {
-            tracing::warn!(event = "claim.renew_failed", claimId = %owner.key().id, %error);
+/// How an effect ended.
+pub(crate) enum Ended<T> {
+    Returned(T),
+    Panicked(Box<dyn Any + Send>),
+    TooLong { after: Duration },
+}
+
+/// Runs `effect` while the lease is renewed. Where it ends without a result, the claim is abandoned, after the effect has
+/// been dropped: two owners do not work at the same time.
+///
+/// Between winning the claim and the first poll of `effect` there is no point at which the caller can be dropped.
+pub(crate) async fn run_to_end<T>(
+    owner: &Owner,
+    max_run: Option<Duration>,
+    effect: impl Future<Output = T>,
+) -> Result<Ended<T>, StoreError> {
+    let renewing = match renewals::renew(owner, max_run) {
+        Ok(renewing) => renewing,
+        Err(error) => {
+            give_back(owner).await;
+            return Err(error);
         }
+    };
+    let ended = within(max_run, effect).await;
+    drop(renewing);
+    if !matches!(ended, Ended::Returned(_))
+        && let Err(error) = owner.abandon().await
+    {
+        // The lease ends by itself.
+        tracing::warn!(event = "claim.abandon_failed", claimId = %owner.key().id, %error);
+    }
+    Ok(ended)
+}
+
+/// A closure that blocks its thread is not stopped. Its renewals are, so that its lease ends.
+async fn within<T>(max_run: Option<Duration>, effect: impl Future<Output = T>) -> Ended<T> {
+    let caught = caught(effect);
+    let (ended, after) = match max_run {
+        None => (Some(caught.await), Duration::MAX),
+        Some(max_run) => (tokio::time::timeout(max_run, caught).await.ok(), max_run),
+    };
+    match ended {
+        Some(Ok(returned)) => Ended::Returned(returned),
+        Some(Err(panic)) => Ended::Panicked(panic),
+        None => Ended::TooLong { after },
     }
 }
 
-/// Releases. Where that fails the claim is given back by itself, when its lease ends.
+async fn caught<T>(effect: impl Future<Output = T>) -> std::thread::Result<T> {
+    let mut effect = pin!(effect);
+    // After a panic the effect is not polled again.
+    poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| effect.as_mut().poll(context))) {
+        Ok(Poll::Pending) => Poll::Pending,
+        Ok(Poll::Ready(returned)) => Poll::Ready(Ok(returned)),
+        Err(panic) => Poll::Ready(Err(panic)),
+    })
+    .await
+}
+
+/// Nothing happened: the next caller may try. Where the store is away, a task gives the claim back later.
 pub(crate) async fn give_back(owner: &Owner) {
-    if let Err(error) = owner.release().await {
-        tracing::warn!(event = "claim.release_failed", claimId = %owner.key().id, %error);
+    let command = crate::ledger::give_back(owner.claim());
+    match owner.apply(command.clone()).await {
+        Ok(()) => {}
+        Err(OwnerError::Fenced(refusal)) => fenced(owner, refusal),
+        Err(OwnerError::Store(error)) => {
+            tracing::warn!(event = "claim.release_retried", claimId = %owner.key().id, %error);
+            retry_in_background(owner, command);
+        }
     }
 }
 
-/// Settles. The effect has happened, so the caller gets its answer whatever the store says; where the
-/// store is away the settle is tried again behind the caller's back, until it is done or refused.
+/// Settles. The effect has happened, so the caller gets its answer whatever the store says. Where the store is away, a task
+/// tries the settle again until it is done or refused.
 pub(crate) async fn finish(owner: Owner, verdict: Verdict, outcome: Option<Bytes>) -> How {
-    match owner.settle_as(verdict, outcome.clone()).await {
+    let command = Command::Settle { token: owner.token(), verdict, outcome };
+    match owner.apply(command.clone()).await {
         Ok(()) => How::First,
         Err(OwnerError::Fenced(refusal)) => {
-            tracing::warn!(event = "claim.fenced", claimId = %owner.key().id, %refusal);
+            fenced(&owner, refusal);
             How::Fenced
         }
         Err(OwnerError::Store(error)) => {
             tracing::warn!(event = "claim.settle_retried", claimId = %owner.key().id, %error);
-            tokio::spawn(settle_until_told(owner, verdict, outcome));
+            retry_in_background(&owner, command);
             How::First
         }
     }
 }
 
-/// Past the lease it would be refused: there is an end to it, whatever the store says.
-async fn settle_until_told(owner: Owner, verdict: Verdict, outcome: Option<Bytes>) {
-    let give_up_at = Instant::now() + owner.lease();
-    let mut pause = SETTLE_RETRY_MIN;
-    while Instant::now() < give_up_at {
-        tokio::time::sleep(pause).await;
-        let settle = Command::Settle { token: owner.token(), verdict, outcome: outcome.clone() };
-        match owner.apply(settle).await {
-            Ok(()) => return,
-            Err(OwnerError::Fenced(refusal)) => {
-                tracing::warn!(event = "claim.fenced", claimId = %owner.key().id, %refusal);
-                return;
-            }
-            Err(OwnerError::Store(StoreError::Refused(why))) => {
-                tracing::error!(event = "claim.settle_refused", claimId = %owner.key().id, why);
-                return;
-            }
-            Err(OwnerError::Store(_)) => pause = (pause * 2).min(SETTLE_RETRY_MAX),
+fn retry_in_background(owner: &Owner, command: Command) {
+    let retried = owner.clone();
+    owner.ledger().in_background(async move {
+        let (owner, ledger) = (&retried, retried.ledger());
+        match retry_within_lease(owner.lease(), || ledger.apply(owner.key(), command.clone())).await {
+            Ok(Reading { value: Answer::Refused(refusal), .. }) => fenced(owner, refusal),
+            Ok(_) => {}
+            Err(error) => tracing::error!(event = "claim.retry_given_up", claimId = %owner.key().id, %error),
         }
-    }
+    });
+}
+
+fn fenced(owner: &Owner, refusal: Refusal) {
+    tracing::warn!(event = "claim.fenced", claimId = %owner.key().id, %refusal);
 }

@@ -15,6 +15,7 @@ use uuid::Uuid;
 
 use super::fold::Standing;
 use super::{Action, Actions, Outcome, Schedule, ScheduleError, Scheduled};
+use crate::lost_answer::is_found;
 
 /// How often a round is begun anew when others are faster.
 const ROUNDS_MAX: usize = 1000;
@@ -240,11 +241,11 @@ impl Actions {
         match self.store.commit(commit).await {
             Ok(committed) if committed.conflict.is_some() => Ok(None),
             Ok(committed) => Ok(Some(committed.answers)),
-            // What is there is there.
-            Err(StoreError::Unknown(why)) => match self.is_there(job, standing).await? {
-                true => Ok(Some(Answers::new())),
-                false => Err(StoreError::Unknown(why)),
-            },
+            // It may be written all the same: it counts if it is as durable as an acknowledged commit.
+            Err(StoreError::Unknown(why)) => {
+                let is_found = is_found(&*self.store, self.is_there(job, standing)).await;
+                if is_found { Ok(Some(Answers::new())) } else { Err(StoreError::Unknown(why)) }
+            }
             Err(error) => Err(error),
         }
     }

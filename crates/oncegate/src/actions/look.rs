@@ -261,8 +261,12 @@ impl Actions {
             let changes = vec![Change::replace(action.record(workspace, id, record_version))];
             match self.store.commit(Commit { ops: vec![], changes }).await {
                 Ok(committed) if committed.is_written() => return Ok(Found { action, record_version, ..found }),
-                // Somebody else was faster, or what is there is there.
-                Ok(_) | Err(StoreError::Unknown(_)) => {}
+                // Another was faster: the next look shows how it stands.
+                Ok(_) => {}
+                Err(StoreError::Unknown(why)) if self.store.confirm().await.is_err() => {
+                    return Err(StoreError::Unknown(why).into());
+                }
+                Err(StoreError::Unknown(_)) => {}
                 Err(error) => return Err(error.into()),
             }
         }

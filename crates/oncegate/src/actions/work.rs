@@ -9,6 +9,7 @@ use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use super::{Action, Actions, Ended, JOBS, Status};
+use crate::lost_answer::is_found;
 
 /// How often a verb is decided anew when the action changes under it.
 pub(super) const ROUNDS_MAX: usize = 100;
@@ -201,10 +202,10 @@ impl Actions {
         match self.store.commit(Commit { ops: vec![], changes: plan.changes }).await {
             Ok(committed) if committed.is_written() => Ok(plan.applied),
             Ok(_) => Ok(Applied::Missing),
-            Err(StoreError::Unknown(why)) => match self.is_applied(&job.workspace, &plan.applied).await? {
-                true => Ok(plan.applied),
-                false => Err(StoreError::Unknown(why)),
-            },
+            Err(StoreError::Unknown(why)) => {
+                let is_found = is_found(&*self.store, self.is_applied(job, &plan.applied)).await;
+                if is_found { Ok(plan.applied) } else { Err(StoreError::Unknown(why)) }
+            }
             Err(error) => Err(error),
         }
     }
@@ -242,14 +243,17 @@ impl Actions {
         Err(StoreError::Unavailable("others were faster, every time".into()))
     }
 
-    async fn is_applied(&self, workspace: &WorkspaceName, applied: &Applied) -> Result<bool, StoreError> {
+    /// Whether this worker's verb was written: another worker may have ended the same action since.
+    async fn is_applied(&self, job: &Job, applied: &Applied) -> Result<bool, StoreError> {
+        let workspace = &job.workspace;
         match applied {
             Applied::Kept(job) => {
                 let found = self.store.find_jobs(&[(workspace.clone(), job.id)]).await?.value.remove(0);
                 Ok(found.as_ref() == Some(&**job))
             }
             Applied::Ended(status, id) => {
-                Ok(self.ended(workspace, *id).await?.is_some_and(|ended| ended.was() == *status))
+                let ended = self.ended(workspace, *id).await?;
+                Ok(ended.is_some_and(|ended| ended.was() == *status && ended.token == job.token.0))
             }
             Applied::Already(..) | Applied::Refused(_) | Applied::Missing => Ok(false),
         }

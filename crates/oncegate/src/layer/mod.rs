@@ -2,16 +2,30 @@
 //!
 //! [`OnceLayer::idempotency_key`] answers a repeated request from its `Idempotency-Key` header,
 //! [`OnceLayer::content`] from its method, path and body. The first request runs, to its end even if the client hangs
-//! up; its response is kept, and whoever repeats it gets that response again, marked `Idempotent-Replayed: true`.
+//! up. Its response is kept, and a repeated request gets that response again, marked `Idempotent-Replayed: true`.
 //!
 //! | second request | answer |
 //! |---|---|
 //! | the first has finished | its response: status, headers, body |
 //! | the first is under way | waits as long as the guard waits, then 409 with `Retry-After: 1` |
 //! | same key, another body | 422 |
-//! | the first's owner died, and the guard holds | 409 |
-//! | the first was refused before anything happened (400, 401, 404, 413, 429, 503) | treated as new |
+//! | the first panicked, ran for too long, or its process died | runs again, as attempt 2; where the guard holds, 409 with the claim's id |
+//! | a person has resolved the held claim as done | the outcome of the resolution, or 200 |
+//! | a person has resolved the held claim as not done | 409: a new key is needed |
+//! | the first was refused before anything happened ([`OnceLayer::not_started`]) | treated as new |
 //! | the store is away | 503, or let through unguarded, as the policy says |
+//!
+//! **The same request.** Method, path with query, caller, and key or body. The path is the one that the client sent, also
+//! inside axum's `nest` (the feature `tower` knows axum 0.8; with `tower-bare`, or behind another router that strips
+//! prefixes, use [`OnceLayer::path_of`]). Callers are told apart by [`Caller`].
+//!
+//! **What the handler sees.** The request has the [`Owner`](crate::Owner) of its claim among its extensions: with axum,
+//! `Extension(owner): Extension<Owner>`. `owner.attempt()` is 2 or more where an earlier attempt may have happened.
+//!
+//! **Limits.** A request runs for at most the policy's `max_run`, or [`REQUEST_RUN_MAX`] where it has none; reading the
+//! response counts. Past it the client gets 504, and the policy's `lost` decides what becomes of the claim. A response of
+//! more than [`OUTCOME_BYTES_MAX`](crate::limits::OUTCOME_BYTES_MAX) bytes streams through; a repeated request learns that
+//! it was done, and no more.
 
 mod key;
 mod response;
@@ -19,22 +33,26 @@ mod response;
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
 use http_body::Body;
+use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Either, Full, LengthLimitError, Limited};
+use oncegate_core::limits::REQUEST_RUN_MAX;
 use oncegate_core::{OnStoreError, State, Verdict};
 use sha2::{Digest, Sha256};
 use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::guard::{Claimed, Guard, Owner};
-use crate::run::{finish, give_back, while_alive};
-use key::KeyOf;
-use response::{Kept, Whole, refusal};
+use crate::run::{Ended, finish, give_back, run_to_end};
+pub use key::Caller;
+use key::{KeyOf, PathOf};
+use response::{Kept, NotStarted, Read, Rest, refusal, refusal_of};
 
 /// The largest request body that is looked at, unless told otherwise.
 const BODY_BYTES_MAX: usize = 1024 * 1024;
@@ -44,31 +62,67 @@ pub type MaybeRead<B> = Either<Full<Bytes>, B>;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
+/// A response's body: kept, refused, or passed through.
+pub type ResponseBody = UnsyncBoxBody<Bytes, BoxError>;
+
 /// Puts a [`Guard`] in front of a service. What is not guarded (methods that change nothing, requests without a key)
 /// passes untouched, streams included.
 #[derive(Clone)]
 pub struct OnceLayer {
     guard: Guard,
     key_of: KeyOf,
+    path_of: PathOf,
+    caller: Caller,
+    not_started: NotStarted,
     body_bytes_max: usize,
 }
 
 impl OnceLayer {
-    /// Requests with an `Idempotency-Key` are guarded under method, path, `Authorization` and key; others pass.
+    /// Requests with an `Idempotency-Key` are guarded under method, path, caller and key; others pass.
     pub fn idempotency_key(guard: Guard) -> Self {
-        OnceLayer { guard, key_of: KeyOf::Header, body_bytes_max: BODY_BYTES_MAX }
+        OnceLayer::of(guard, KeyOf::Header)
     }
 
-    /// Every request is guarded under its method, path, `Authorization` and exact body: the same again, within the
-    /// window, is a duplicate.
+    /// Every request is guarded under its method, path, caller and exact body: the same again, within the window, is a
+    /// duplicate.
     pub fn content(guard: Guard) -> Self {
-        OnceLayer { guard, key_of: KeyOf::Content, body_bytes_max: BODY_BYTES_MAX }
+        OnceLayer::of(guard, KeyOf::Content)
+    }
+
+    fn of(guard: Guard, key_of: KeyOf) -> Self {
+        let (path_of, caller, not_started) = Default::default();
+        OnceLayer { guard, key_of, path_of, caller, not_started, body_bytes_max: BODY_BYTES_MAX }
+    }
+
+    /// What tells one caller from another. By default all of `Authorization`, `Cookie` and `X-Api-Key`.
+    pub fn caller(self, caller: Caller) -> Self {
+        OnceLayer { caller, ..self }
+    }
+
+    /// The path that tells one resource from another, where a router in front of this layer has changed the URI.
+    pub fn path_of(self, path: impl Fn(&Parts) -> String + Send + Sync + 'static) -> Self {
+        OnceLayer { path_of: PathOf::By(Arc::new(path)), ..self }
+    }
+
+    /// The statuses with which the service says that it refused a request before anything happened. Such a response is not
+    /// kept: the next request under the key runs. 503 counts only with `Retry-After`.
+    ///
+    /// By default 400, 401, 403, 404, 405, 413, 415, 422, 429 and 503. A handler that answers one of these after it has done
+    /// something must leave it out. All other responses are kept, 500 and 408 too: something may have happened.
+    pub fn not_started(self, statuses: impl IntoIterator<Item = StatusCode>) -> Self {
+        OnceLayer { not_started: NotStarted(statuses.into_iter().collect()), ..self }
     }
 
     /// Another limit for request bodies; larger ones are refused with 413.
     pub fn body_limit(self, bytes: usize) -> Self {
         OnceLayer { body_bytes_max: bytes, ..self }
     }
+}
+
+/// A response as the outcome of a claim: [`Guard::resolve`] with it, and repeated requests get this response.
+pub fn outcome_of(response: Response<Bytes>) -> Bytes {
+    let (parts, body) = response.into_parts();
+    Kept::of(&parts, Some(&body))
 }
 
 impl<S> Layer<S> for OnceLayer {
@@ -93,7 +147,7 @@ where
     B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
     R: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
-    type Response = Response<MaybeRead<R>>;
+    type Response = Response<ResponseBody>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
 
@@ -111,7 +165,7 @@ where
 }
 
 impl OnceLayer {
-    async fn answer<S, B, R>(self, request: Request<B>, inner: S) -> Response<MaybeRead<R>>
+    async fn answer<S, B, R>(self, request: Request<B>, inner: S) -> Response<ResponseBody>
     where
         S: Service<Request<MaybeRead<B>>, Response = Response<R>, Error = Infallible> + Send + 'static,
         S::Future: Send,
@@ -121,21 +175,18 @@ impl OnceLayer {
         let (parts, body) = request.into_parts();
         let changes = !matches!(parts.method, Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE);
         if !changes || !self.key_of.guards(&parts) {
-            return call(inner, Request::from_parts(parts, Either::Right(body))).await.map(Either::Right);
+            return response::passed(call(inner, Request::from_parts(parts, Either::Right(body))).await);
         }
         // On a task of its own: a client that hangs up does not stop what it has begun.
         let running = tokio::spawn(self.answer_guarded(parts, body, inner));
-        let answered = running.await;
-        answered
-            .unwrap_or_else(|_| refusal(StatusCode::INTERNAL_SERVER_ERROR, "the service panicked"))
-            .map(Either::Left)
+        running.await.unwrap_or_else(|_| refusal(StatusCode::INTERNAL_SERVER_ERROR, "the request was not finished"))
     }
 
-    async fn answer_guarded<S, B, R>(self, parts: Parts, body: B, inner: S) -> Response<Whole>
+    async fn answer_guarded<S, B, R>(self, mut parts: Parts, body: B, inner: S) -> Response<ResponseBody>
     where
         S: Service<Request<MaybeRead<B>>, Response = Response<R>, Error = Infallible>,
         B: Body<Error: Into<BoxError>>,
-        R: Body<Error: Into<BoxError>>,
+        R: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
     {
         let body = match Limited::new(body, self.body_bytes_max).collect().await {
             Ok(body) => body.to_bytes(),
@@ -144,46 +195,75 @@ impl OnceLayer {
             }
             Err(_) => return refusal(StatusCode::BAD_REQUEST, "the body could not be read"),
         };
-        let key = match self.key_of.parts(&parts, &body) {
+        let key = match self.key_of.parts(&parts, &self.path_of, &self.caller, &body) {
             Ok(key) => self.guard.key(key),
             Err(why) => return refusal(StatusCode::BAD_REQUEST, why),
         };
         let fingerprint = format!("sha256:{:x}", HexOf(Sha256::digest(&body).into()));
-        let running = call(inner, Request::from_parts(parts, Either::Left(Full::new(body))));
         match self.guard.clone().made_from(fingerprint).claim(&key).await {
-            Ok(Claimed::Won(owner)) => self.run(owner, running).await,
+            Ok(Claimed::Won(owner)) => {
+                parts.extensions.insert(owner.clone());
+                let request = Request::from_parts(parts, Either::Left(Full::new(body)));
+                self.run(owner, call(inner, request)).await
+            }
             Ok(Claimed::Duplicate { claim, .. }) => match (claim.state, &claim.outcome) {
                 (State::Done, Some(kept)) => response::replay(kept),
-                (State::Done, None) => refusal(StatusCode::CONFLICT, "it was done before; its response was not kept"),
-                _ => refusal(StatusCode::CONFLICT, "it failed before, and is not tried again under this key"),
+                // Every response is kept, or a tombstone of it: this one was resolved.
+                (State::Done, None) => response::resolved_without_outcome(),
+                _ => refusal_of(&key, StatusCode::CONFLICT, "it was not done, and is not tried again: use a new key"),
             },
             Ok(Claimed::InFlight { .. }) => response::in_flight(),
             Ok(Claimed::Mismatch) => refusal(StatusCode::UNPROCESSABLE_ENTITY, "the key was used for another request"),
             Ok(Claimed::Held { .. }) => {
-                refusal(StatusCode::CONFLICT, "it is unknown whether it happened; a person has to look")
+                refusal_of(&key, StatusCode::CONFLICT, "it is unknown whether it happened; a person has to look")
             }
             Err(error) if self.guard.policy.on_store_error == OnStoreError::Open => {
                 tracing::error!(event = "claim.duplicate_guard_error", guard = %key.guard, claimId = %key.id, %error);
-                response::whole(running.await).await
+                response::passed(call(inner, Request::from_parts(parts, Either::Left(Full::new(body)))).await)
             }
             Err(_) => response::store_away(),
         }
     }
 
     /// The first one: runs, is kept, and answers.
-    async fn run<R>(&self, owner: Owner, running: impl Future<Output = Response<R>>) -> Response<Whole>
+    async fn run<R>(&self, owner: Owner, running: impl Future<Output = Response<R>>) -> Response<ResponseBody>
     where
-        R: Body<Error: Into<BoxError>>,
+        R: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
     {
-        let finished = async { response::whole(running.await).await };
-        let response = while_alive(&owner, self.guard.policy.lease, finished).await;
-        if response::is_refusal(response.status()) {
-            give_back(&owner).await;
-            return response;
+        let max_run = self.guard.policy.max_run.unwrap_or(REQUEST_RUN_MAX);
+        let reading = async { Read::of(running.await).await };
+        let key = owner.key().clone();
+        match run_to_end(&owner, Some(max_run), reading).await {
+            Ok(Ended::Returned(Read::Whole(parts, body))) => {
+                self.settle(owner, &parts, Some(&body)).await;
+                Response::from_parts(parts, response::whole(body))
+            }
+            Ok(Ended::Returned(Read::Part(parts, read, rest))) => {
+                self.settle(owner, &parts, None).await;
+                Response::from_parts(parts, Rest { read: Some(read), rest }.boxed_unsync())
+            }
+            Ok(Ended::Returned(Read::BrokeOff)) => {
+                // Something may have happened, so a repeated request gets this answer and no second run.
+                let broke_off = || refusal_of(&key, StatusCode::BAD_GATEWAY, "the response broke off");
+                let (parts, body) = broke_off().into_parts();
+                let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+                finish(owner, Verdict::Done, Some(Kept::of(&parts, Some(&body)))).await;
+                broke_off()
+            }
+            Ok(Ended::Panicked(_)) => refusal_of(&key, StatusCode::INTERNAL_SERVER_ERROR, "the service panicked"),
+            Ok(Ended::TooLong { .. }) => {
+                refusal_of(&key, StatusCode::GATEWAY_TIMEOUT, "the service did not end in time; it may have happened")
+            }
+            Err(_) => response::store_away(),
         }
-        let (response, kept) = Kept::of(response).await;
-        finish(owner, Verdict::Done, Some(kept)).await;
-        response
+    }
+
+    async fn settle(&self, owner: Owner, response: &http::response::Parts, body: Option<&[u8]>) {
+        if self.not_started.says(response) {
+            give_back(&owner).await;
+        } else {
+            finish(owner, Verdict::Done, Some(Kept::of(response, body))).await;
+        }
     }
 }
 

@@ -1,39 +1,76 @@
-//! Responses: read whole, kept as an outcome, given again.
+//! Responses: read up to a limit, kept as an outcome, given again.
 
-use bytes::Bytes;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, DATE, HeaderName, HeaderValue, LOCATION, RETRY_AFTER, SET_COOKIE};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::{Bytes, BytesMut};
+use http::header::{
+    AGE, CONTENT_LENGTH, CONTENT_TYPE, DATE, HeaderName, HeaderValue, LOCATION, RETRY_AFTER, SET_COOKIE,
+    WWW_AUTHENTICATE,
+};
 use http::response::Parts;
 use http::{HeaderMap, Response, StatusCode};
+use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Full};
+use oncegate_core::ClaimKey;
 use oncegate_core::limits::OUTCOME_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 
-use super::BoxError;
-
-/// A body that has been read to its end.
-pub type Whole = Full<Bytes>;
+use super::{BoxError, ResponseBody};
 
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 /// What a tombstone may keep of `Location`.
 const TOMBSTONE_HEADER_BYTES_MAX: usize = 8 * 1024;
+
+/// Statuses that say: the request was refused before anything happened.
+///
+/// 400, 404 and 422 are among them, since axum's extractors and routers give them before the handler begins. A handler that
+/// gives them after it has done something must leave them out.
+const NOT_STARTED: [StatusCode; 10] = [
+    StatusCode::BAD_REQUEST,
+    StatusCode::UNAUTHORIZED,
+    StatusCode::FORBIDDEN,
+    StatusCode::NOT_FOUND,
+    StatusCode::METHOD_NOT_ALLOWED,
+    StatusCode::PAYLOAD_TOO_LARGE,
+    StatusCode::UNSUPPORTED_MEDIA_TYPE,
+    StatusCode::UNPROCESSABLE_ENTITY,
+    StatusCode::TOO_MANY_REQUESTS,
+    StatusCode::SERVICE_UNAVAILABLE,
+];
+
+/// Which responses are not kept.
+#[derive(Clone)]
+pub struct NotStarted(pub Vec<StatusCode>);
+
+impl Default for NotStarted {
+    fn default() -> Self {
+        NotStarted(NOT_STARTED.into())
+    }
+}
+
+impl NotStarted {
+    /// A 503 says so only with `Retry-After`: without it, a service may have failed half-way.
+    pub fn says(&self, response: &Parts) -> bool {
+        let may_be_half_way = response.status == StatusCode::SERVICE_UNAVAILABLE;
+        self.0.contains(&response.status) && (!may_be_half_way || response.headers.contains_key(RETRY_AFTER))
+    }
+}
 
 /// What is kept: this as a line of JSON, then the body as it was.
 #[derive(Serialize, Deserialize)]
 pub struct Kept {
     status: u16,
     headers: Vec<(String, String)>,
-    /// Too large to keep: whoever repeats the request learns that it happened, and no more. Never a second run.
+    /// Too large to keep: a repeated request learns that it happened, and no more. Never a second run.
     tombstone: bool,
 }
 
 impl Kept {
-    /// The response, and what to keep of it.
-    pub async fn of(response: Response<Whole>) -> (Response<Whole>, Bytes) {
-        let (parts, body) = response.into_parts();
-        let body = body.collect().await.map_or_else(|never| match never {}, |body| body.to_bytes());
-        let whole = Kept::encode(&parts, false, &body);
-        let kept = if whole.len() <= OUTCOME_BYTES_MAX { whole } else { Kept::encode(&parts, true, &[]) };
-        (Response::from_parts(parts, Full::new(body)), kept.into())
+    /// What to keep of a response; of one that was not read to its end, a tombstone.
+    pub fn of(parts: &Parts, body: Option<&[u8]>) -> Bytes {
+        let whole = body.map(|body| Kept::encode(parts, false, body)).filter(|kept| kept.len() <= OUTCOME_BYTES_MAX);
+        whole.unwrap_or_else(|| Kept::encode(parts, true, &[])).into()
     }
 
     fn encode(parts: &Parts, tombstone: bool, body: &[u8]) -> Vec<u8> {
@@ -52,21 +89,23 @@ impl Kept {
 
 /// Headers that say something about the answer, and not about that one exchange.
 fn replayed(headers: &HeaderMap) -> impl Iterator<Item = (&HeaderName, &str)> {
-    const OF_THE_HOP: [&str; 6] = ["connection", "keep-alive", "transfer-encoding", "upgrade", "trailer", "te"];
+    const OF_ONE_EXCHANGE: [HeaderName; 5] = [AGE, DATE, SET_COOKIE, CONTENT_LENGTH, WWW_AUTHENTICATE];
+    const OF_THE_HOP: [&str; 7] =
+        ["connection", "keep-alive", "transfer-encoding", "upgrade", "trailer", "te", "server-timing"];
     headers
         .iter()
-        .filter(|(name, _)| ![DATE, SET_COOKIE, CONTENT_LENGTH].contains(name) && !OF_THE_HOP.contains(&name.as_str()))
+        .filter(|(name, _)| !OF_ONE_EXCHANGE.contains(name) && !OF_THE_HOP.contains(&name.as_str()))
         .filter_map(|(name, value)| Some((name, value.to_str().ok()?)))
 }
 
-pub fn replay(kept: &Bytes) -> Response<Whole> {
-    let unreadable = || refusal(StatusCode::CONFLICT, "it was done before, and its response cannot be read");
-    let Some(end) = kept.iter().position(|byte| *byte == b'\n') else { return unreadable() };
-    let Ok(head) = serde_json::from_slice::<Kept>(&kept[..end]) else { return unreadable() };
+pub fn replay(kept: &Bytes) -> Response<ResponseBody> {
+    let end = kept.iter().position(|byte| *byte == b'\n');
+    let head = end.and_then(|end| Some((end, serde_json::from_slice::<Kept>(&kept[..end]).ok()?)));
+    let Some((end, head)) = head else { return resolved(kept.clone()) };
     let mut response = if head.tombstone {
         refusal(StatusCode::CONFLICT, "it was done before; its response was too large to keep")
     } else {
-        let mut response = Response::new(Full::new(kept.slice(end + 1..)));
+        let mut response = Response::new(whole(kept.slice(end + 1..)));
         *response.status_mut() = StatusCode::from_u16(head.status).unwrap_or(StatusCode::OK);
         response
     };
@@ -75,45 +114,141 @@ pub fn replay(kept: &Bytes) -> Response<Whole> {
             response.headers_mut().append(name, value);
         }
     }
+    as_replayed(response)
+}
+
+/// A person found that the request was done, and said no more.
+pub fn resolved_without_outcome() -> Response<ResponseBody> {
+    let detail = "this request was done; its response is not known";
+    resolved(serde_json::json!({"done": true, "detail": detail}).to_string().into())
+}
+
+/// The outcome with which a person, or a program, resolved the claim.
+fn resolved(outcome: Bytes) -> Response<ResponseBody> {
+    let is_json = serde_json::from_slice::<serde::de::IgnoredAny>(&outcome).is_ok();
+    let mut response = Response::new(whole(outcome));
+    let kind = if is_json { "application/json" } else { "application/octet-stream" };
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    as_replayed(response)
+}
+
+fn as_replayed(mut response: Response<ResponseBody>) -> Response<ResponseBody> {
     response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
     response
 }
 
-/// Statuses that say: nothing happened. What they refused is new the next time.
-pub fn is_refusal(status: StatusCode) -> bool {
-    matches!(status.as_u16(), 400 | 401 | 404 | 413 | 429 | 503)
+/// A response, as far as it was read.
+pub enum Read<R> {
+    Whole(Parts, Bytes),
+    /// Over the limit. The rest streams through.
+    Part(Parts, Bytes, Pin<Box<R>>),
+    BrokeOff,
 }
 
-/// The response with its body read to the end; one that breaks off is a gateway's error: something may have happened.
-pub async fn whole<R>(response: Response<R>) -> Response<Whole>
+impl<R> Read<R>
 where
-    R: http_body::Body<Error: Into<BoxError>>,
+    R: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
-    let (parts, body) = response.into_parts();
-    match body.collect().await {
-        Ok(body) => Response::from_parts(parts, Full::new(body.to_bytes())),
-        Err(_) => refusal(StatusCode::BAD_GATEWAY, "the response broke off"),
+    /// Reads to the end, or until more was read than is kept.
+    pub async fn of(response: Response<R>) -> Self {
+        let (parts, body) = response.into_parts();
+        let mut body = Box::pin(body);
+        let mut read = BytesMut::new();
+        loop {
+            match body.frame().await {
+                None => return Read::Whole(parts, read.freeze()),
+                Some(Err(_)) => return Read::BrokeOff,
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        read.extend_from_slice(&data);
+                    }
+                }
+            }
+            if read.len() > OUTCOME_BYTES_MAX {
+                return Read::Part(parts, read.freeze(), body);
+            }
+        }
     }
 }
 
-pub fn refusal(status: StatusCode, detail: &str) -> Response<Whole> {
+/// What was read already, then the rest.
+pub struct Rest<R> {
+    pub read: Option<Bytes>,
+    pub rest: Pin<Box<R>>,
+}
+
+impl<R> Body for Rest<R>
+where
+    R: Body<Data = Bytes, Error: Into<BoxError>>,
+{
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match self.read.take() {
+            Some(read) => Poll::Ready(Some(Ok(Frame::data(read)))),
+            None => self.rest.as_mut().poll_frame(context).map_err(Into::into),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.read.is_none() && self.rest.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let read = self.read.as_ref().map_or(0, Bytes::len) as u64;
+        let rest = self.rest.size_hint();
+        let mut hint = SizeHint::new();
+        hint.set_lower(rest.lower().saturating_add(read));
+        if let Some(upper) = rest.upper() {
+            hint.set_upper(upper.saturating_add(read));
+        }
+        hint
+    }
+}
+
+pub fn passed<R>(response: Response<R>) -> Response<ResponseBody>
+where
+    R: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
+    response.map(|body| body.map_err(Into::into).boxed_unsync())
+}
+
+pub fn whole(body: Bytes) -> ResponseBody {
+    Full::new(body).map_err(|never| match never {}).boxed_unsync()
+}
+
+pub fn refusal(status: StatusCode, detail: &str) -> Response<ResponseBody> {
+    problem(status, detail, None)
+}
+
+/// A refusal with the id of its claim, by which a person finds it.
+pub fn refusal_of(claim: &ClaimKey, status: StatusCode, detail: &str) -> Response<ResponseBody> {
+    problem(status, detail, Some(claim))
+}
+
+fn problem(status: StatusCode, detail: &str, claim: Option<&ClaimKey>) -> Response<ResponseBody> {
     let title = status.canonical_reason().unwrap_or_default();
-    let body = serde_json::json!({"type": "about:blank", "title": title, "status": status.as_u16(), "detail": detail});
-    let mut response = Response::new(Full::from(body.to_string()));
+    let mut body =
+        serde_json::json!({"type": "about:blank", "title": title, "status": status.as_u16(), "detail": detail});
+    if let Some(claim) = claim {
+        body["claim"] = claim.id.to_string().into();
+    }
+    let mut response = Response::new(whole(body.to_string().into()));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
     response
 }
 
-pub fn in_flight() -> Response<Whole> {
+pub fn in_flight() -> Response<ResponseBody> {
     come_back(refusal(StatusCode::CONFLICT, "the first request is still under way"))
 }
 
-pub fn store_away() -> Response<Whole> {
+pub fn store_away() -> Response<ResponseBody> {
     come_back(refusal(StatusCode::SERVICE_UNAVAILABLE, "the store cannot be asked; nothing was done"))
 }
 
-fn come_back(mut response: Response<Whole>) -> Response<Whole> {
+fn come_back(mut response: Response<ResponseBody>) -> Response<ResponseBody> {
     response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
     response
 }

@@ -7,6 +7,7 @@ use oncegate_store::{Change, Commit, StoreError};
 use super::record::Row;
 use super::verbs::{ROUNDS, removed};
 use super::{Kept, Reminder, Reminders, State};
+use crate::lost_answer::is_found;
 
 /// What there is to do with a job that is due.
 #[derive(Clone, Debug)]
@@ -46,14 +47,18 @@ impl Reminders {
         match self.write(vec![requeue, next.replaced()]).await {
             Ok(true) => Ok(Worked::Send(Box::new(next), Box::new(begun))),
             Ok(false) => Ok(Worked::Nothing),
-            // What is there is there: if the flag is ours, it is ours to send. A reminder that was flagged before looks the same whoever
-            // flagged it now; its job does not.
+            // The flag may be written all the same. If it is ours, and as durable as an acknowledged one, this worker sends. A
+            // reminder that was flagged before looks the same whichever worker flagged it now; its job does not.
             Err(StoreError::Unknown(why)) => {
-                let found = self.load(&job.workspace, job.id).await?.value;
-                let is_flagged = |kept: &Kept| kept.version == next.version && kept.reminder == next.reminder;
-                match found.is_some_and(|(kept, job)| is_flagged(&kept) && job.as_ref() == Some(&begun)) {
-                    true => Ok(Worked::Send(Box::new(next), Box::new(begun))),
-                    false => Err(StoreError::Unknown(why)),
+                let is_ours = async {
+                    let found = self.load(&job.workspace, job.id).await?.value;
+                    let is_flagged = |kept: &Kept| kept.version == next.version && kept.reminder == next.reminder;
+                    Ok(found.is_some_and(|(kept, job)| is_flagged(&kept) && job.as_ref() == Some(&begun)))
+                };
+                if is_found(&*self.store, is_ours).await {
+                    Ok(Worked::Send(Box::new(next), Box::new(begun)))
+                } else {
+                    Err(StoreError::Unknown(why))
                 }
             }
             Err(error) => Err(error),
@@ -139,7 +144,10 @@ impl Reminders {
     /// The reminder as it was written; none if it was not as it was read: somebody else was faster.
     pub(super) async fn write_once(&self, next: Kept, change: Option<Change>) -> Result<Option<Kept>, StoreError> {
         match self.write([next.replaced()].into_iter().chain(change).collect()).await {
-            Err(StoreError::Unknown(why)) => self.found_as(&next).await?.map(Some).ok_or(StoreError::Unknown(why)),
+            Err(StoreError::Unknown(why)) => match self.found_as(&next).await {
+                Ok(Some(found)) if self.store.confirm().await.is_ok() => Ok(Some(found)),
+                _ => Err(StoreError::Unknown(why)),
+            },
             written => Ok(written?.then_some(next)),
         }
     }

@@ -241,13 +241,15 @@ impl Sagas {
                 [Answer::Won(_)] => Ok(Round::Conflict),
                 _ => Err(StoreError::Refused("the place of this event in the inbox is not ours".into())),
             },
-            // What is there is there.
-            Err(StoreError::Unknown(why)) => match self.ledger.read(&key).await?.value {
-                Some(claim) if claim.outcome.as_deref().is_some_and(|outcome| is_of(outcome, line_id)) => {
-                    Ok(Round::Done(Outcome::Applied { missing }, Some(to)))
+            // It may be written all the same: it counts if it is as durable as an acknowledged commit.
+            Err(StoreError::Unknown(why)) => match self.ledger.read(&key).await.map(|reading| reading.value) {
+                Ok(Some(claim)) if self.store.confirm().await.is_ok() => {
+                    match claim.outcome.as_deref().is_some_and(|outcome| is_of(outcome, line_id)) {
+                        true => Ok(Round::Done(Outcome::Applied { missing }, Some(to))),
+                        false => self.duplicate(arrival).await,
+                    }
                 }
-                Some(_) => self.duplicate(arrival).await,
-                None => Err(StoreError::Unknown(why)),
+                _ => Err(StoreError::Unknown(why)),
             },
             Err(error) => Err(error),
         }

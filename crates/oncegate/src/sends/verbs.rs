@@ -171,9 +171,15 @@ impl Sends {
             let ops = command.map(|command| Op { key, command }).into_iter().collect();
             let is_written = match self.ledger.commit(Commit { ops, changes }).await {
                 Ok(committed) => committed.is_written(),
-                // What is there is there.
-                Err(StoreError::Unknown(why)) => match self.load(workspace, At::Id(id)).await? {
-                    Some((found, ..)) if found.version == next.version && found.send == next.send => true,
+                // It may be written all the same: it counts if it is as durable as an acknowledged commit.
+                Err(StoreError::Unknown(why)) => match self.load(workspace, At::Id(id)).await {
+                    Ok(Some((found, ..)))
+                        if found.version == next.version
+                            && found.send == next.send
+                            && self.store.confirm().await.is_ok() =>
+                    {
+                        true
+                    }
                     _ => return Err(StoreError::Unknown(why).into()),
                 },
                 Err(error) => return Err(error.into()),

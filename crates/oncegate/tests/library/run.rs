@@ -205,6 +205,10 @@ impl Store for Flaky {
         }
         self.store.commit(commit).await
     }
+    async fn confirm(&self) -> Result<(), StoreError> {
+        self.store.confirm().await
+    }
+
     async fn read(&self, key: &ClaimKey) -> Result<Reading<Option<Claim>>, StoreError> {
         self.store.read(key).await
     }

@@ -1,6 +1,7 @@
 //! Stores that tests set the clock of, and one that they reach into.
 
 pub mod actions;
+pub mod away;
 pub mod desk;
 pub mod sends;
 
@@ -169,6 +170,10 @@ impl Store for Hooked {
             Some(answered) => answered,
             None => self.store.commit(commit).await,
         }
+    }
+
+    async fn confirm(&self) -> Result<(), StoreError> {
+        self.store.confirm().await
     }
 
     async fn read(&self, key: &ClaimKey) -> Result<Reading<Option<Claim>>, StoreError> {
