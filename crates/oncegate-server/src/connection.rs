@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use hyper::body::{Body, Frame, SizeHint};
 use hyper_util::server::graceful::GracefulConnection;
+use tokio::sync::Notify;
 use tokio::task::coop::unconstrained;
 use tokio::time::Instant;
 
@@ -67,8 +68,10 @@ fn ring_later(alarm: Pin<&mut tokio::time::Sleep>, context: &mut Context<'_>) {
     }
 }
 
-/// Since when a connection waits for the head of a request, if it does: from its begin, and whenever an answer has been written.
+/// What a connection's stream, its requests and its alarm share: since when it waits for the head of a request, if it does (from its
+/// begin, and whenever an answer has been written), and whether its client has closed its side.
 pub struct Head {
+    pub client: Client,
     opened: Instant,
     /// The number of the last request that has come.
     arrived: AtomicU64,
@@ -83,7 +86,7 @@ impl Default for Head {
     /// Of a connection that has just been opened.
     fn default() -> Self {
         let [arrived, answered, written, written_after_us] = Default::default();
-        Head { opened: Instant::now(), arrived, answered, written, written_after_us }
+        Head { client: Client::default(), opened: Instant::now(), arrived, answered, written, written_after_us }
     }
 }
 
@@ -110,7 +113,37 @@ impl Head {
     }
 }
 
-/// The body of an answer. When hyper lets go of it, it has all of it.
+/// Whether a client has closed its side of the connection. It may still read: what it has asked for is done and answered. It is no
+/// longer waited for, and a stream without an end is ended.
+#[derive(Default)]
+pub struct Client {
+    has_left: AtomicBool,
+    /// Told to all that wait: the claims of a batch are many.
+    leaves: Notify,
+}
+
+impl Client {
+    pub fn leaves(&self) {
+        self.has_left.store(true, Ordering::SeqCst);
+        self.leaves.notify_waiters();
+    }
+
+    pub fn has_left(&self) -> bool {
+        self.has_left.load(Ordering::SeqCst)
+    }
+
+    /// Returns when the client has closed its side.
+    pub async fn left(&self) {
+        let mut told = pin!(self.leaves.notified());
+        // Before it looks: otherwise it may not be told of what happens in between.
+        told.as_mut().enable();
+        if !self.has_left() {
+            told.await;
+        }
+    }
+}
+
+/// The body of an answer. When hyper lets go of it, it has all of it. A stream that has nothing to say ends once its client has left.
 pub struct Last<B> {
     body: B,
     request: u64,
@@ -131,7 +164,10 @@ impl<B: Body + Unpin> Body for Last<B> {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
+        match Pin::new(&mut self.body).poll_frame(context) {
+            Poll::Pending if self.head.client.has_left() => Poll::Ready(None),
+            frame => frame,
+        }
     }
 
     fn is_end_stream(&self) -> bool {

@@ -61,6 +61,10 @@ impl Store for LateStore {
         self.store()?.commit(commit).await
     }
 
+    async fn confirm(&self) -> Result<(), StoreError> {
+        self.store()?.confirm().await
+    }
+
     async fn read(&self, key: &ClaimKey) -> Result<Reading<Option<Claim>>, StoreError> {
         self.store()?.read(key).await
     }

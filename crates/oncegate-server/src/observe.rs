@@ -46,6 +46,10 @@ pub fn install_metrics() -> PrometheusHandle {
     metrics::describe_counter!(crate::sagas::COUNTER, "Events, by saga and what became of them.");
     metrics::describe_counter!("oncegate_log_lines_dropped_total", "Log lines that nobody read in time.");
     metrics::describe_counter!("oncegate_store_errors_total", "Operations that the store did not answer.");
+    metrics::describe_counter!(
+        "oncegate_store_commits_lost_total",
+        "Acknowledged commits that the store lost, after a failover or a restore."
+    );
     metrics::describe_counter!("oncegate_swept_claims_total", "Expired claims removed.");
     metrics::describe_counter!("oncegate_http_requests_total", "HTTP responses, by status.");
     metrics::describe_histogram!(REQUEST_SECONDS, metrics::Unit::Seconds, "From a request's headers to its answer.");
@@ -129,6 +133,7 @@ fn event(command: &Command, answer: &Answer) -> &'static str {
             _ => "claim.unknown",
         },
         (Answer::Applied(_), Command::Release { .. }) => "claim.released",
+        (Answer::Applied(_), Command::Abandon { .. }) => "claim.abandoned",
         (Answer::Applied(_), Command::Retract { .. }) => "claim.retracted",
         (Answer::Applied(_), Command::Forget) => "claim.forgotten",
         (Answer::Applied(_), Command::Resolve { .. }) => "claim.resolved",

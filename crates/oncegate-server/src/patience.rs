@@ -1,10 +1,11 @@
-//! A connection whose client must go on reading, and must not hang up.
+//! A connection whose client must go on reading, and may close its side.
 //!
 //! A client that asks and does not read its answer would hold the answer's memory, and a place among the connections,
 //! for as long as it likes. Here it has [`WRITE_TIMEOUT`] for each write to make progress.
 //!
-//! One that has hung up, before its request is looked at or while it is being answered, is noticed here, so that nobody works, waits or wins for it. (hyper would notice as well: by reading, for which it makes
-//! room anew with each request.) Whoever closes its own half of the connection has hung up.
+//! A client that closes its side while its request is being answered is noticed here, and [`Client`](crate::connection::Client) is told.
+//! (hyper would notice as well: by reading, for which it makes room anew with each request.) That is no error: what was received
+//! whole is done, and a client that has only closed its own half is answered. One that is gone is noticed when it is written to.
 
 use std::future::Future;
 use std::io;
@@ -28,19 +29,17 @@ pub struct Patient<S> {
     stream: S,
     /// Runs while a write waits for the client.
     waiting: Option<Pin<Box<Sleep>>>,
-    /// Whoever reads knows that nothing more will come.
-    is_read_to_the_end: bool,
     head: Arc<Head>,
 }
 
-/// What can tell whether the other side has hung up, without reading anything.
-pub trait HangsUp {
-    /// If not, whoever asks is woken when there is reason to ask again.
-    fn poll_hung_up(&self, context: &mut Context<'_>) -> bool;
+/// A stream that can tell, without reading anything, whether the other side has closed.
+pub trait Closes {
+    /// If it has not, the caller is woken when there is reason to ask again.
+    fn poll_closed(&self, context: &mut Context<'_>) -> bool;
 }
 
-impl HangsUp for TcpStream {
-    fn poll_hung_up(&self, context: &mut Context<'_>) -> bool {
+impl Closes for TcpStream {
+    fn poll_closed(&self, context: &mut Context<'_>) -> bool {
         // If there is something to read, it is another request.
         matches!(self.poll_peek(context, &mut ReadBuf::new(&mut [0])), Poll::Ready(Ok(0) | Err(_)))
     }
@@ -49,7 +48,7 @@ impl HangsUp for TcpStream {
 impl<S> Patient<S> {
     /// `head` hears when all is written.
     pub fn new(stream: S, head: Arc<Head>) -> Self {
-        Patient { stream, waiting: None, is_read_to_the_end: false, head }
+        Patient { stream, waiting: None, head }
     }
 
     /// What became of a write, and for how long it may wait on.
@@ -64,19 +63,13 @@ impl<S> Patient<S> {
     }
 }
 
-impl<S: AsyncRead + HangsUp + Unpin> AsyncRead for Patient<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let before = into.filled().len();
-        ready!(Pin::new(&mut self.stream).poll_read(context, into))?;
-        self.is_read_to_the_end = into.filled().len() == before;
-        match !self.is_read_to_the_end && self.stream.poll_hung_up(context) {
-            true => Poll::Ready(Err(hung_up())),
-            false => Poll::Ready(Ok(())),
-        }
+        Pin::new(&mut self.stream).poll_read(context, into)
     }
 }
 
-impl<S: AsyncWrite + HangsUp + Unpin> AsyncWrite for Patient<S> {
+impl<S: AsyncWrite + Closes + Unpin> AsyncWrite for Patient<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let wrote = Pin::new(&mut self.stream).poll_write(context, bytes);
         self.within_patience(context, wrote)
@@ -105,19 +98,17 @@ impl<S: AsyncWrite + HangsUp + Unpin> AsyncWrite for Patient<S> {
         ready!(self.within_patience(context, flushed))?;
         self.head.flushed();
         // hyper asks for this whenever it has come as far as it can, unless it waits for the client to read.
-        match !self.is_read_to_the_end && self.stream.poll_hung_up(context) {
-            true => Poll::Ready(Err(hung_up())),
-            false => Poll::Ready(Ok(())),
+        if !self.head.client.has_left() && self.stream.poll_closed(context) {
+            self.head.client.leaves();
+            // The answer is made by this task, and has been polled before this.
+            context.waker().wake_by_ref();
         }
+        Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(context)
     }
-}
-
-fn hung_up() -> io::Error {
-    io::Error::new(io::ErrorKind::ConnectionAborted, "the client has hung up")
 }
 
 #[cfg(test)]
@@ -126,43 +117,38 @@ mod tests {
 
     use super::*;
 
-    impl HangsUp for DuplexStream {
-        fn poll_hung_up(&self, _: &mut Context<'_>) -> bool {
+    impl Closes for DuplexStream {
+        fn poll_closed(&self, _: &mut Context<'_>) -> bool {
             false
         }
     }
 
     #[tokio::test]
-    async fn a_client_that_has_hung_up_is_noticed_before_its_request_is_read_and_while_it_is_answered() {
+    async fn a_request_of_a_client_that_has_left_is_read_and_whoever_waits_is_told() {
         use tokio::io::AsyncReadExt;
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let connect = async || {
+        for resets in [false, true] {
             let mut client = TcpStream::connect(address).await.unwrap();
             client.write_all(b"a request").await.unwrap();
-            client
-        };
-        let accept = async || listener.accept().await.unwrap().0;
-        drop(connect().await);
-        let gone = accept().await;
-        // It may take a moment until that is known.
-        while !gone.ready(tokio::io::Interest::READABLE).await.unwrap().is_read_closed() {
-            tokio::task::yield_now().await;
+            let mut server = Patient::new(listener.accept().await.unwrap().0, Arc::default());
+            let head = server.head.clone();
+            server.flush().await.unwrap();
+            assert!(!head.client.has_left(), "there is something to read");
+            if resets {
+                client.set_zero_linger().unwrap();
+            }
+            drop(client);
+            assert_eq!(server.read(&mut [0; 64]).await.unwrap(), 9);
+            let flushes = std::future::poll_fn(|context| match Pin::new(&mut server).poll_flush(context) {
+                Poll::Ready(Ok(())) => Poll::<()>::Pending,
+                failed => panic!("{failed:?}"),
+            });
+            tokio::select! {
+                () = head.client.left() => {}
+                () = flushes => {}
+            }
         }
-        let error = Patient::new(gone, Arc::default()).read(&mut [0; 64]).await.unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted);
-
-        let (client, server) = (connect().await, accept().await);
-        let mut server = Patient::new(server, Arc::default());
-        assert_eq!(server.read(&mut [0; 64]).await.unwrap(), 9);
-        server.flush().await.unwrap();
-        drop(client);
-        // Whoever has asked is woken.
-        let noticed = std::future::poll_fn(|context| match Pin::new(&mut server).poll_flush(context) {
-            Poll::Ready(Ok(())) => Poll::Pending,
-            ended => ended,
-        });
-        assert_eq!(noticed.await.unwrap_err().kind(), io::ErrorKind::ConnectionAborted);
     }
 
     #[tokio::test]

@@ -94,7 +94,10 @@ kinds! {
         "This is a defect. Whether anything was written is visible in the claim itself: asking again under the same key is safe.";
     StoreUnavailable "store-unavailable" 503 "The store cannot be asked",
         "Ask again after `Retry-After`: the same key makes it safe.",
-        "The store is away or overloaded, or the server is stopping. Nothing half-done was left: if the write did happen, asking again under the same key finds it.";
+        "The store is away, overloaded or read-only, or the server is stopping. Nothing was written.";
+    StoreUnknown "store-unknown" 503 "It is unknown whether the store wrote",
+        "Ask again after `Retry-After`: the same key makes it safe.",
+        "The store took the write, and its answer was lost: the connection broke, the store crashed, or a standby did not confirm it in time. The request was done whole or not at all. Asking again under the same key finds out which. If this request won the claim, the key is in flight until its lease ends.";
 }
 
 impl Kind {
@@ -242,7 +245,8 @@ impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Refused(detail) => Kind::InvalidRequest.because(detail),
-            error => Kind::StoreUnavailable.because(error.to_string()).retry_after(1),
+            StoreError::Unavailable(_) => Kind::StoreUnavailable.because(error.to_string()).retry_after(1),
+            StoreError::Unknown(_) => Kind::StoreUnknown.because(error.to_string()).retry_after(1),
         }
     }
 }

@@ -156,9 +156,10 @@ async fn renew(store: Arc<dyn MainStore>, job: Job, lease: Duration, now: Time) 
     let place = [(job.workspace.clone(), job.id)];
     match store.commit(Commit { ops: vec![], changes: vec![change] }).await {
         Ok(committed) if committed.is_written() => Some(Box::new(next)),
-        // An earlier renewal may have been written, though nobody said so.
+        // An earlier renewal may have been written, though its answer was lost.
         Ok(_) | Err(StoreError::Unknown(_)) => {
             let found = store.find_jobs(&place).await.ok()?.value.remove(0)?;
+            store.confirm().await.ok()?;
             Some(Box::new(found)).filter(|found| found.token == job.token && found.state == job::State::Running)
         }
         Err(_) => None,

@@ -6,6 +6,7 @@ mod view;
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::request::Parts;
@@ -18,6 +19,7 @@ use utoipa::IntoParams;
 use super::extract::{self, Arriving, Json, Named, Params, WithOutcome};
 use super::{Answered, App, Handle};
 use crate::auth::Caller;
+use crate::connection::Head;
 use crate::decisions::timeline::What;
 use crate::problem::{Kind, Problem, Whole};
 use crate::task::to_the_end;
@@ -40,8 +42,12 @@ const HEADERS_KEPT_MAX: usize = 32;
     (status = 409, description = "`in-flight` (with Retry-After) or `held`."),
     (status = 422, description = "`fingerprint-mismatch`."),
     (status = 503, description = "The store cannot be asked.")))]
-pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
-    claim(Arc::new(Handle(app)), request).await.map(Body::new)
+pub async fn create(
+    State(app): State<Arc<App>>,
+    Extension(connection): Extension<Arc<Head>>,
+    request: Request,
+) -> Response {
+    claim(Arc::new(Handle::new(app, connection)), request).await.map(Body::new)
 }
 
 /// The same, of requests that need not go through the router.
@@ -71,8 +77,16 @@ async fn read_claim(app: &App, parts: &Parts, body: impl Arriving) -> Result<ToC
 }
 
 /// Claims, waits if asked to, and puts the answer in the API's words.
-async fn decide(app: &App, claim: &ToClaim) -> Result<view::Answered, Problem> {
-    answered(claim, app.ledger.claim(&claim.key, claim.terms.clone(), claim.wait).await)
+async fn decide(app: &Handle, claim: &ToClaim) -> Result<view::Answered, Problem> {
+    if claim.wait.is_zero() {
+        return answered(claim, app.ledger.claim(&claim.key, claim.terms.clone(), claim.wait).await);
+    }
+    // Boxed: few wait, and no other request is to carry what it takes.
+    Box::pin(async {
+        let left = app.client().left();
+        answered(claim, app.ledger.claim_unless_left(&claim.key, claim.terms.clone(), claim.wait, left).await)
+    })
+    .await
 }
 
 fn answered(claim: &ToClaim, claimed: Result<Reading<Answer>, StoreError>) -> Result<view::Answered, Problem> {

@@ -53,6 +53,7 @@ pub use sends::esp_id;
 use crate::actions::Runner;
 use crate::auth::{Caller, Keys};
 use crate::config::Config;
+use crate::connection::{Client, Head};
 use crate::dashboard;
 use crate::decisions::Decisions;
 use crate::decisions::timeline::Timelines;
@@ -122,13 +123,26 @@ impl App {
 }
 
 /// A connection's own handle on the server: the count of one that all share would go from processor to processor with every request.
-pub struct Handle(pub Arc<App>);
+pub struct Handle {
+    app: Arc<App>,
+    connection: Arc<Head>,
+}
+
+impl Handle {
+    pub fn new(app: Arc<App>, connection: Arc<Head>) -> Handle {
+        Handle { app, connection }
+    }
+
+    pub fn client(&self) -> &Client {
+        &self.connection.client
+    }
+}
 
 impl Deref for Handle {
     type Target = App;
 
     fn deref(&self) -> &App {
-        &self.0
+        &self.app
     }
 }
 
@@ -213,7 +227,9 @@ pub fn answer(
     if request.method() == Method::POST && request.uri().path() == claims::PATH {
         return claims::claim(app.clone(), request).map(|answered| answered.map(Either::Left)).left_future();
     }
-    let routed = router.clone().oneshot(request.map(Body::new));
+    let mut request = request.map(Body::new);
+    request.extensions_mut().insert(app.connection.clone());
+    let routed = router.clone().oneshot(request);
     let answering = routed.map(|answered| answered.unwrap_or_else(|never| match never {}).map(Either::Right));
     Box::pin(answering).right_future()
 }

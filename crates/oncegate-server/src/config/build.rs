@@ -170,6 +170,8 @@ impl<'a> Table<'a> {
                 "hold" => Lost::Hold,
                 _ => Lost::TakeOver,
             },
+            // The server itself runs nothing under these guards.
+            max_run: None,
             on_failure: OnFailure::default(),
             on_store_error: self.store_error(),
             // The general switch is with the others of its kind.

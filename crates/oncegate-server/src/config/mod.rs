@@ -65,7 +65,7 @@ impl Config {
     }
 
     /// As [`load`](Self::load), with the default file looked for in `folder`.
-    fn load_from(
+    pub(crate) fn load_from(
         folder: &Path,
         flags: Vec<Flag>,
         env: impl IntoIterator<Item = (OsString, OsString)>,

@@ -94,6 +94,8 @@ impl What {
             (Answer::Applied(_), Command::Renew { .. }) => What::Renewed,
             (Answer::Applied(_), Command::Release { .. }) => What::Released,
             (Answer::Applied(_), Command::Retract { .. }) => What::Retracted,
+            // Only the library gives up a claim; no server writes its timeline.
+            (Answer::Applied(_), Command::Abandon { .. }) => return None,
             // What people do is noted by whoever knows who they are.
             (Answer::Applied(_), Command::Forget | Command::Resolve { .. }) => return None,
             (Answer::Applied(_), Command::Settle { .. } | Command::Claim(_)) | (Answer::Already(_), _) => return None,

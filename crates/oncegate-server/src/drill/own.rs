@@ -85,6 +85,8 @@ struct Drill<'a> {
 struct Round {
     point: String,
     when: &'static str,
+    /// Nothing that was killed here had begun, so all of it has to arrive.
+    is_to_arrive: bool,
     kills: u32,
     jobs: Vec<String>,
 }
@@ -100,13 +102,15 @@ impl Drill<'_> {
                 self.broken.push(format!("not killed: {job} arrived {calls} times"));
             }
         }
-        self.rounds.push(Round { point: "not killed".into(), when: "to compare with", kills: 0, jobs });
+        let when = "to compare with";
+        self.rounds.push(Round { point: "not killed".into(), when, is_to_arrive: true, kills: 0, jobs });
         Ok(())
     }
 
     async fn killed_at(&mut self, point: &Point, kills: u32, bar: &ProgressBar) -> Result<(), Failure> {
         let name = point.name.unwrap_or("in the call");
-        let mut round = Round { point: name.to_owned(), when: point.when, kills: 0, jobs: vec![] };
+        let (when, is_to_arrive) = (point.when, self.is_to_arrive(point));
+        let mut round = Round { point: name.to_owned(), when, is_to_arrive, kills: 0, jobs: vec![] };
         for kill in 0..kills {
             bar.set_message(format!("{}: {name}", self.path.name));
             round.jobs.extend(jobs(name, kill));
@@ -121,6 +125,11 @@ impl Drill<'_> {
         Ok(())
     }
 
+    /// Whether all that is killed here has to arrive, though an effect that has begun is not repeated.
+    fn is_to_arrive(&self, point: &Point) -> bool {
+        point.is_before_begin && self.path.promise == Promise::AtMostOnce
+    }
+
     /// A server that dies at the point, while jobs are handed in. False: it did not come there, and was killed all the same.
     async fn live_and_die(&self, point: &Point, kill: u32, jobs: &[String]) -> Result<bool, Failure> {
         // Another job each time: the first to come there, the third, and so on.
@@ -131,7 +140,12 @@ impl Drill<'_> {
         let Some(mut server) = self.serve(&variables).await? else { return Ok(true) };
         let address = server.address;
         let has_died = {
-            let handed_in = self.hand_in(address, jobs, Turn::First);
+            let handed_in = async {
+                match self.is_to_arrive(point) {
+                    true => self.hand_in_one_by_one(address, jobs).await,
+                    false => self.hand_in(address, jobs, Turn::First).await,
+                }
+            };
             let dies = async {
                 match sprung {
                     Some(sprung) => Ok(matches!(tokio::time::timeout(PATIENCE, sprung).await, Ok(Ok(_)))),
@@ -163,6 +177,21 @@ impl Drill<'_> {
         let Ok(standings) = self.path.standings(address).await else { return };
         let is_wanted = |job: &&String| self.path.is_repeatable() || !standings.iter().any(|(known, _)| known == *job);
         join_all(jobs.iter().filter(is_wanted).map(|job| self.path.hand_in(address, job, turn))).await;
+    }
+
+    /// The same, each when the one before has come to its end: then the server dies while no other job has begun.
+    async fn hand_in_one_by_one(&self, address: SocketAddr, jobs: &[String]) {
+        for job in jobs {
+            self.hand_in(address, std::slice::from_ref(job), Turn::First).await;
+            loop {
+                // The server has died.
+                let Ok(standings) = self.path.standings(address).await else { return };
+                if standings.iter().any(|(known, stands)| known == job && *stands != Stands::Open) {
+                    break;
+                }
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+        }
     }
 
     /// Nobody is killed any more: everything comes to its end, or has not in time.
@@ -258,8 +287,11 @@ impl Drill<'_> {
         broken(twins, "are there twice");
         if promise == Promise::AtMostOnce {
             broken(report.repeats, "were called again, under the same key");
+            if round.is_to_arrive {
+                broken(report.not_arrived, "never arrived, though they had not begun");
+            }
         } else {
-            broken(report.missed, "never arrived");
+            broken(report.not_arrived, "never arrived");
             broken(report.unknown, "are unknown, though they may be repeated");
         }
         report
@@ -275,10 +307,21 @@ fn jobs(point: &str, kill: u32) -> impl Iterator<Item = String> + use<> {
 impl PointReport {
     pub fn new(point: impl Into<String>, when: impl Into<String>) -> PointReport {
         let (point, when) = (point.into(), when.into());
-        PointReport { point, when, kills: 0, jobs: 0, sent: 0, repeats: 0, duplicates: 0, missed: 0, unknown: 0 }
+        PointReport {
+            point,
+            when,
+            kills: 0,
+            jobs: 0,
+            sent: 0,
+            repeats: 0,
+            duplicates: 0,
+            not_arrived: 0,
+            missed: 0,
+            unknown: 0,
+        }
     }
 
-    /// One job more. What arrived though the server calls it missed is what nobody can say.
+    /// One job more. A job that arrived though its record says missed is unknown.
     pub fn add(&mut self, arrived: &Arrived, stands: Stands) {
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         self.jobs += 1;
@@ -287,6 +330,7 @@ impl PointReport {
         self.repeats += count(arrived.calls - arrived.effects);
         let is_unknown = stands == Stands::Unknown || stands == Stands::Missed && arrived.calls > 0;
         self.unknown += u32::from(is_unknown);
-        self.missed += u32::from(arrived.calls == 0 && !is_unknown);
+        self.not_arrived += u32::from(arrived.calls == 0);
+        self.missed += u32::from(arrived.calls == 0 && stands == Stands::Missed);
     }
 }

@@ -14,18 +14,25 @@ pub struct Point {
     /// `None`: the provider has the call, and has not answered.
     pub name: Option<&'static str>,
     pub when: &'static str,
+    /// It is not written yet that the effect begins: whatever is killed here, the effect is to arrive.
+    pub is_before_begin: bool,
 }
 
 const fn at(name: &'static str, when: &'static str) -> Point {
-    Point { name: Some(name), when }
+    Point { name: Some(name), when, is_before_begin: false }
 }
 
-const IN_CALL: Point = Point { name: None, when: "the provider has the call, and has not answered" };
+const fn before(name: &'static str, when: &'static str) -> Point {
+    Point { name: Some(name), when, is_before_begin: true }
+}
+
+const IN_CALL: Point =
+    Point { name: None, when: "the provider has the call, and has not answered", is_before_begin: false };
 
 /// What is to hold, however often somebody is killed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Promise {
-    /// Never twice; what did not arrive is written down as such.
+    /// Never twice. What had not begun arrives, and what did not arrive is written down as such.
     AtMostOnce,
     /// Always; and again only under the same key.
     AtLeastOnce,
@@ -35,7 +42,7 @@ impl Promise {
     pub const fn sentence(self) -> &'static str {
         match self {
             Promise::AtMostOnce => {
-                "At most once: an effect is never repeated, and one that may be missing is written down as such."
+                "At most once: an effect is never repeated, one that had not begun arrives, and one that may be missing is written down as such."
             }
             Promise::AtLeastOnce => {
                 "At least once, under one key: nothing is missed, and a provider that honours the key has one effect."
@@ -91,9 +98,10 @@ pub enum Turn {
 const JOB: (&str, &str) = ("job", "the queue's row, leased by one worker under a token");
 
 const ACTION_POINTS: &[Point] = &[
-    at("action.received", "the request has come, and nothing is written"),
+    before("action.received", "the request has come, and nothing is written"),
+    // A worker may have begun by then.
     at("action.committed", "the action is written, and not acknowledged"),
-    at("action.leased", "a worker has leased it"),
+    before("action.leased", "a worker has leased it"),
     at("action.running", "just before the call"),
     IN_CALL,
     at("action.ran", "the provider has answered, and that is not written"),
@@ -125,15 +133,16 @@ pub const PATHS: &[Path] = &[
         name: "message",
         promise: Promise::AtMostOnce,
         policy: "the channel's provider does not honour keys: what may have been sent is unknown, and not sent again",
-        flag: "before the call: the message, its claims and its job are one commit",
+        flag: "before the call: it is written that the send begins, after the commit that accepts the message",
         guards: &[
             ("message", "a claim on phone, email and text, in the store's claims"),
             ("idempotency", "a claim on the Idempotency-Key, in the store's claims"),
             JOB,
         ],
         points: &[
-            at("message.received", "the request has come, and nothing is written"),
-            at("message.committed", "the message is written, and not sent"),
+            before("message.received", "the request has come, and nothing is written"),
+            before("message.committed", "the message is written, and its send has not begun"),
+            at("message.begun", "it is written that the send begins"),
             at("message.sending", "just before the call"),
             IN_CALL,
             at("message.sent", "the provider has answered, and that is not written"),
@@ -212,9 +221,10 @@ pub const PATHS: &[Path] = &[
             JOB,
         ],
         points: &[
-            at("reminder.received", "the request has come, and nothing is written"),
+            before("reminder.received", "the request has come, and nothing is written"),
+            // A worker may have begun by then.
             at("reminder.committed", "the reminder is written, and not acknowledged"),
-            at("reminder.leased", "a worker has leased it"),
+            before("reminder.leased", "a worker has leased it"),
             at("reminder.flagged", "its flag is set, and the carrier is not called"),
             IN_CALL,
             at("reminder.called", "the carrier has answered, and that is not written"),
@@ -374,7 +384,6 @@ mod tests {
         ("message.claimed", "a guard store apart: messages_apart.rs"),
         ("message.written", "a guard store apart: messages_apart.rs"),
         ("message.leased", "what waits in the queue: messages_crash.rs"),
-        ("message.begun", "what waits in the queue: messages_crash.rs"),
         ("action.leased_for_worker", "remote workers: actions_workers.rs"),
         ("saga.leased", "timers: sagas_crash.rs"),
         ("saga.fired", "timers: sagas_crash.rs"),

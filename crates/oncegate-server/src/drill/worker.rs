@@ -327,7 +327,9 @@ impl Queue {
             count(provider.borrowed()),
             "calls under the key of another job, which a provider that honours it drops",
         );
-        breaks(sum(|point| point.missed), "jobs that were acknowledged and never arrived, and nobody says so");
+        let is_silent = |recipient: &&String| provider.arrived(recipient).calls == 0 && !unknown.contains(*recipient);
+        let silent = recipients.iter().filter(is_silent).count();
+        breaks(count(silent), "jobs that were acknowledged and never arrived, and nobody says so");
         breaks(u32::try_from(provider.strange()).unwrap_or(u32::MAX), "calls of the provider without a recipientId");
         for kill in Kill::ALL.iter().filter(|kill| !self.kills.contains_key(kill)) {
             broken.push(format!("it was never killed {}: more jobs are needed", kill.names().0));

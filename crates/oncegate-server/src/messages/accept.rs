@@ -199,7 +199,7 @@ impl Messages {
             let committed = self.main.commit(commit).await;
             let claims = match &committed {
                 Ok(committed) if committed.is_written() => Some(request.claims(guard, committed)),
-                // Its answer got lost: what is there is there.
+                // The answer got lost: the store says whether it was written.
                 Err(StoreError::Unknown(_)) => self.claims_if_written(&message).await,
                 _ => None,
             };
@@ -224,10 +224,12 @@ impl Messages {
         Err(Trouble::Problem(others_were_faster()))
     }
 
-    /// The claims of a message, if it has been written.
+    /// The claims of a message, if it has been written, and is as durable as an acknowledged commit.
     async fn claims_if_written(&self, message: &Kept<Message>) -> Option<Claims> {
         let written = self.find::<Message>(&message.workspace, message.id).await.ok().flatten()?;
-        self.claims_of(&written).await.ok()
+        let claims = self.claims_of(&written).await.ok()?;
+        self.store.confirm().await.ok()?;
+        Some(claims)
     }
 
     /// A claim of the main store stands in the way.

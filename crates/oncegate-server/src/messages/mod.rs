@@ -16,6 +16,8 @@ pub mod post;
 pub mod reply;
 pub mod resolve;
 mod send;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard};

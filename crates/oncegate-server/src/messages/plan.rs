@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use oncegate::store::{Change, Commit, Committed, Op};
-use oncegate::{Answer, Command, Lost, Terms, Time, Token, WorkspaceName};
-use oncegate_core::job::{Delivery, Job, State, Tries};
+use oncegate::{Answer, Command, Lost, Terms, Time, WorkspaceName};
+use oncegate_core::job::{self, Decision, Delivery, Job, Tries};
 use uuid::Uuid;
 
 use super::accept::Guard;
@@ -117,21 +117,19 @@ impl Messages {
         Plan { commit: Commit { ops, changes }, message, lead: chosen.lead, job }
     }
 
-    /// The job that sends it: born leased, if it can begin at once.
+    /// The job that sends it: leased in the commit that writes it, if there is a slot for it. Only a send under a key that its
+    /// receiver honours is begun by that; any other is begun by a commit of its own, just before the call.
     fn job(&self, message: &Kept<Message>, delivery: Delivery, now: Time, has_slot: bool) -> Job {
         let new = Job::new(&message.workspace, message.id, JOB, Bytes::new(), TRIES, now);
         let waiting = Job { delivery, ..new };
-        match has_slot {
-            false => waiting,
-            true => Job {
-                state: State::Running,
-                started: true,
-                token: Token(1),
-                lease_until: now + self.config.lease,
-                tried: 1,
-                begun: true,
-                ..waiting
-            },
+        if !has_slot {
+            return waiting;
+        }
+        let lease = job::Command::Lease { lease: self.config.lease };
+        match job::decide(&waiting, &lease, now) {
+            // It is written once, as it is leased.
+            Decision::Keep(leased) => Job { version: waiting.version, ..leased },
+            refused => unreachable!("a new job is due and can be leased: {refused:?}"),
         }
     }
 

@@ -46,8 +46,12 @@ pub async fn resolve(
         let ops = if sent || !releases { vec![] } else { key_given_back(store, &message).await? };
         match store.commit(Commit { ops, changes: vec![Change::replace(settled.record())] }).await {
             Ok(committed) if committed.is_written() => return Ok(settled),
-            // Somebody else was faster, or what is there is there.
-            Ok(_) | Err(StoreError::Unknown(_)) => {}
+            // Another was faster: the next look shows how it stands.
+            Ok(_) => {}
+            Err(StoreError::Unknown(why)) if store.confirm().await.is_err() => {
+                return Err(StoreError::Unknown(why).into());
+            }
+            Err(StoreError::Unknown(_)) => {}
             Err(error) => return Err(error.into()),
         }
     }

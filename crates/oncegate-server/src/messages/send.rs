@@ -92,7 +92,8 @@ impl Messages {
         Ok(claims)
     }
 
-    /// Writes down that it is about to be sent, if that is not written yet.
+    /// Writes down that it is about to be sent, if that is not written yet. Nothing is sent before: a job whose worker is lost
+    /// without this is sent by the next one, and a job whose worker is lost after it is sent again only under a key.
     async fn begin(&self, held: &mut Held, task: &mut Task) -> bool {
         let mut changes = vec![];
         let mut job = held.job.clone();
@@ -114,8 +115,8 @@ impl Messages {
                 crash::point("message.begun").await;
                 match committed {
                     Ok(committed) => committed.is_written(),
-                    // Its answer got lost: what is there is there.
-                    Err(StoreError::Unknown(_)) => self.is_written(&message).await,
+                    // The answer got lost: the store says whether it was written. The job decides, since the message may be as it was.
+                    Err(StoreError::Unknown(_)) => self.is_queued(&job).await && self.is_written(&message).await,
                     Err(_) => false,
                 }
             }
@@ -283,13 +284,21 @@ impl Messages {
         Tried::Over(reply)
     }
 
+    /// Whether the queue has the job just like this. Its token is of one lease, so this worker's own commit has written it.
+    async fn is_queued(&self, job: &Job) -> bool {
+        let found = self.store.find_jobs(&[(job.workspace.clone(), job.id)]).await;
+        found.is_ok_and(|mut found| found.value.remove(0).as_ref() == Some(job))
+    }
+
     /// Whether it was written after all, by a commit whose answer got lost.
     async fn is_written(&self, message: &Kept<Message>) -> bool {
         let found = self.find::<Message>(&message.workspace, message.id).await.ok().flatten();
         // A person may have settled it since.
         let is_settled =
             |found: &Kept<Message>| found.document.resolved.is_some() && found.version == message.version + 1;
-        found.is_some_and(|found| found.record() == message.record() || is_settled(&found))
+        let is_found = found.is_some_and(|found| found.record() == message.record() || is_settled(&found));
+        // It counts once it is as durable as an acknowledged commit.
+        is_found && self.store.confirm().await.is_ok()
     }
 
     /// Writes, if need be again and again, for as long as the lease lasts.

@@ -81,6 +81,31 @@ fn our_own_paths_keep_their_promises_through_more_than_200_kills() {
         assert_eq!((&path["broken"], sum(path, "duplicates")), (&json!([]), 0), "{path}");
         assert!(sum(path, "sent") > 0 && !path["guards"].as_array().expect("guards").is_empty(), "{path}");
     }
+    // What was accepted and had not begun is never left unsent, however its server died. Once an action or a reminder is
+    // committed a worker may have begun it.
+    let before_begin = [
+        ("message", &["message.received", "message.committed"][..]),
+        ("action, at most once", &["action.received", "action.leased"]),
+        ("reminder", &["reminder.received", "reminder.leased"]),
+    ];
+    for (name, wanted) in before_begin {
+        let path = &paths[names.iter().position(|path| *path == name).expect("a path")];
+        let points = path["points"].as_array().expect("points");
+        let found: Vec<&Value> =
+            points.iter().filter(|point| wanted.contains(&point["point"].as_str().expect("a name"))).collect();
+        assert_eq!(found.len(), wanted.len(), "{path}");
+        for point in found {
+            assert!(point["kills"].as_u64() >= Some(4), "{path}");
+            assert_eq!((&point["notArrived"], &point["sent"]), (&json!(0), &point["jobs"]), "{path}");
+        }
+    }
+    // All that never arrived is counted, and only a path that sends at most once has any.
+    for path in paths {
+        assert_eq!(sum(path, "notArrived"), sum(path, "jobs") - sum(path, "sent"), "{path}");
+        let is_repeated = path["promise"].as_str().is_some_and(|promise| promise.starts_with("At least once"));
+        assert!(!is_repeated || sum(path, "notArrived") == 0, "{path}");
+        assert!(sum(path, "missed") <= sum(path, "notArrived"), "{path}");
+    }
     // The kills were where they hurt: something is unknown, something was repeated under its key, something was missed.
     let of = |name: &str, column| sum(&paths[names.iter().position(|path| *path == name).expect("a path")], column);
     assert!(of("message", "unknown") > 0 && of("action, at least once", "repeats") > 0 && of("reminder", "missed") > 0);

@@ -9,7 +9,9 @@ use rustix::process::Signal;
 use serde_json::json;
 use tokio::sync::Barrier;
 
-use crate::support::{Database, Home, Ledger, Server, claim_of, claims_and_settles, eventually, verify, with};
+use crate::support::{
+    Cluster, Database, Faults, Home, Ledger, Server, claim_of, claims_and_settles, eventually, verify, with,
+};
 
 struct Pair {
     a: Server,
@@ -137,7 +139,7 @@ async fn one_server_is_killed_20_times_while_the_other_goes_on_and_nothing_ackno
     let (ledger, stop) = (Arc::new(Ledger::default()), Arc::new(AtomicBool::new(false)));
     let client = |server: &Server, name: String| {
         let (ledger, stop, address) = (ledger.clone(), stop.clone(), server.address);
-        tokio::spawn(async move { claims_and_settles(address, &name, &ledger, &stop).await })
+        tokio::spawn(async move { claims_and_settles(address, &name, &ledger, &stop, Faults::None).await })
     };
     let survivors: Vec<_> = (0..4).map(|number| client(&b, format!("survivor-{number}"))).collect();
     let mut killed = a;
@@ -161,6 +163,48 @@ async fn one_server_is_killed_20_times_while_the_other_goes_on_and_nothing_ackno
     tokio::join!(verify(killed.address, &of_killed), verify(b.address, &of_other));
     println!(
         "{KILLS} kills, {} acknowledged claims, {} acknowledged settles, all there",
+        ledger.len(),
+        ledger.settled()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs PostgreSQL: run make test"]
+async fn postgresql_crashes_10_times_under_two_servers_and_nothing_acknowledged_is_lost() {
+    const CRASHES: usize = 10;
+    let cluster = Cluster::start();
+    let home = Home::with_config(&format!("store = {:?}\n", cluster.url()));
+    let servers = [home.serve(), home.serve()];
+    let (ledger, stop) = (Arc::new(Ledger::default()), Arc::new(AtomicBool::new(false)));
+    // Two clients of each name, one on each server, race for the same keys.
+    let clients: Vec<_> = (0..8)
+        .map(|number| {
+            let (ledger, stop, address) = (ledger.clone(), stop.clone(), servers[number % 2].address);
+            let name = format!("racer-{}", number / 2);
+            tokio::spawn(async move { claims_and_settles(address, &name, &ledger, &stop, Faults::OfTheStore).await })
+        })
+        .collect();
+    for crash in 0..CRASHES {
+        let before = ledger.settled();
+        eventually("both servers work", || async { (ledger.settled() > before + 50).then_some(()) }).await;
+        tokio::time::sleep(Duration::from_micros((crash as u64 * 7919) % 60_000)).await;
+        tokio::task::block_in_place(|| {
+            cluster.crash();
+            cluster.start_again();
+        });
+    }
+    let before = ledger.settled();
+    eventually("both servers work again", || async { (ledger.settled() > before + 50).then_some(()) }).await;
+    stop.store(true, Ordering::Relaxed);
+    for client in clients {
+        let ended = client.await.expect("no client was told anything that cannot be");
+        ended.expect("a server survives the crash of its store");
+    }
+    ledger.assert_one_winner_each();
+    let (of_one, of_other) = (ledger.all(), ledger.all());
+    tokio::join!(verify(servers[0].address, &of_one), verify(servers[1].address, &of_other));
+    println!(
+        "{CRASHES} crashes of PostgreSQL, {} acknowledged claims, {} acknowledged settles, all there",
         ledger.len(),
         ledger.settled()
     );

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Extension;
 use axum::extract::State;
 use axum::response::IntoResponse;
 use oncegate::Token;
@@ -22,6 +23,7 @@ use crate::api::extract::{Json, Named};
 use crate::api::page::{self, missing};
 use crate::api::{Answered, App};
 use crate::auth::Caller;
+use crate::connection::Head;
 use crate::problem::{Kind, Problem};
 
 const TYPES_MAX: usize = 100;
@@ -82,7 +84,12 @@ fn bad(message: impl Into<String>) -> Problem {
 /// Lease due actions, or wait for some
 #[utoipa::path(post, path = "/api/actions/lease", tag = "actions", request_body = LeaseBody, responses(
     (status = 200, description = "What was leased; empty, if the wait is over.", body = Vec<LeasedView>)))]
-pub async fn lease(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<LeaseBody>) -> Answered {
+pub async fn lease(
+    State(app): State<Arc<App>>,
+    Extension(connection): Extension<Arc<Head>>,
+    caller: Caller,
+    Json(body): Json<LeaseBody>,
+) -> Answered {
     caller.require(Role::Operate)?;
     if !(1..=TYPES_MAX).contains(&body.types.len()) {
         return Err(bad(format!("types: 1 to {TYPES_MAX} of them, not {}", body.types.len())));
@@ -103,13 +110,18 @@ pub async fn lease(State(app): State<Arc<App>>, caller: Caller, Json(body): Json
     };
     let (mut answer, answered) = oneshot::channel();
     let actions = app.actions.clone();
-    // On a task of its own: a worker that hangs up ends its wait, and nothing else.
+    // On a task of its own: a worker that closes its side ends its wait, and nothing else.
     tokio::spawn(async move {
         let leased = actions.lease(&request, answer.closed()).await;
-        // Whoever is gone by now leaves what it would have got.
+        // Actions that were leased for a worker that has left go back.
         let _ = answer.send(leased);
     });
-    let leased = answered.await.map_err(|_| Kind::Internal.because("the request ended in a panic"))??.take();
+    let leased = tokio::select! {
+        biased;
+        // A worker that closes its side is most often one that has died. If it still reads, it may ask again.
+        () = connection.client.left() => vec![],
+        leased = answered => leased.map_err(|_| Kind::Internal.because("the request ended in a panic"))??.take(),
+    };
     Ok(axum::Json(leased.iter().map(LeasedView::from).collect::<Vec<_>>()).into_response())
 }
 

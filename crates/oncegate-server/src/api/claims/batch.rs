@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
 
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use futures::future::join_all;
@@ -13,8 +14,9 @@ use serde_json::value::RawValue;
 use super::body::{ClaimBody, ToClaim};
 use super::{answered, decide, view};
 use crate::api::extract::Json;
-use crate::api::{Answered, App};
+use crate::api::{Answered, App, Handle};
 use crate::auth::Caller;
+use crate::connection::Head;
 use crate::problem::{Kind, Problem};
 
 /// Outcomes in one answer, all together; past it they are left out, and said to be.
@@ -30,7 +32,13 @@ type Place<'c> = (usize, &'c ToClaim);
 /// answer comes when the last of them is over: give them leases that are longer than their waits.
 #[utoipa::path(post, path = "/api/claims/batch", tag = "claims", request_body = Vec<ClaimBody>,
     responses((status = 200, description = "One answer for each.")))]
-pub async fn batch(State(app): State<Arc<App>>, caller: Caller, Json(bodies): Json<Vec<Box<RawValue>>>) -> Answered {
+pub async fn batch(
+    State(app): State<Arc<App>>,
+    Extension(connection): Extension<Arc<Head>>,
+    caller: Caller,
+    Json(bodies): Json<Vec<Box<RawValue>>>,
+) -> Answered {
+    let app = Handle::new(app, connection);
     if bodies.is_empty() || bodies.len() > limits::BATCH_MAX {
         let (found, max) = (bodies.len(), limits::BATCH_MAX);
         return Err(Kind::InvalidRequest.because(format!("a batch has 1 to {max} claims; this one has {found}")));
@@ -84,6 +92,6 @@ async fn claim_at_once(app: &App, claims: &[Place<'_>]) -> Vec<(usize, Result<vi
     answers.collect()
 }
 
-async fn claim_waiting(app: &App, claims: Vec<Place<'_>>) -> Vec<(usize, Result<view::Answered, Problem>)> {
+async fn claim_waiting(app: &Handle, claims: Vec<Place<'_>>) -> Vec<(usize, Result<view::Answered, Problem>)> {
     join_all(claims.into_iter().map(|(place, claim)| async move { (place, decide(app, claim).await) })).await
 }

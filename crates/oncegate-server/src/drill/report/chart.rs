@@ -2,9 +2,9 @@
 //!
 //! The jobs of every point are drawn equally long, however many they are: all of them end at the same line, and every
 //! duplicate sticks out beyond it. Each kind is told by its shape and in words, too, never by its colour alone: sent is
-//! filled, missed is hollow, unknown is dashed, duplicates are taller than the bar.
+//! filled, not arrived is hollow, unknown is dashed, duplicates are taller than the bar.
 //!
-//! A job that is unknown may have been sent all the same: its dashed part then lies over the filled one.
+//! A job that is unknown has arrived or has not: its dashed part lies over the filled one, or over none.
 
 use super::words::{counted, escaped, findings, grouped, mark, total};
 use super::{PathReport, PointReport};
@@ -82,8 +82,8 @@ fn described(path: &PathReport) -> String {
 fn legend() -> String {
     let mut x = MARGIN;
     let mut items = String::new();
-    for kind in ["sent", "missed", "unknown", "duplicates"] {
-        items += &part(kind, x, MARGIN, BAR_HEIGHT);
+    for kind in ["sent", "not arrived", "unknown", "duplicates"] {
+        items += &part(&kind.replace(' ', "-"), x, MARGIN, BAR_HEIGHT);
         items += &text("", x + BAR_HEIGHT + 6.0, MARGIN + 12.0, kind);
         x += BAR_HEIGHT + 20.0 + text_width(kind, SIZE);
     }
@@ -123,7 +123,7 @@ fn row(point: &PointReport, scale: f64, layout: &Layout) -> String {
     };
     let class = match point {
         point if point.duplicates > 0 => "bad",
-        point if point.missed > 0 || point.unknown > 0 => "",
+        point if point.not_arrived > 0 || point.unknown > 0 => "",
         _ => "note",
     };
     let (name_width, found_at) = if left > 0.0 {
@@ -147,10 +147,16 @@ fn row(point: &PointReport, scale: f64, layout: &Layout) -> String {
 
 /// How many were sent, if that can be written into the part of the bar that is sent and no other.
 fn sent_label(point: &PointReport, length: f64) -> Option<String> {
-    let plain = point.jobs.saturating_sub(point.missed).saturating_sub(point.unknown).min(point.sent);
+    let plain = point.jobs.saturating_sub(known_missing(point)).saturating_sub(point.unknown).min(point.sent);
     let room = f64::from(plain) / f64::from(point.jobs.max(1)) * length - 12.0;
     let labels = [format!("{} of {} sent", grouped(point.sent), grouped(point.jobs)), grouped(point.sent)];
     labels.into_iter().find(|label| text_width(label, SIZE_BOLD) < room)
+}
+
+/// Jobs that did not arrive and are not unknown either.
+fn known_missing(point: &PointReport) -> u32 {
+    let unknown = point.unknown.min(point.not_arrived.saturating_sub(point.missed));
+    (point.not_arrived - unknown).min(point.jobs)
 }
 
 /// A bar whose jobs are `length` long.
@@ -161,14 +167,14 @@ fn bar(point: &PointReport, (left, top): (f64, f64), length: f64) -> String {
     };
     let end = left + length;
     let sent = long(point.sent.min(point.jobs));
-    let missed = long(point.missed.min(point.jobs));
-    let unknown = long(point.unknown.min(point.jobs)).min(length - missed);
+    let missing = long(known_missing(point));
+    let unknown = long(point.unknown.min(point.jobs)).min(length - missing);
     let more = format!("+{}", grouped(point.duplicates));
     let duplicates = long(point.duplicates);
     let mut drawn = part("track", left, top, length);
     drawn += &part("sent", left, top, sent);
-    drawn += &part("unknown", end - missed - unknown, top, unknown);
-    drawn += &part("missed", end - missed, top, missed);
+    drawn += &part("unknown", end - missing - unknown, top, unknown);
+    drawn += &part("not-arrived", end - missing, top, missing);
     drawn += &part("duplicates", end, top, duplicates);
     drawn += &format!("<path class=\"end\" d=\"M{} {}v{}\"/>", px(end), px(top - 4.0), px(BAR_HEIGHT + 8.0));
     if text_width(&more, SIZE_BOLD) + 10.0 < duplicates {
@@ -180,7 +186,7 @@ fn bar(point: &PointReport, (left, top): (f64, f64), length: f64) -> String {
 fn part(kind: &str, left: f64, top: f64, length: f64) -> String {
     // What has a stroke is drawn smaller by it, what sticks out is drawn larger.
     let inset = match kind {
-        "missed" | "unknown" => 1.0,
+        "not-arrived" | "unknown" => 1.0,
         "duplicates" => -2.0,
         _ => 0.0,
     };
@@ -261,16 +267,16 @@ mod tests {
 
     #[test]
     fn one_job_among_thousands_is_seen() {
-        let point = PointReport { jobs: 9_000, sent: 8_999, missed: 1, ..total([]) };
-        assert!(bar(&point, (0.0, 4.0), 100.0).contains("<rect class=\"missed\" x=\"97\" y=\"5\" width=\"2\""));
+        let point = PointReport { jobs: 9_000, sent: 8_999, not_arrived: 1, ..total([]) };
+        assert!(bar(&point, (0.0, 4.0), 100.0).contains("<rect class=\"not-arrived\" x=\"97\" y=\"5\" width=\"2\""));
     }
 
     #[test]
     fn how_many_were_sent_is_written_even_where_the_bar_has_no_room() {
         let mut path = path("p", &[0], &[]);
         assert!(svg(&[&path]).contains(">20 of 20 sent</text>"));
-        path.points[0] = PointReport { jobs: 20, sent: 1, missed: 19, ..total([]) };
-        assert!(svg(&[&path]).contains(">1 sent, 0 duplicates, 19 missed</text>"));
+        path.points[0] = PointReport { jobs: 20, sent: 1, not_arrived: 19, ..total([]) };
+        assert!(svg(&[&path]).contains(">1 sent, 0 duplicates, 19 not arrived</text>"));
     }
 
     #[test]

@@ -7,13 +7,14 @@ use super::{GuardFound, PathReport, PointReport, Report};
 const STYLE: &str = include_str!("page.css");
 
 /// The columns, and what each says.
-const COLUMNS: [(&str, &str); 7] = [
+const COLUMNS: [(&str, &str); 8] = [
     ("kills", "how often the worker was killed (SIGKILL) at this point"),
     ("jobs", "jobs that were to have their effect, each once"),
     ("sent", "jobs whose effect arrived at the provider, at least once"),
     ("repeats", "further calls under the same key, which a provider that honours the key drops"),
     ("duplicates", "effects beyond the first of a job: what nobody wants"),
-    ("missed", "jobs whose effect never arrived"),
+    ("not arrived", "jobs whose effect never arrived"),
+    ("missed", "of these, jobs that had begun and may not be repeated, and whose record says that they were missed"),
     (
         "unknown",
         "jobs of which the record does not say that they had their effect, though they may have had it: a person settles them",
@@ -161,9 +162,10 @@ fn table(path: &PathReport) -> String {
 }
 
 fn row(point: &PointReport) -> String {
-    let counts = [point.kills, point.jobs, point.sent, point.repeats, point.duplicates, point.missed, point.unknown];
+    let PointReport { kills, jobs, sent, repeats, duplicates, not_arrived, missed, unknown, .. } = *point;
+    let counts = [kills, jobs, sent, repeats, duplicates, not_arrived, missed, unknown];
     let cell = |((name, _), count): (&(&str, &str), u32)| {
-        let class = if count == 0 { "zero" } else { name };
+        let class = if count == 0 { "zero".to_owned() } else { name.replace(' ', "-") };
         format!("<td class=\"{class}\">{}</td>", grouped(count))
     };
     let cells: String = COLUMNS.iter().zip(counts).map(cell).collect();
@@ -180,8 +182,8 @@ fn row(point: &PointReport) -> String {
 mod tests {
     use super::*;
 
-    fn point(duplicates: u32, missed: u32) -> PointReport {
-        PointReport { kills: 107, jobs: 970, sent: 970 - missed, duplicates, missed, ..total([]) }
+    fn point(duplicates: u32, not_arrived: u32) -> PointReport {
+        PointReport { kills: 107, jobs: 970, sent: 970 - not_arrived, duplicates, not_arrived, ..total([]) }
     }
 
     fn path(name: &str, points: Vec<PointReport>, broken: &[&str]) -> PathReport {
@@ -214,11 +216,11 @@ mod tests {
         let of = |paths: &[&PathReport]| verdict(&paths.iter().map(|&path| path.clone()).collect::<Vec<_>>());
         assert_eq!(of(&[&good, &good]), "Every path kept its promise: 214 kills, 1,940 jobs, 0 duplicates.");
         assert_eq!(of(&[&good]), "The path kept its promise: 107 kills, 970 jobs, 0 duplicates.");
-        assert_eq!(of(&[&good, &bad]), "1 of 2 paths broke its promise: 37 duplicates, 2 missed in 1,940 jobs.");
-        assert_eq!(of(&[&bad, &bad]), "2 of 2 paths broke their promise: 74 duplicates, 4 missed in 3,880 jobs.");
-        assert_eq!(of(&[&bad]), "The path broke its promise: 37 duplicates, 2 missed in 1,940 jobs.");
+        assert_eq!(of(&[&good, &bad]), "1 of 2 paths broke its promise: 37 duplicates, 2 not arrived in 1,940 jobs.");
+        assert_eq!(of(&[&bad, &bad]), "2 of 2 paths broke their promise: 74 duplicates, 4 not arrived in 3,880 jobs.");
+        assert_eq!(of(&[&bad]), "The path broke its promise: 37 duplicates, 2 not arrived in 1,940 jobs.");
         let silent = path("c", vec![point(0, 2)], &["Nobody was told."]);
-        assert_eq!(of(&[&good, &silent]), "1 of 2 paths broke its promise: 2 missed in 970 jobs.");
+        assert_eq!(of(&[&good, &silent]), "1 of 2 paths broke its promise: 2 not arrived in 970 jobs.");
         assert_eq!(of(&[]), "Nothing was killed, so nothing is shown.");
     }
 
@@ -226,7 +228,7 @@ mod tests {
     fn the_last_row_is_the_total() {
         let table = table(&path("a", vec![point(1, 0), point(36, 2)], &[]));
         let cells = "<td class=\"kills\">214</td><td class=\"jobs\">1,940</td><td class=\"sent\">1,938</td>\
-                     <td class=\"zero\">0</td><td class=\"duplicates\">37</td><td class=\"missed\">2</td>";
+                     <td class=\"zero\">0</td><td class=\"duplicates\">37</td><td class=\"not-arrived\">2</td>";
         assert!(table.contains(&format!("<tfoot>\n<tr><th scope=\"row\">total</th>{cells}")), "{table}");
     }
 

@@ -57,6 +57,8 @@ pub struct PointReport {
     /// Effects beyond the first of a job.
     pub duplicates: u32,
     /// Jobs whose effect never arrived.
+    pub not_arrived: u32,
+    /// Of these, jobs whose record says that they were missed: they had begun, and may not be repeated.
     pub missed: u32,
     /// Jobs of which the record says that nobody can say.
     pub unknown: u32,

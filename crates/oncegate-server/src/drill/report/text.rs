@@ -10,6 +10,9 @@ pub fn page(report: &Report) -> String {
     format!("{}\n\n{}", paths.join("\n\n"), verdict(&report.paths))
 }
 
+const HEADS: [&str; 10] =
+    ["POINT", "KILLS", "JOBS", "SENT", "REPEATS", "DUPLICATES", "NOT ARRIVED", "MISSED", "UNKNOWN", "WHEN"];
+
 fn path(path: &PathReport) -> String {
     let guards: String = match path.guards.is_empty() {
         true => "none".to_owned(),
@@ -20,7 +23,7 @@ fn path(path: &PathReport) -> String {
     };
     let sum = total(&path.points);
     let rows = path.points.iter().chain([&sum]).map(row);
-    let points = table(["POINT", "KILLS", "JOBS", "SENT", "REPEATS", "DUPLICATES", "MISSED", "UNKNOWN", "WHEN"], rows);
+    let points = table(HEADS, rows);
     let broken: String = path.broken.iter().map(|what| format!("\n  broken: {what}")).collect();
     format!(
         "{} ({})\n  promise {}\n  policy  {}\n  flag    {}\n  guards  {guards}\n{points}{broken}",
@@ -39,9 +42,10 @@ fn guard(guard: &GuardFound) -> String {
     format!("{name}: {kept}{}{}", counted("decisions", decisions), counted("stopped", stopped))
 }
 
-fn row(point: &PointReport) -> [String; 9] {
-    let PointReport { kills, jobs, sent, repeats, duplicates, missed, unknown, .. } = point;
-    let [kills, jobs, sent, repeats, duplicates, missed, unknown] =
-        [kills, jobs, sent, repeats, duplicates, missed, unknown].map(|count| grouped(*count));
-    [point.point.clone(), kills, jobs, sent, repeats, duplicates, missed, unknown, point.when.clone()]
+fn row(point: &PointReport) -> [String; 10] {
+    let PointReport { kills, jobs, sent, repeats, duplicates, not_arrived, missed, unknown, .. } = point;
+    let [kills, jobs, sent, repeats, duplicates, not_arrived, missed, unknown] =
+        [kills, jobs, sent, repeats, duplicates, not_arrived, missed, unknown].map(|count| grouped(*count));
+    let name = point.point.clone();
+    [name, kills, jobs, sent, repeats, duplicates, not_arrived, missed, unknown, point.when.clone()]
 }

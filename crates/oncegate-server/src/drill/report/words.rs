@@ -16,6 +16,7 @@ pub(super) fn total<'a>(points: impl IntoIterator<Item = &'a PointReport>) -> Po
         sent: 0,
         repeats: 0,
         duplicates: 0,
+        not_arrived: 0,
         missed: 0,
         unknown: 0,
     };
@@ -25,15 +26,17 @@ pub(super) fn total<'a>(points: impl IntoIterator<Item = &'a PointReport>) -> Po
         sent: sum.sent.saturating_add(point.sent),
         repeats: sum.repeats.saturating_add(point.repeats),
         duplicates: sum.duplicates.saturating_add(point.duplicates),
+        not_arrived: sum.not_arrived.saturating_add(point.not_arrived),
         missed: sum.missed.saturating_add(point.missed),
         unknown: sum.unknown.saturating_add(point.unknown),
         ..sum
     })
 }
 
-/// What there is beside what was sent: "19 duplicates, 1 missed". That there are no duplicates is said, too.
+/// What there is beside what was sent: "19 duplicates, 1 not arrived". That there are no duplicates is said, too.
 pub(super) fn findings(point: &PointReport) -> String {
-    let others = [(point.missed, "missed"), (point.unknown, "unknown")].into_iter().filter(|&(count, _)| count > 0);
+    let others = [(point.not_arrived, "not arrived"), (point.unknown, "unknown")];
+    let others = others.into_iter().filter(|&(count, _)| count > 0);
     let others = others.map(|(count, kind)| format!("{} {kind}", grouped(count)));
     [counted(point.duplicates, "duplicate")].into_iter().chain(others).collect::<Vec<_>>().join(", ")
 }
@@ -70,21 +73,22 @@ pub(super) fn escaped(words: &str) -> String {
 mod tests {
     use super::*;
 
-    fn point(duplicates: u32, missed: u32, unknown: u32) -> PointReport {
-        PointReport { kills: 1, jobs: 10, sent: 9, repeats: 2, duplicates, missed, unknown, ..total([]) }
+    fn point(duplicates: u32, not_arrived: u32, unknown: u32) -> PointReport {
+        let (sent, missed) = (10 - not_arrived, not_arrived);
+        PointReport { kills: 1, jobs: 10, sent, repeats: 2, duplicates, not_arrived, missed, unknown, ..total([]) }
     }
 
     #[test]
     fn a_total_is_the_sum_of_every_column() {
         let sum = total(&[point(3, 1, 0), point(4, 0, 5)]);
-        assert_eq!((sum.kills, sum.jobs, sum.sent, sum.repeats), (2, 20, 18, 4));
-        assert_eq!((sum.duplicates, sum.missed, sum.unknown), (7, 1, 5));
+        assert_eq!((sum.kills, sum.jobs, sum.sent, sum.repeats), (2, 20, 19, 4));
+        assert_eq!((sum.duplicates, sum.not_arrived, sum.missed, sum.unknown), (7, 1, 1, 5));
     }
 
     #[test]
     fn findings_always_say_how_many_duplicates_there_are() {
         assert_eq!(findings(&point(0, 0, 0)), "0 duplicates");
-        assert_eq!(findings(&point(1, 2, 3)), "1 duplicate, 2 missed, 3 unknown");
+        assert_eq!(findings(&point(1, 2, 3)), "1 duplicate, 2 not arrived, 3 unknown");
         assert_eq!(findings(&point(0, 0, 3)), "0 duplicates, 3 unknown");
     }
 

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use hyper::Method;
 use serde_json::{Value, json};
@@ -11,6 +12,8 @@ use serde_json::{Value, json};
 use super::{Client, Reply, claim_of, with};
 
 pub const GUARD: &str = "load";
+/// Before a client asks again of a store that is away.
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
 /// A claim that the server has said was won.
 #[derive(Clone, Debug)]
@@ -70,6 +73,14 @@ async fn post(client: &mut Client, path: &str, body: &Value) -> Result<Reply, St
     client.try_send(Method::POST, path, Some(body.to_string().into())).await
 }
 
+/// What a client may be told beside the truth.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Faults {
+    None,
+    /// 503: the store is away. What it was asked may have been done.
+    OfTheStore,
+}
+
 /// Claims `NAME-1`, `NAME-2` and so on, and settles what it wins, until told to stop or cut off.
 /// Clients with the same name race for the same keys.
 pub async fn claims_and_settles(
@@ -77,6 +88,7 @@ pub async fn claims_and_settles(
     name: &str,
     ledger: &Ledger,
     stop: &AtomicBool,
+    faults: Faults,
 ) -> Result<(), String> {
     let mut client = Client::new(address);
     for round in 1.. {
@@ -88,12 +100,27 @@ pub async fn claims_and_settles(
         if matches!(answer.status, 200 | 409) {
             continue;
         }
+        if faults == Faults::OfTheStore && answer.status == 503 {
+            tokio::time::sleep(RETRY_PAUSE).await;
+            continue;
+        }
         let answer = answer.expect(201);
         let (id, token) = (answer.text("id"), answer.body["token"].as_i64().expect("a token"));
         let outcome = json!({"of": part, "by": token});
         let settle = json!({"guard": GUARD, "token": token, "outcome": outcome});
         let place = ledger.won(Acknowledged { part, id: id.clone(), token, outcome, settled: false });
-        post(&mut client, &format!("/api/claims/{id}/settle"), &settle).await?.expect(200);
+        loop {
+            let answer = post(&mut client, &format!("/api/claims/{id}/settle"), &settle).await?;
+            if faults == Faults::None || answer.status != 503 {
+                answer.expect(200);
+                break;
+            }
+            if stop.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            // The same word again is a success, also where it was taken and nobody said so.
+            tokio::time::sleep(RETRY_PAUSE).await;
+        }
         ledger.settle(place);
     }
     Ok(())

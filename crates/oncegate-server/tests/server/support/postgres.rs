@@ -1,6 +1,11 @@
-//! A database of its own for each test, on the server that `ONCEGATE_TEST_POSTGRES` names.
+//! A database of its own for each test, on the server that `ONCEGATE_TEST_POSTGRES` names; or a whole server of its own, which a test
+//! may crash.
 
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
+
+use tempfile::TempDir;
 
 use tokio_postgres::{Client, Config, NoTls};
 
@@ -75,5 +80,89 @@ impl Drop for Database {
         if !std::thread::panicking() {
             dropped.expect("does not panic").expect("the database can be dropped");
         }
+    }
+}
+
+/// A private server. It is stopped with the test.
+pub struct Cluster {
+    folder: TempDir,
+    port: u16,
+}
+
+impl Cluster {
+    pub fn start() -> Cluster {
+        // Taken, and let go.
+        let port =
+            std::net::TcpListener::bind("127.0.0.1:0").and_then(|taken| taken.local_addr()).expect("a free port");
+        let cluster = Cluster { folder: TempDir::new().expect("a temporary folder"), port: port.port() };
+        if rustix::process::getuid().is_root() {
+            // PostgreSQL refuses to run as root.
+            run(Command::new("chown").arg("postgres").arg(cluster.folder.path()));
+        }
+        run(cluster.program("initdb").args(["-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale"]));
+        cluster.start_again();
+        cluster
+    }
+
+    pub fn url(&self) -> String {
+        format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
+    }
+
+    /// Ends all of it at once, as a crash does: nothing is finished and nothing is flushed.
+    pub fn crash(&self) {
+        run(self.program("pg_ctl").args(["-m", "immediate", "-w", "stop"]));
+    }
+
+    /// Returns when it has recovered and takes connections.
+    pub fn start_again(&self) {
+        let (port, folder) = (self.port, self.folder.path().display());
+        let options = format!("-p {port} -k {folder} -c listen_addresses=127.0.0.1");
+        run(self
+            .program("pg_ctl")
+            .args(["-w", "-l"])
+            .arg(self.folder.path().join("log"))
+            .args(["-o", &options, "start"]));
+    }
+
+    fn program(&self, name: &str) -> Command {
+        let program = newest_programs().join(name);
+        let mut command = match rustix::process::getuid().is_root() {
+            true => {
+                let mut as_postgres = Command::new("runuser");
+                as_postgres.args(["-u", "postgres", "--"]).arg(program);
+                as_postgres
+            }
+            false => Command::new(program),
+        };
+        command.current_dir(self.folder.path()).arg("-D").arg(self.folder.path().join("data"));
+        command
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        // It may be down already.
+        let _ = self.program("pg_ctl").args(["-m", "immediate", "-w", "stop"]).output();
+    }
+}
+
+fn newest_programs() -> PathBuf {
+    let all = std::fs::read_dir("/usr/lib/postgresql").expect("PostgreSQL is installed: run scripts/install");
+    let version = |path: &Path| path.file_name().and_then(|name| name.to_str()?.parse::<u32>().ok());
+    let paths = all.filter_map(Result::ok).map(|entry| entry.path());
+    paths.max_by_key(|path| version(path)).expect("PostgreSQL is installed: run scripts/install").join("bin")
+}
+
+/// To its end. What it says goes into a file, since a server that it starts would keep a pipe open.
+fn run(command: &mut Command) {
+    let mut said = tempfile::tempfile().expect("a temporary file");
+    let into = || said.try_clone().expect("a file can be shared");
+    let status = command.stdout(into()).stderr(into()).status().expect("the program is there");
+    if !status.success() {
+        let mut text = String::new();
+        std::io::Seek::rewind(&mut said)
+            .and_then(|()| std::io::Read::read_to_string(&mut said, &mut text))
+            .expect("text");
+        panic!("{command:?}: {status}: {text}");
     }
 }

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -25,6 +26,29 @@ impl Raw {
         let head =
             format!("POST /api/claims HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\n{more}\r\n\r\n");
         self.write(head.as_bytes()).await;
+    }
+
+    /// Says that it sends nothing more, and goes on reading.
+    pub async fn close_half(&mut self) {
+        self.stream.shutdown().await.expect("the connection is open");
+    }
+
+    /// Closes with a FIN, as a process does that ends.
+    pub fn close(self) {}
+
+    /// Closes with a RST.
+    pub fn reset(self) {
+        self.stream.set_zero_linger().expect("an option of the system's");
+    }
+
+    /// A whole `POST` of JSON, as the bytes of one request.
+    pub fn post(&self, path: &str, body: &Value) -> String {
+        let (address, body) = (self.address, body.to_string());
+        let length = body.len();
+        format!(
+            "POST {path} HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\n\
+             content-length: {length}\r\n\r\n{body}"
+        )
     }
 
     pub async fn write(&mut self, bytes: &[u8]) {

@@ -1,0 +1,173 @@
+//! A send whose begin is not answered.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use oncegate::store::{
+    ApiKey, Commit, Committed, DuplicateCount, JobListing, Keyring, KindFilter, Leased, Listed, Listing, MainStore,
+    MemoryStore, Page, Place, Query, Reading, Record, Report, Store, StoreError, Swept, Waiters, Wanted,
+};
+use oncegate::{Claim, ClaimKey, Time};
+use oncegate_core::job::{Job, State};
+
+use super::*;
+use crate::config::Config;
+
+/// The commit that says that a send begins: the one after the commit that accepts the message.
+const BEGIN: usize = 2;
+
+/// A store that does not answer one of its commits.
+struct Unanswered {
+    store: MemoryStore,
+    commits: AtomicUsize,
+    is_written: bool,
+}
+
+#[async_trait]
+impl Store for Unanswered {
+    async fn commit(&self, commit: Commit) -> Result<Committed, StoreError> {
+        if self.commits.fetch_add(1, Ordering::SeqCst) + 1 != BEGIN {
+            return self.store.commit(commit).await;
+        }
+        if self.is_written {
+            assert!(self.store.commit(commit).await?.is_written());
+        }
+        Err(StoreError::Unknown("the answer got lost".into()))
+    }
+
+    async fn confirm(&self) -> Result<(), StoreError> {
+        self.store.confirm().await
+    }
+
+    async fn read(&self, key: &ClaimKey) -> Result<Reading<Option<Claim>>, StoreError> {
+        self.store.read(key).await
+    }
+
+    async fn scan(&self, query: Query) -> Result<Page, StoreError> {
+        self.store.scan(query).await
+    }
+
+    async fn sweep(&self, limit: usize) -> Result<Swept, StoreError> {
+        self.store.sweep(limit).await
+    }
+
+    async fn count_duplicates(&self, counts: Vec<DuplicateCount>) -> Result<(), StoreError> {
+        self.store.count_duplicates(counts).await
+    }
+
+    fn attach(&self, waiters: Arc<Waiters>) {
+        self.store.attach(waiters);
+    }
+
+    async fn report(&self) -> Result<Report, StoreError> {
+        self.store.report().await
+    }
+
+    async fn close(&self) {
+        self.store.close().await;
+    }
+}
+
+#[async_trait]
+impl MainStore for Unanswered {
+    async fn find(&self, places: &[Place]) -> Result<Reading<Vec<Option<Record>>>, StoreError> {
+        self.store.find(places).await
+    }
+
+    async fn list(&self, listing: Listing) -> Result<Listed, StoreError> {
+        self.store.list(listing).await
+    }
+
+    async fn count(&self, listing: Listing) -> Result<usize, StoreError> {
+        self.store.count(listing).await
+    }
+
+    async fn find_jobs(&self, ids: &[(WorkspaceName, Uuid)]) -> Result<Reading<Vec<Option<Job>>>, StoreError> {
+        self.store.find_jobs(ids).await
+    }
+
+    async fn list_jobs(&self, listing: JobListing) -> Result<Vec<Job>, StoreError> {
+        self.store.list_jobs(listing).await
+    }
+
+    async fn count_jobs(&self, listing: JobListing) -> Result<usize, StoreError> {
+        self.store.count_jobs(listing).await
+    }
+
+    async fn lease_jobs(&self, wanted: &Wanted) -> Result<Reading<Leased>, StoreError> {
+        self.store.lease_jobs(wanted).await
+    }
+}
+
+#[async_trait]
+impl Keyring for Unanswered {
+    async fn create_workspace(&self, name: &WorkspaceName) -> Result<bool, StoreError> {
+        self.store.create_workspace(name).await
+    }
+
+    async fn workspaces(&self) -> Result<Vec<(WorkspaceName, Time)>, StoreError> {
+        self.store.workspaces().await
+    }
+
+    async fn create_key(&self, key: ApiKey) -> Result<bool, StoreError> {
+        self.store.create_key(key).await
+    }
+
+    async fn keys(&self) -> Result<Vec<ApiKey>, StoreError> {
+        self.store.keys().await
+    }
+
+    async fn revoke_key(&self, id: &str) -> Result<bool, StoreError> {
+        self.store.revoke_key(id).await
+    }
+}
+
+/// How many messages were sent, and what is left in the queue, when the begin is not answered.
+async fn sent_and_queued(is_written: bool) -> (usize, Option<Job>) {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("oncegate.toml"), "[messages]\nsend_wait = \"100ms\"\n").unwrap();
+    let mut config = Config::load_from(folder.path(), vec![], vec![], None).ok().unwrap().config;
+    config.data_dir = folder.path().join("data");
+    let store = Arc::new(Unanswered { store: MemoryStore::default(), commits: AtomicUsize::new(0), is_written });
+    let main = Arc::new(Ledger::start(store.clone(), Arc::new(())));
+    let messages = Arc::new(Messages {
+        config: config.messages.clone(),
+        store_parts: false,
+        store_outcome_body: true,
+        store: store.clone(),
+        apart: None,
+        channels: Arc::new(Channels::open(&config).unwrap()),
+        worker: Worker::new(store.clone(), main.waiters().clone(), config.messages.lease, 1),
+        main,
+        over: Over::default(),
+        room: Arc::new(Semaphore::new(1)),
+    });
+    let body = Bytes::from(r#"{"recipientPhone":"+1","message":"once"}"#);
+    let (answer, answered) = oneshot::channel();
+    let workspace = WorkspaceName::new("default").unwrap();
+    messages.post(workspace.clone(), None, body, answer).await;
+    answered.await.unwrap().ok().unwrap();
+    let sent = std::fs::read_to_string(config.data_dir.join("sends.jsonl")).unwrap_or_default().lines().count();
+    let listing = JobListing {
+        workspace,
+        kind: KindFilter::Is(JOB.into()),
+        lane_prefix: None,
+        state: None,
+        limit: 1,
+        before: None,
+    };
+    (sent, store.list_jobs(listing).await.unwrap().pop())
+}
+
+#[tokio::test]
+async fn a_begin_that_was_written_and_not_answered_is_found_and_the_message_is_sent() {
+    assert_eq!(sent_and_queued(true).await, (1, None));
+}
+
+#[tokio::test]
+async fn a_begin_that_was_not_written_sends_nothing_and_leaves_the_job_to_the_next_worker() {
+    let (sent, queued) = sent_and_queued(false).await;
+    let job = queued.unwrap();
+    assert_eq!((sent, job.state, job.begun, job.tried), (0, State::Pending, false, 0));
+}
