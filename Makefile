@@ -1,4 +1,4 @@
-.PHONY: test check unit bench install
+.PHONY: test check unit bench power chaos chaos-controls chaos-build install
 
 # Points at which a test ends or delays the server, and a clock that it sets: not in what users run.
 TESTABLE = oncegate-server/crash-points
@@ -6,6 +6,8 @@ TESTABLE = oncegate-server/crash-points
 # Everything: installs what is missing, checks, and runs every test beside private servers.
 test: install check
 	scripts/with-postgres cargo test --workspace --features $(TESTABLE) -- --include-ignored
+	$(MAKE) chaos MINUTES=2
+	$(MAKE) chaos-controls
 
 # What needs no running service.
 check: install
@@ -18,6 +20,28 @@ check: install
 # Only what runs anywhere; names what it leaves out.
 unit:
 	cargo test --workspace --features $(TESTABLE)
+
+# Power cuts on SQLite, with their figures.
+CUTS = 1000
+power:
+	ONCEGATE_TEST_CUTS=$(CUTS) cargo test -p oncegate-sqlite --test power -- --nocapture power_cut
+
+# Two servers on one store under load and faults, and a check of all that they answer. Each store has its own MINUTES.
+#   make chaos MINUTES=60              make chaos STORE=postgres SEED=17
+STORE ?= both
+MINUTES ?= 2
+CHAOS = target/debug/oncegate-lab chaos --server target/debug/oncegate
+
+chaos: chaos-build
+	$(CHAOS) --store $(STORE) --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+
+# Promises that are broken on purpose: each must be found within two minutes.
+chaos-controls: chaos-build
+	scripts/chaos-controls
+
+# All targets, as the tests are built: then little is left to build.
+chaos-build:
+	cargo build --workspace --all-targets --features $(TESTABLE)
 
 # Durable decisions per second, beside their limits, on this folder's disk.
 bench: install

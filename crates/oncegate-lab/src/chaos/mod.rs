@@ -1,0 +1,235 @@
+//! Two servers, one store, a mixed load and faults, all chosen by one seed.
+//!
+//! Each part of the load checks what it was told and what the provider received. The first violation ends the run.
+
+mod client;
+mod dice;
+mod load;
+mod nemesis;
+mod postgres;
+mod process;
+mod provider;
+mod proxy;
+mod report;
+mod site;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use oncegate_store::conformance::histories::{Stamp, Stamps};
+
+pub use report::Report;
+
+use client::{Answer, Client, Lost};
+use dice::Dice;
+use provider::Provider;
+use site::{SERVERS, Site};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreKind {
+    Sqlite,
+    Postgres,
+}
+
+/// A promise that is broken on purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Broken {
+    /// As `synchronous=OFF`.
+    NoSync,
+    /// Between the servers and PostgreSQL: a COMMIT that is cut off is answered as done.
+    BelieveCommits,
+    /// Between the load and the servers: a refused verb is said again with the current token.
+    NoFence,
+    /// Between the load and the servers: a claim that is in flight is forgotten, and claimed again.
+    NoLease,
+}
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub store: StoreKind,
+    pub length: Duration,
+    pub seed: u64,
+    pub server: PathBuf,
+    /// Faults by name; all, if it is empty.
+    pub only: Vec<String>,
+    pub broken: Option<Broken>,
+    pub asynchronous: bool,
+    pub keep: bool,
+    pub shows_progress: bool,
+}
+
+/// What the parts of a run share.
+pub struct Run {
+    options: Options,
+    site: Arc<Site>,
+    started: Instant,
+    stamps: Stamps,
+    tally: Arc<Tally>,
+    /// When servers were woken from a pause: what they had begun before it may still arrive.
+    woken: Mutex<Vec<Instant>>,
+    /// The faults are over, and everything works again.
+    is_calm: AtomicBool,
+}
+
+/// What was counted, and the first violation.
+#[derive(Default)]
+struct Tally {
+    operations: Mutex<BTreeMap<&'static str, u64>>,
+    faults: Mutex<BTreeMap<&'static str, u64>>,
+    violation: Mutex<Option<String>>,
+    /// Commits are lost on purpose: what the load finds is counted, and ends nothing.
+    expects_losses: bool,
+}
+
+impl Tally {
+    /// Of the load, or of the provider.
+    fn violate(&self, what: String) {
+        match self.expects_losses {
+            true => self.count("losses found", 1),
+            false => self.fail(what),
+        }
+    }
+
+    fn fail(&self, what: String) {
+        self.violation.lock().expect("no holder panics").get_or_insert(what);
+    }
+
+    fn is_violated(&self) -> bool {
+        self.violation.lock().expect("no holder panics").is_some()
+    }
+
+    fn count(&self, operation: &'static str, by: u64) {
+        *self.operations.lock().expect("no holder panics").entry(operation).or_default() += by;
+    }
+
+    fn fault(&self, name: &'static str) {
+        *self.faults.lock().expect("no holder panics").entry(name).or_default() += 1;
+    }
+}
+
+impl Run {
+    /// A stamp for a history.
+    fn now(&self) -> Stamp {
+        self.stamps.next(i64::try_from(self.started.elapsed().as_micros()).unwrap_or(i64::MAX))
+    }
+
+    fn dice(&self, name: &str, number: u64) -> Dice {
+        Dice::of(self.options.seed, name, number)
+    }
+
+    /// Faults are made until then.
+    fn time_is_up(&self) -> bool {
+        self.started.elapsed() >= self.options.length || self.tally.is_violated()
+    }
+
+    fn is_calm(&self) -> bool {
+        self.is_calm.load(Ordering::SeqCst)
+    }
+
+    fn clients(&self) -> Clients {
+        Clients::new(self)
+    }
+
+    /// Whether a server was woken so shortly before that a call of it may have been under way since before its pause.
+    fn was_just_woken(&self, at: Instant) -> bool {
+        let late = Duration::from_secs(2);
+        self.woken.lock().expect("no holder panics").iter().any(|woken| at >= *woken && at < *woken + late)
+    }
+}
+
+/// One connection to each server.
+struct Clients(Vec<Client>);
+
+impl Clients {
+    fn new(run: &Run) -> Clients {
+        Clients((0..SERVERS).map(|server| Client::new(run.site.address(server))).collect())
+    }
+
+    fn any(&mut self, dice: &mut Dice) -> &mut Client {
+        let server = dice.below(self.0.len());
+        &mut self.0[server]
+    }
+
+    /// A GET, of one server after the other, until one has an answer.
+    async fn get(&mut self, run: &Run, path: &str) -> Result<Answer, String> {
+        let mut patience = Patience::default();
+        loop {
+            for client in &mut self.0 {
+                if let Ok(answer) = client.get(path).await {
+                    return Ok(answer);
+                }
+            }
+            patience.wait(run, path).await?;
+        }
+    }
+}
+
+/// Waits for as long as there are faults, and for a while longer.
+#[derive(Default)]
+struct Patience {
+    calm_since: Option<Instant>,
+}
+
+impl Patience {
+    const CALM_MAX: Duration = Duration::from_secs(90);
+
+    /// A moment. An error says what did not happen, or nothing if the run ends anyway.
+    async fn wait(&mut self, run: &Run, what: &str) -> Result<(), String> {
+        if run.tally.is_violated() {
+            return Err(String::new());
+        }
+        if run.is_calm() && self.calm_since.get_or_insert_with(Instant::now).elapsed() > Patience::CALM_MAX {
+            return Err(format!("not within {:?} after the last fault: {what}", Patience::CALM_MAX));
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        Ok(())
+    }
+}
+
+/// Another one each time.
+pub fn new_seed() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Dice::new(u64::try_from(now.as_nanos()).unwrap_or_default()).number() % 1_000_000
+}
+
+/// Runs until the time is up or a promise is broken.
+pub async fn run(mut options: Options) -> Result<Report, String> {
+    // The servers run in folders of their own.
+    let found = options.server.canonicalize();
+    options.server = found.map_err(|error| format!("{}: {error}", options.server.display()))?;
+    let tally = Arc::new(Tally { expects_losses: options.asynchronous, ..Tally::default() });
+    let reporting = tally.clone();
+    let provider = Provider::start(options.seed, move |what| reporting.violate(what)).await;
+    let provider = provider.map_err(|error| error.to_string())?;
+    let site = Site::open(&options, provider).await?;
+    let run = Arc::new(Run {
+        options,
+        site,
+        started: Instant::now(),
+        stamps: Stamps::default(),
+        tally,
+        woken: Mutex::default(),
+        is_calm: AtomicBool::new(false),
+    });
+    let progress = tokio::spawn(report::progress(run.clone()));
+    let faults = tokio::spawn(nemesis::run(run.clone()));
+    let load = load::run(run.clone());
+    let failed = async {
+        // A fault that cannot be made, or healed, ends the run.
+        match faults.await {
+            Ok(Ok(())) => std::future::pending().await,
+            Ok(Err(error)) => error,
+            Err(error) => error.to_string(),
+        }
+    };
+    let ended = tokio::select! {
+        () = load => Ok(()),
+        error = failed => Err(format!("seed {}: a fault could not be made: {error}", run.options.seed)),
+    };
+    progress.abort();
+    ended?;
+    Ok(Report::of(&run))
+}

@@ -1,0 +1,121 @@
+//! The faults: one file for each kind. The seed chooses which comes next, and when.
+
+mod clock;
+mod disk;
+mod network;
+mod postgres;
+mod promotion;
+mod server;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::dice::Dice;
+use super::proxy::Mode;
+use super::site::SERVERS;
+use super::{Run, StoreKind};
+
+/// Between two faults of one lane.
+const PAUSE_MS: std::ops::Range<u64> = 300..2500;
+/// A fault that lasts longer than this is a defect of the driver, or of what it drives.
+const FAULT_MAX: Duration = Duration::from_secs(180);
+
+/// A fault by its name in the report, and how often it is chosen.
+type Menu = &'static [(&'static str, usize)];
+
+/// What happens to servers. It runs beside the faults of the store.
+const SERVERS_MENU: Menu = &[("server killed", 6), ("server paused", 2)];
+const POSTGRES_MENU: Menu = &[
+    ("postgres crashed", 6),
+    ("postgres crashed after a cut at COMMIT", 6),
+    ("postgres restarted", 1),
+    ("postgres frozen", 1),
+    ("backends terminated", 2),
+    ("standby promoted", 2),
+    ("standby promoted behind a partition", 1),
+    ("network delayed", 1),
+    ("network cut", 2),
+    ("network half open", 1),
+    ("network cut at COMMIT", 2),
+];
+const SQLITE_MENU: Menu = &[("power cut", 8), ("syncs fail", 1), ("disk full", 1), ("clock stepped", 3)];
+const ASYNCHRONOUS_MENU: Menu = &[("asynchronous standby promoted", 1)];
+
+/// Makes faults until the time is up, and heals everything.
+pub async fn run(run: Arc<Run>) -> Result<(), String> {
+    let (store, servers) = match (run.options.store, run.options.asynchronous) {
+        (_, true) => (ASYNCHRONOUS_MENU, &[][..]),
+        (StoreKind::Sqlite, _) => (SQLITE_MENU, SERVERS_MENU),
+        (StoreKind::Postgres, _) => (POSTGRES_MENU, SERVERS_MENU),
+    };
+    let on_store = lane(run.clone(), store, run.dice("store faults", 0));
+    let on_servers = lane(run.clone(), servers, run.dice("server faults", 0));
+    let (store, servers) = tokio::join!(on_store, on_servers);
+    if run.tally.is_violated() {
+        return Ok(());
+    }
+    store.and(servers)?;
+    for server in 0..SERVERS {
+        run.site.start(server)?;
+        if let Err(why) = run.site.is_ready(server).await {
+            run.tally.fail(format!("after the last fault: {why}"));
+        }
+    }
+    run.is_calm.store(true, Ordering::SeqCst);
+    Ok(())
+}
+
+async fn lane(run: Arc<Run>, menu: Menu, mut dice: Dice) -> Result<(), String> {
+    let is_wanted = |name: &str| run.options.only.is_empty() || run.options.only.iter().any(|only| only == name);
+    let menu: Vec<_> = menu.iter().filter(|(name, _)| is_wanted(name)).collect();
+    let choices: Vec<&'static str> = menu.iter().flat_map(|(name, often)| std::iter::repeat_n(*name, *often)).collect();
+    while !choices.is_empty() {
+        tokio::time::sleep(dice.millis(PAUSE_MS)).await;
+        if run.time_is_up() {
+            break;
+        }
+        let name = *dice.pick(&choices);
+        let made = tokio::time::timeout(FAULT_MAX, make(&run, name, &mut dice)).await;
+        made.map_err(|_| format!("{name}: it takes too long"))?.map_err(|error| format!("{name}: {error}"))?;
+        run.tally.fault(name);
+    }
+    Ok(())
+}
+
+async fn make(run: &Run, name: &'static str, dice: &mut Dice) -> Result<(), String> {
+    match name {
+        "server killed" => server::kill(run, dice).await,
+        "server paused" => server::pause(run, dice).await,
+        "power cut" => disk::cut_power(run, dice).await,
+        "syncs fail" => disk::fail_syncs(run, dice).await,
+        "disk full" => disk::fill(run, dice).await,
+        "clock stepped" => clock::step(run, dice).await,
+        "postgres crashed" => postgres::crash(run, dice).await,
+        "postgres crashed after a cut at COMMIT" => postgres::crash_after_cut(run, dice).await,
+        "postgres restarted" => postgres::restart(run).await,
+        "postgres frozen" => postgres::freeze(run, dice).await,
+        "backends terminated" => postgres::terminate(run).await,
+        "standby promoted" => promotion::synchronous(run, dice, promotion::Primary::Crashes).await,
+        "standby promoted behind a partition" => promotion::synchronous(run, dice, promotion::Primary::IsCutOff).await,
+        "asynchronous standby promoted" => promotion::asynchronous(run, dice).await,
+        "network delayed" => network::delay(run, dice).await,
+        "network cut" => network::cut(run, dice).await,
+        "network half open" => network::half_open(run, dice).await,
+        "network cut at COMMIT" => network::cut_at_commit(run, dice).await,
+        other => Err(format!("there is no fault {other:?}")),
+    }
+}
+
+fn network_of(run: &Run) -> Result<&super::site::Network, String> {
+    run.site.network.as_ref().ok_or_else(|| "this store has no network".into())
+}
+
+fn disk_of(run: &Run) -> Result<&super::site::Disk, String> {
+    run.site.disk.as_ref().ok_or_else(|| "this store has no disk of ours".into())
+}
+
+/// A way of cutting a connection at its COMMIT.
+fn at_commit(dice: &mut Dice) -> Mode {
+    if dice.percent(70) { Mode::CutBeforeCommit } else { Mode::CutAfterCommit }
+}
