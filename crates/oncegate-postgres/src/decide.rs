@@ -12,7 +12,7 @@ use oncegate_store::{Answers, Change, Committed, StoreError};
 
 use crate::job::Job;
 use crate::line::InLine;
-use crate::row::Records;
+use crate::row::{Read, Records};
 
 /// One record to be written.
 pub(crate) struct Write {
@@ -27,16 +27,20 @@ pub(crate) struct Write {
     pub announce: bool,
 }
 
-/// A commit that has something to write.
+/// A commit that is answered after a COMMIT: it has something to write, or its answer has to be confirmed.
 pub(crate) struct Decided {
     job: Job,
     answers: Answers,
     moment: Moment,
+    /// Which server it was read from. It is not written to another: that one may have other records of the same versions.
+    pub generation: u64,
+    /// Nothing of the commit is written.
+    confirms_only: bool,
     /// All or none of them.
     pub writes: Vec<Write>,
     /// Commits on the same key that came later, and when the last of them was read.
     followers: Vec<Job>,
-    followed_at: Moment,
+    followed_at: Read,
 }
 
 impl AsRef<Job> for Decided {
@@ -88,8 +92,8 @@ pub(crate) fn decide_all(jobs: Vec<Job>, places: &[usize], records: &Records) ->
         match leaders[place] {
             Some(leader) => all[leader].followers.push(job),
             None => {
-                if let Some(decided) = decide_one(job, records.claims[place].as_ref(), records.moment, false) {
-                    leaders[place] = Some(all.len());
+                if let Some(decided) = decide_one(job, records.claims[place].as_ref(), records.read, false) {
+                    leaders[place] = decided.only_key().map(|_| all.len());
                     all.push(decided);
                 }
             }
@@ -99,9 +103,9 @@ pub(crate) fn decide_all(jobs: Vec<Job>, places: &[usize], records: &Records) ->
 }
 
 /// `is_locked`: the record was read under its row's lock.
-fn decide_one(job: Job, existing: Option<&Arc<Claim>>, moment: Moment, is_locked: bool) -> Option<Decided> {
+fn decide_one(job: Job, existing: Option<&Arc<Claim>>, read: Read, is_locked: bool) -> Option<Decided> {
     let op = &job.commit.ops[0];
-    let Decision { write, answer } = decide(&op.key, existing, &op.command, moment);
+    let Decision { write, answer } = decide(&op.key, existing, &op.command, read.moment);
     let write = match (write, &answer) {
         (Some(next), _) => Some(Write::new(existing, &op.command, next)),
         // Its owner may have renewed or settled in time, in a transaction that is not committed yet. The row's lock tells.
@@ -109,12 +113,22 @@ fn decide_one(job: Job, existing: Option<&Arc<Claim>>, moment: Moment, is_locked
         (None, _) => None,
     };
     match write {
-        Some(write) => Some(Decided::new(job, [answer].into(), vec![write], moment)),
-        None => {
-            job.answer(Ok(Committed::of_claims([answer].into(), moment.now)));
-            None
-        }
+        Some(write) => Some(Decided::new(job, [answer].into(), vec![write], read)),
+        None => answer_or_confirm(job, [answer].into(), read),
     }
+}
+
+/// Answers a commit that writes nothing, unless its answer might be wrong: then a COMMIT comes first.
+///
+/// An owner is not refused on the word of a server that may have been replaced, since the next server may have its claim.
+/// And what a server shows after a restart may be without the standbys that its COMMIT waits for.
+fn answer_or_confirm(job: Job, answers: Answers, read: Read) -> Option<Decided> {
+    let is_refused = answers.iter().any(|answer| matches!(answer, Answer::Refused(_)));
+    if is_refused || !read.is_confirmed {
+        return Some(Decided { confirms_only: true, ..Decided::new(job, answers, vec![], read) });
+    }
+    job.answer(Ok(Committed::of_claims(answers, read.moment.now)));
+    None
 }
 
 /// All or nothing.
@@ -123,13 +137,13 @@ fn decide_together(job: Job, places: &[usize], records: &Records) -> Option<Deci
         job.answer(Err(StoreError::Refused("two operations of one commit have the same key".into())));
         return None;
     }
-    let moment = records.moment;
+    let read = records.read;
     let mut writes = vec![];
     let mut answers = Answers::new();
     let mut is_needed = false;
     for (op, &place) in job.commit.ops.iter().zip(places) {
         let existing = records.claims[place].as_ref();
-        let Decision { write, answer } = decide(&op.key, existing, &op.command, moment);
+        let Decision { write, answer } = decide(&op.key, existing, &op.command, read.moment);
         is_needed |= write.is_some();
         // What is so already is written as it is, so that it is still so when the others are.
         let next = write.or_else(|| existing.filter(|_| answer.is_accepted()).cloned());
@@ -139,17 +153,16 @@ fn decide_together(job: Job, places: &[usize], records: &Records) -> Option<Deci
     is_needed |= !job.commit.changes.is_empty() || job.is_probe;
     let is_accepted = answers.iter().all(Answer::is_accepted);
     if is_needed && is_accepted {
-        return Some(Decided::new(job, answers, writes, moment));
+        return Some(Decided::new(job, answers, writes, read));
     }
-    job.answer(Ok(Committed::of_claims(answers, moment.now)));
-    None
+    answer_or_confirm(job, answers, read)
 }
 
 impl Decided {
-    fn new(job: Job, answers: Answers, writes: Vec<Write>, moment: Moment) -> Decided {
-        let is_needed = !writes.is_empty() || !job.commit.changes.is_empty() || job.is_probe;
-        assert!(is_needed, "what writes nothing has been answered");
-        Decided { job, answers, moment, writes, followers: vec![], followed_at: moment }
+    fn new(job: Job, answers: Answers, writes: Vec<Write>, read: Read) -> Decided {
+        let Read { moment, generation, .. } = read;
+        let followers = vec![];
+        Decided { job, answers, moment, generation, confirms_only: false, writes, followers, followed_at: read }
     }
 
     /// Of its only write, if it has only that: others on the same key may follow it.
@@ -166,7 +179,7 @@ impl Decided {
     }
 
     pub fn changes(&self) -> &[Change] {
-        &self.job.commit.changes
+        if self.confirms_only { &[] } else { &self.job.commit.changes }
     }
 
     /// The change in this place found something else than it expects: nothing was written.
@@ -177,21 +190,24 @@ impl Decided {
 
     /// Another that was decided on the same key, without knowing of this one.
     pub fn lead(&mut self, later: Decided) {
-        self.followed_at = later.moment;
+        self.followed_at = later.followed_at;
         self.followers.extend(later.into_jobs());
     }
 
     /// Its write is committed: it is answered, and so are those who followed it, as far as they too change
     /// nothing. Hands back those who do.
     pub fn answer(self) -> Vec<Job> {
-        let Decided { job, answers, moment, writes, followers, followed_at } = self;
+        let Decided { job, answers, moment, writes, followers, followed_at, .. } = self;
         job.answer(Ok(Committed::of_claims(answers, moment.now)));
         let decide_again = |job| decide_one(job, Some(&writes[0].next), followed_at, true);
         followers.into_iter().filter_map(decide_again).flat_map(Decided::into_jobs).collect()
     }
 
-    /// Whether it was written is not known. Those who followed it surely wrote nothing.
+    /// Whether it was written is not known. Hands back the commits that surely wrote nothing.
     pub fn answer_unknown(self, why: &str) -> Vec<Job> {
+        if self.confirms_only {
+            return self.into_jobs();
+        }
         self.job.answer(Err(StoreError::Unknown(why.into())));
         self.followers
     }

@@ -119,7 +119,7 @@ impl Looked for Claim {
             read => read?,
         };
         let found = read.claims.into_iter().map(|claim| claim.map(Arc::unwrap_or_clone));
-        Ok(Reading { value: found.collect(), now: read.moment.now })
+        Ok(Reading { value: found.collect(), now: read.read.moment.now })
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use oncegate_core::{Time, Token};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// A commit that succeeded this lately shows that the server can be written to.
@@ -27,7 +28,10 @@ pub(crate) struct Loss {
 #[derive(Default)]
 pub(crate) struct Health {
     largest_token: AtomicI64,
-    generation: AtomicU64,
+    /// Counts the servers that this replica has met.
+    generation: watch::Sender<u64>,
+    /// The last of them on which a commit of this replica has succeeded.
+    confirmed: AtomicU64,
     known: Mutex<Known>,
 }
 
@@ -65,7 +69,8 @@ impl Health {
     }
 
     /// A probe that succeeds shows that the server commits, but not that it has room for more.
-    pub fn committed(&self, is_probe: bool) {
+    pub fn committed(&self, generation: u64, is_probe: bool) {
+        self.confirmed.fetch_max(generation, Ordering::Relaxed);
         let mut known = self.known();
         known.committed_at = Some(Instant::now());
         known.is_in_doubt = false;
@@ -108,13 +113,24 @@ impl Health {
         let mut known = self.known();
         if known.identity.as_deref() != Some(identity) {
             known.identity = Some(identity.to_owned());
-            self.generation.fetch_add(1, Ordering::Relaxed);
+            self.generation.send_modify(|generation| *generation += 1);
         }
         self.generation()
     }
 
     pub fn generation(&self) -> u64 {
-        self.generation.load(Ordering::Relaxed)
+        *self.generation.borrow()
+    }
+
+    /// Returns when this replica has met a server after this one.
+    pub async fn met_after(&self, generation: u64) {
+        // It fails only where the sender is dropped, and `self` has the sender.
+        let _ = self.generation.subscribe().wait_for(|met| *met != generation).await;
+    }
+
+    /// Whether a commit of this replica has succeeded on this server.
+    pub fn has_confirmed(&self, generation: u64) -> bool {
+        self.confirmed.load(Ordering::Relaxed) == generation
     }
 
     /// Whether the floor of tokens was raised on this server.

@@ -100,9 +100,14 @@ impl Lane {
                     () = link.closed() => break,
                 };
                 match next {
-                    Some(decided) if link.is_usable() => self.write(&link, connection, decided, &mut past).await,
                     Some(decided) => {
-                        self.queue.push_again(decided.into_iter().flat_map(Decided::into_jobs).collect(), MOVED);
+                        let is_read_here =
+                            |decided: &Decided| link.is_usable() && decided.generation == link.generation;
+                        let (here, elsewhere): (Vec<_>, Vec<_>) = decided.into_iter().partition(is_read_here);
+                        self.queue.push_again(elsewhere.into_iter().flat_map(Decided::into_jobs).collect(), MOVED);
+                        if !here.is_empty() {
+                            self.write(&link, connection, here, &mut past).await;
+                        }
                     }
                     None => break,
                 }
@@ -169,7 +174,8 @@ impl Lane {
     async fn read(&self, link: &Link, jobs: Vec<Job>) {
         let Keys { distinct, places } = Keys::of(&jobs);
         match read(link, &distinct).await {
-            Ok(records) => self.queue.push_decided(decide_all(jobs, &places, &records)),
+            Ok(records) if link.is_usable() => self.queue.push_decided(decide_all(jobs, &places, &records)),
+            Ok(_) => self.queue.push_again(jobs, MOVED),
             Err(fault) => self.give_back(jobs, fault),
         }
     }
@@ -206,7 +212,7 @@ impl Lane {
         let (health, mark) = (&self.server.health, written.seal.mark);
         match commit(link, &written.seal).await {
             Outcome::Committed => {
-                health.committed(batch.is_probe());
+                health.committed(link.generation, batch.is_probe());
                 batch.writes().for_each(|write| health.saw_token(write.next.token));
                 *past = Past { acknowledged: Some(Acknowledged { mark, at: Instant::now() }), unresolved: None };
                 batch.decided_changes().for_each(|(change, at)| self.channel.wake_after(change, at));

@@ -22,7 +22,7 @@ pub(crate) struct Link {
     /// Which server it leads to: another one after a restart or a failover.
     pub identity: String,
     /// Counts the servers that this replica has met. A link to an earlier one is of no more use.
-    generation: u64,
+    pub generation: u64,
     statements: Mutex<HashMap<&'static str, Statement>>,
     _driver: AbortOnDrop,
     /// Ends with the driver.
@@ -72,10 +72,14 @@ impl Link {
         self.is_broken.store(true, Ordering::Relaxed);
     }
 
-    /// Returns when the connection is lost.
+    /// Returns when the connection is lost, or when this replica has met another server.
     pub async fn closed(&self) {
         let mut driven = self.driven.clone();
-        while driven.changed().await.is_ok() {}
+        let lost = async { while driven.changed().await.is_ok() {} };
+        tokio::select! {
+            () = lost => {}
+            () = self.server.health.met_after(self.generation) => {}
+        }
     }
 
     /// The statement of this text, prepared on first use.

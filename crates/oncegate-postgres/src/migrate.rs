@@ -19,8 +19,8 @@ const STEPS: [(i64, i64, &str, &str); 6] = [
     (3, 3, "books", include_str!("../migrations/0003_books.sql")),
     (4, 4, "lanes", include_str!("../migrations/0004_lanes.sql")),
     (5, 5, "ends", include_str!("../migrations/0005_ends.sql")),
-    // A build of before goes on beside this one, but does not start again: it refuses every newer schema.
-    (6, 5, "commit_marks", include_str!("../migrations/0006_commit_marks.sql")),
+    // Earlier builds believe a lost COMMIT on another replica's evidence: they must not run beside this one.
+    (6, 6, "commit_marks", include_str!("../migrations/0006_commit_marks.sql")),
 ];
 /// The step with which the list of steps begins to say which builds run on them.
 const OLDEST_BUILD_SINCE: i64 = 6;

@@ -12,9 +12,19 @@ use crate::link::Link;
 
 const READ_CLAIMS: &str = include_str!("../sql/read_claims.sql");
 
-/// The records under some keys, and when they were read.
-pub(crate) struct Records {
+/// When and where records were read.
+#[derive(Clone, Copy)]
+pub(crate) struct Read {
     pub moment: Moment,
+    /// Which of the servers that this replica has met.
+    pub generation: u64,
+    /// A commit of this replica has succeeded on that server.
+    pub is_confirmed: bool,
+}
+
+/// The records under some keys.
+pub(crate) struct Records {
+    pub read: Read,
     /// One for each key, in order.
     pub claims: Vec<Option<Arc<Claim>>>,
 }
@@ -38,7 +48,9 @@ pub(crate) async fn read(link: &Link, keys: &[&ClaimKey]) -> Result<Records, Fau
             claims[place] = is_named.then(|| Arc::new(claim(row, 3, keys[place].clone())));
         }
     }
-    Ok(Records { moment, claims })
+    let generation = link.generation;
+    let read = Read { moment, generation, is_confirmed: link.server.health.has_confirmed(generation) };
+    Ok(Records { read, claims })
 }
 
 /// The record in the columns from `first` on, in the order in which the statements list them.

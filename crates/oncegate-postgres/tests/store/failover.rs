@@ -18,6 +18,16 @@ async fn open(url: &str, clock: Option<Arc<dyn Clock>>) -> PostgresStore {
     PostgresStore::open(url, Options { clock, lanes: 1, ..Options::default() }).await.expect("opens")
 }
 
+/// A server, and the standby that its COMMIT waits for.
+async fn synchronous() -> (Cluster, Cluster) {
+    let primary = Cluster::start("synchronous_commit = on");
+    let standby = primary.standby("standby");
+    primary.configure("synchronous_standby_names = 'standby'");
+    primary.reload();
+    primary.wait_until(SYNCHRONOUS).await;
+    (primary, standby)
+}
+
 async fn apply(store: &dyn Store, part: &str, command: Command) -> Result<Answer, StoreError> {
     Ok(store.commit(Op { key: key(part), command }.into()).await?.only())
 }
@@ -115,6 +125,49 @@ async fn once_a_replica_has_met_the_next_server_it_asks_the_last_one_nothing_mor
     assert_eq!(found.token, token);
 }
 
+/// The last server is still reachable, and its COMMIT waits for the standby that has become the next one.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: run make test"]
+async fn an_owner_is_not_refused_by_a_server_that_was_replaced() {
+    let (primary, standby) = synchronous().await;
+    let behind = open(&primary.url(), None).await;
+    win(&behind, "warm").await;
+    standby.promote();
+    let ahead = open(&standby.url(), None).await;
+    let token = win(&ahead, "k").await;
+    for command in [settle(token, "1"), Command::Renew { token, lease: None }, Command::Release { token }] {
+        let answer = apply(&behind, "k", command).await;
+        assert!(answer.is_err(), "{answer:?}");
+    }
+    assert!(matches!(apply(&ahead, "k", settle(token, "1")).await, Ok(Answer::Applied(_))));
+}
+
+/// After a restart a server shows commits that its standby does not have. A promotion takes them back.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: run make test"]
+async fn a_claim_that_no_standby_has_is_not_told_after_a_restart() {
+    let (primary, standby) = synchronous().await;
+    let store = open(&primary.url(), None).await;
+    win(&store, "confirmed").await;
+    standby.stop("immediate");
+    let answer = apply(&store, "k", Command::Claim(terms())).await;
+    assert!(matches!(answer, Err(StoreError::Unknown(_))), "{answer:?}");
+    primary.crash();
+    primary.up();
+    let is_there = "SELECT count(*) = 2 FROM oncegate.claims";
+    primary.wait_until(is_there).await;
+    let tried = Instant::now();
+    while tried.elapsed() < Duration::from_secs(6) {
+        for part in ["k", "confirmed"] {
+            let answer = apply(&store, part, Command::Claim(terms())).await;
+            assert!(answer.is_err(), "{part}: {answer:?}");
+        }
+    }
+    standby.up();
+    is_back(&store).await;
+    assert!(matches!(apply(&store, "k", Command::Claim(terms())).await, Ok(Answer::InFlight(_))));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: run make test"]
 async fn a_connection_whose_mark_is_gone_is_replaced() {
@@ -146,11 +199,7 @@ async fn a_server_that_allows_no_writes_is_not_ready() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: run make test"]
 async fn a_synchronous_standby_that_is_promoted_has_all_that_was_acknowledged_and_one_winner() {
-    let primary = Cluster::start("synchronous_commit = on");
-    let standby = primary.standby("standby");
-    primary.configure("synchronous_standby_names = 'standby'");
-    primary.reload();
-    primary.wait_until(SYNCHRONOUS).await;
+    let (primary, standby) = synchronous().await;
     let proxy = Proxy::to(&primary.url()).await;
     let cut = Arc::new(open(&proxy.url("cut"), None).await);
     for i in 0..50 {
