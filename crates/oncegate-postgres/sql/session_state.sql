@@ -1,7 +1,7 @@
--- Which server this is, and whether it can be written to. The name of the log file begins with the timeline; a standby has
--- none of its own.
+-- Which server this is, and whether it can be written to. The name of the log file begins with the timeline, in hexadecimal; a
+-- standby has none of its own.
 SELECT pg_is_in_recovery() AS is_standby,
        current_setting('transaction_read_only') = 'on' AS is_read_only,
-       (SELECT system_identifier FROM pg_control_system())::text
-           || CASE WHEN pg_is_in_recovery() THEN '' ELSE '/' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) END
-           || '/' || extract(epoch FROM pg_postmaster_start_time())::text AS identity;
+       (SELECT system_identifier FROM pg_control_system())::text AS system,
+       CASE WHEN NOT pg_is_in_recovery() THEN left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) END AS timeline,
+       extract(epoch FROM pg_postmaster_start_time())::text AS started;

@@ -79,8 +79,8 @@ impl Batch {
 
     /// What can be said of it before COMMIT.
     pub fn review(&self, written: &Written) -> Review {
-        // A created record whose token may be no larger than one that its key had before: nothing stands.
-        let is_overtaken = |write: &Write| write.was.is_none() && write.next.token <= written.seal.token_floor;
+        // A new owner whose token may be no larger than one that its key had before: nothing stands.
+        let is_overtaken = |write: &Write| write.new_owner && write.next.token <= written.seal.token_floor;
         if self.writes().any(is_overtaken) {
             return Review::Nothing;
         }

@@ -8,6 +8,8 @@ use oncegate_core::{Time, Token};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::fault::Fault;
+
 /// A commit that succeeded this lately shows that the server can be written to.
 const COMMITTED_LATELY: Duration = Duration::from_secs(5);
 /// How long a refusal counts, if nothing else is written.
@@ -16,6 +18,16 @@ const REFUSED_LATELY: Duration = Duration::from_secs(30);
 const STEP_MIN: Duration = Duration::from_secs(60);
 /// How long nothing is swept after a step: the clock may step back.
 const SWEEPING_PAUSES_FOR: Duration = Duration::from_secs(600);
+
+/// Which server a connection leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// The same for a server and its standbys.
+    pub system: String,
+    /// One more with each promotion.
+    pub timeline: u32,
+    pub started: String,
+}
 
 /// Commits that were acknowledged and that the server does not have any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,8 +42,11 @@ pub(crate) struct Health {
     largest_token: AtomicI64,
     /// Counts the servers that this replica has met.
     generation: watch::Sender<u64>,
-    /// The last of them on which a commit of this replica has succeeded.
-    confirmed: AtomicU64,
+    /// Counts what may have changed which commits the server shows without its standbys having them: connections that were
+    /// opened, since a crash ends all of them, and commits that failed.
+    doubts: AtomicU64,
+    /// How many of them there were when the last commit that succeeded began.
+    doubts_cleared: AtomicU64,
     known: Mutex<Known>,
 }
 
@@ -43,9 +58,9 @@ struct Known {
     /// What the server said when it last refused to write, and when that was.
     refused: Option<(Instant, String)>,
     /// Which server the last connection led to.
-    identity: Option<String>,
+    identity: Option<Identity>,
     /// The server whose floor of tokens was raised.
-    raised: Option<String>,
+    raised: Option<Identity>,
     lost: i64,
     clock: Option<Look>,
     stepped_at: Option<Instant>,
@@ -68,9 +83,10 @@ impl Health {
         self.largest_token.fetch_max(token.0, Ordering::Relaxed);
     }
 
-    /// A probe that succeeds shows that the server commits, but not that it has room for more.
-    pub fn committed(&self, generation: u64, is_probe: bool) {
-        self.confirmed.fetch_max(generation, Ordering::Relaxed);
+    /// `doubts` is from [`Health::doubts`], before the commit began. A probe that succeeds shows that the server commits, but not
+    /// that it has room for more.
+    pub fn committed(&self, doubts: u64, is_probe: bool) {
+        self.doubts_cleared.fetch_max(doubts, Ordering::SeqCst);
         let mut known = self.known();
         known.committed_at = Some(Instant::now());
         known.is_in_doubt = false;
@@ -81,6 +97,7 @@ impl Health {
 
     /// A write has failed.
     pub fn failed(&self) {
+        self.doubt();
         let mut known = self.known();
         known.committed_at = None;
         known.is_in_doubt = true;
@@ -108,14 +125,27 @@ impl Health {
     }
 
     /// A connection leads to this server. Returns its generation: the next one where the server is another than the last one, or
-    /// was started again.
-    pub fn met(&self, identity: &str) -> u64 {
+    /// was started again. A server that was replaced by one that this replica has met is refused.
+    pub fn met(&self, identity: &Identity) -> Result<u64, Fault> {
+        self.doubt();
         let mut known = self.known();
-        if known.identity.as_deref() != Some(identity) {
-            known.identity = Some(identity.to_owned());
+        if known.identity.as_ref() != Some(identity) {
+            if let Some(last) = &known.identity
+                && last.system == identity.system
+                && last.timeline > identity.timeline
+            {
+                return Err(Fault::Gone(format!(
+                    "the server is on timeline {}, and was replaced by one on timeline {}, which this replica has met. hint: stop the \
+                     replaced server; if it is the one to be used, start oncegate again",
+                    identity.timeline, last.timeline
+                )));
+            }
+            known.identity = Some(identity.clone());
+            // The last server has committed, and not this one.
+            known.committed_at = None;
             self.generation.send_modify(|generation| *generation += 1);
         }
-        self.generation()
+        Ok(self.generation())
     }
 
     pub fn generation(&self) -> u64 {
@@ -128,18 +158,26 @@ impl Health {
         let _ = self.generation.subscribe().wait_for(|met| *met != generation).await;
     }
 
-    /// Whether a commit of this replica has succeeded on this server.
-    pub fn has_confirmed(&self, generation: u64) -> bool {
-        self.confirmed.load(Ordering::Relaxed) == generation
+    pub fn doubts(&self) -> u64 {
+        self.doubts.load(Ordering::SeqCst)
+    }
+
+    fn doubt(&self) {
+        self.doubts.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Whether all that the server shows is as durable as a commit that succeeded.
+    pub fn is_confirmed(&self) -> bool {
+        self.doubts_cleared.load(Ordering::SeqCst) == self.doubts()
     }
 
     /// Whether the floor of tokens was raised on this server.
-    pub fn has_raised_floor(&self, identity: &str) -> bool {
-        self.known().raised.as_deref() == Some(identity)
+    pub fn has_raised_floor(&self, identity: &Identity) -> bool {
+        self.known().raised.as_ref() == Some(identity)
     }
 
-    pub fn raised_floor(&self, identity: &str) {
-        self.known().raised = Some(identity.to_owned());
+    pub fn raised_floor(&self, identity: &Identity) {
+        self.known().raised = Some(identity.clone());
     }
 
     /// Tells of acknowledged commits that are gone.
@@ -215,6 +253,33 @@ mod tests {
         for drift in [-59, 0, 59] {
             assert_eq!(step(look(1_000, 0, start), look(4_600 + drift, 3_600, start)), None, "{drift}");
         }
+    }
+
+    #[test]
+    fn a_server_that_was_replaced_is_not_met_again() {
+        let health = Health::default();
+        let on_timeline = |timeline| Identity { system: "7".into(), timeline, started: format!("{timeline}") };
+        assert_eq!(health.met(&on_timeline(2)).unwrap(), 1);
+        assert_eq!(health.met(&on_timeline(3)).unwrap(), 2);
+        let refused = health.met(&on_timeline(2)).unwrap_err();
+        assert!(refused.message().contains("timeline 2"), "{}", refused.message());
+        assert_eq!(health.met(&on_timeline(3)).unwrap(), 2, "nothing has changed");
+        let another = Identity { system: "8".into(), ..on_timeline(1) };
+        assert_eq!(health.met(&another).unwrap(), 3, "another cluster, which was restored, say");
+    }
+
+    #[test]
+    fn doubts_are_cleared_by_a_commit_that_began_after_them() {
+        let health = Health::default();
+        let before = health.doubts();
+        health.failed();
+        health.committed(before, false);
+        assert!(!health.is_confirmed(), "it began before");
+        health.committed(health.doubts(), true);
+        assert!(health.is_confirmed());
+        let server = Identity { system: "7".into(), timeline: 1, started: String::new() };
+        health.met(&server).unwrap();
+        assert!(!health.is_confirmed(), "the connections before may have ended with a crash");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
 use crate::batch::{Batch, Review};
-use crate::commit::{Outcome, commit};
+use crate::commit::{Outcome, commit, confirm};
 use crate::decide::{Decided, Keys, decide_all};
 use crate::fault::Fault;
 use crate::job::Job;
@@ -210,9 +210,14 @@ impl Lane {
 
     async fn commit(&self, link: &Link, batch: Batch, written: Written, past: &mut Past) {
         let (health, mark) = (&self.server.health, written.seal.mark);
-        match commit(link, &written.seal).await {
+        let doubts = health.doubts();
+        let outcome = match batch.is_probe() {
+            true => confirm(link).await,
+            false => commit(link, &written.seal).await,
+        };
+        match outcome {
             Outcome::Committed => {
-                health.committed(link.generation, batch.is_probe());
+                health.committed(doubts, batch.is_probe());
                 batch.writes().for_each(|write| health.saw_token(write.next.token));
                 *past = Past { acknowledged: Some(Acknowledged { mark, at: Instant::now() }), unresolved: None };
                 batch.decided_changes().for_each(|(change, at)| self.channel.wake_after(change, at));

@@ -11,6 +11,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 
 use crate::fault::Fault;
+use crate::health::Identity;
 use crate::server::{STATEMENT_WITHIN, Server};
 
 pub(crate) type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
@@ -20,7 +21,7 @@ pub(crate) struct Link {
     pub client: Client,
     pub server: Arc<Server>,
     /// Which server it leads to: another one after a restart or a failover.
-    pub identity: String,
+    pub identity: Identity,
     /// Counts the servers that this replica has met. A link to an earlier one is of no more use.
     pub generation: u64,
     statements: Mutex<HashMap<&'static str, Statement>>,
@@ -55,7 +56,7 @@ impl Link {
         // Aborted with the link, also where the session cannot begin.
         let driver = AbortOnDrop(driver);
         let identity = server.begin_session(&client).await?;
-        let generation = server.health.met(&identity);
+        let generation = server.health.met(&identity)?;
         let (statements, is_broken) = (Mutex::default(), AtomicBool::new(false));
         Ok(Link { client, server, identity, generation, statements, _driver: driver, driven, is_broken })
     }

@@ -163,8 +163,8 @@ async fn listen_on(server: &Server, (client, mut connection): Raw, channel: &Cha
 }
 
 async fn keep_listening(server: &Server, client: &Client, channel: &Channel) -> Fault {
-    let generation = match server.begin_session(client).await {
-        Ok(identity) => server.health.met(&identity),
+    let generation = match server.begin_session(client).await.and_then(|identity| server.health.met(&identity)) {
+        Ok(generation) => generation,
         Err(fault) => return fault,
     };
     let mut kept = ask(client, &format!("LISTEN \"{}\"; LISTEN \"{}\"", channel.name, channel.jobs_name)).await;

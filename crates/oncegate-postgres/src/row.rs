@@ -18,7 +18,7 @@ pub(crate) struct Read {
     pub moment: Moment,
     /// Which of the servers that this replica has met.
     pub generation: u64,
-    /// A commit of this replica has succeeded on that server.
+    /// What was read is as durable as a commit that succeeded.
     pub is_confirmed: bool,
 }
 
@@ -46,10 +46,11 @@ pub(crate) async fn read(link: &Link, keys: &[&ClaimKey]) -> Result<Records, Fau
             // The guard is in the id's hash; whoever names an id and another guard names nothing.
             let is_named = row.get::<_, &str>(3 + CLAIM_COLUMNS) == keys[place].guard.as_str();
             claims[place] = is_named.then(|| Arc::new(claim(row, 3, keys[place].clone())));
+            claims[place].iter().for_each(|claim| link.server.health.saw_token(claim.token));
         }
     }
     let generation = link.generation;
-    let read = Read { moment, generation, is_confirmed: link.server.health.has_confirmed(generation) };
+    let read = Read { moment, generation, is_confirmed: link.server.health.is_confirmed() };
     Ok(Records { read, claims })
 }
 

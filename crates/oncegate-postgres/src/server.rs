@@ -10,7 +10,7 @@ use tokio_postgres::{Client, Config, Connection, SimpleQueryMessage, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::fault::{Fault, describe};
-use crate::health::Health;
+use crate::health::{Health, Identity};
 use crate::tls::Asked;
 
 const SESSION: &str = include_str!("../sql/session.sql");
@@ -111,7 +111,7 @@ impl Server {
 
     /// Sets the session up, and says which server this is. A server that cannot be written to is refused: what it says may be
     /// outdated.
-    pub async fn begin_session(&self, client: &Client) -> Result<String, Fault> {
+    pub async fn begin_session(&self, client: &Client) -> Result<Identity, Fault> {
         let begun = tokio::time::timeout(CONNECT_WITHIN, client.simple_query(&self.session)).await;
         let said = begun.map_err(|_| Fault::silent_for(CONNECT_WITHIN))??;
         let row = said.iter().find_map(|message| match message {
@@ -120,14 +120,19 @@ impl Server {
         });
         let row = row.ok_or_else(|| Fault::Unable("the server says nothing of itself".into()))?;
         let place = &self.place;
-        match (row.get("is_standby"), row.get("is_read_only"), row.get("identity")) {
-            (Some("t"), ..) => Err(Fault::Gone(format!(
+        match (row.get("is_standby"), row.get("is_read_only")) {
+            (Some("t"), _) => Err(Fault::Gone(format!(
                 "{place} is a standby, which cannot be written to. hint: name the primary, or all hosts, in the URL"
             ))),
-            (_, Some("t"), _) => Err(Fault::Gone(format!(
+            (_, Some("t")) => Err(Fault::Gone(format!(
                 "{place} is read-only (default_transaction_read_only is on), and Oncegate has to write"
             ))),
-            (_, _, identity) => Ok(identity.unwrap_or_default().to_owned()),
+            _ => {
+                let text = |column: &str| row.get(column).unwrap_or_default();
+                let timeline = u32::from_str_radix(text("timeline"), 16);
+                let timeline = timeline.map_err(|_| Fault::Unable("the server does not tell its timeline".into()))?;
+                Ok(Identity { system: text("system").to_owned(), timeline, started: text("started").to_owned() })
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use oncegate_core::{Answer, Command, Token};
+use oncegate_core::{Answer, Command, Terms, Token};
 use oncegate_postgres::{Options, PostgresStore};
 use oncegate_store::conformance::{START, key, settle, terms};
 use oncegate_store::{Clock, ManualClock, Op, Store, StoreError};
@@ -150,7 +150,9 @@ async fn a_claim_that_no_standby_has_is_not_told_after_a_restart() {
     let store = open(&primary.url(), None).await;
     win(&store, "confirmed").await;
     standby.stop("immediate");
-    let answer = apply(&store, "k", Command::Claim(terms())).await;
+    // The lease outlives the test.
+    let claim = || Command::Claim(Terms { lease: Duration::from_secs(600), ..terms() });
+    let answer = apply(&store, "k", claim()).await;
     assert!(matches!(answer, Err(StoreError::Unknown(_))), "{answer:?}");
     primary.crash();
     primary.up();
@@ -159,13 +161,13 @@ async fn a_claim_that_no_standby_has_is_not_told_after_a_restart() {
     let tried = Instant::now();
     while tried.elapsed() < Duration::from_secs(6) {
         for part in ["k", "confirmed"] {
-            let answer = apply(&store, part, Command::Claim(terms())).await;
+            let answer = apply(&store, part, claim()).await;
             assert!(answer.is_err(), "{part}: {answer:?}");
         }
     }
     standby.up();
     is_back(&store).await;
-    assert!(matches!(apply(&store, "k", Command::Claim(terms())).await, Ok(Answer::InFlight(_))));
+    assert!(matches!(apply(&store, "k", claim()).await, Ok(Answer::InFlight(_))));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -186,7 +188,9 @@ async fn a_server_that_allows_no_writes_is_not_ready() {
     store.report().await.expect("ready");
     cluster.configure("default_transaction_read_only = on");
     cluster.restart();
+    let asked = Instant::now();
     let refused = loop {
+        assert!(asked.elapsed() < Duration::from_secs(20), "it says so");
         match store.report().await {
             Err(StoreError::Unavailable(why)) if why.contains("read-only") => break why,
             Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,

@@ -69,6 +69,9 @@ async fn on_a_server_without_its_standby() {
     }
     assert_eq!(waiters().await, before + 1);
 
+    let told = claim(&store, "ended by somebody").await;
+    assert!(told.is_err(), "no standby has it, so the next caller is not told of it: {told:?}");
+
     set_standbys("").await;
     while store.confirm().await.is_err() {
         tokio::time::sleep(Duration::from_millis(20)).await;
