@@ -26,6 +26,8 @@ use crate::worker::Held;
 
 /// How often a request begins again because others were faster.
 pub const ROUNDS_MAX: usize = 32;
+/// A caller whose commit got no answer does not wait for longer than this for the look at what it wrote.
+const LOOK_WITHIN: Duration = Duration::from_secs(5);
 pub type Answered = Result<Response, Problem>;
 
 /// What became of a request.
@@ -200,7 +202,10 @@ impl Messages {
             let claims = match &committed {
                 Ok(committed) if committed.is_written() => Some(request.claims(guard, committed)),
                 // The answer got lost: the store says whether it was written.
-                Err(StoreError::Unknown(_)) => self.claims_if_written(&message).await,
+                Err(StoreError::Unknown(_)) => {
+                    let written = tokio::time::timeout(LOOK_WITHIN, self.claims_if_written(&message));
+                    written.await.ok().flatten()
+                }
                 _ => None,
             };
             if let Some(claims) = claims {

@@ -227,6 +227,22 @@ impl Actions {
         id: Uuid,
         done: Done,
     ) -> Result<(Applied, String), StoreError> {
+        let (applied, kind) = self.try_to_apply(workspace, id, done.clone()).await?;
+        if matches!(applied, Applied::Kept(_) | Applied::Ended(..)) {
+            return Ok((applied, kind));
+        }
+        // Nothing was written. A server that was replaced, or that shows what its standby does not have, may have misled the
+        // first look: the second one is behind a commit.
+        self.store.confirm().await?;
+        self.try_to_apply(workspace, id, done).await
+    }
+
+    async fn try_to_apply(
+        &self,
+        workspace: &WorkspaceName,
+        id: Uuid,
+        done: Done,
+    ) -> Result<(Applied, String), StoreError> {
         for _ in 0..ROUNDS_MAX {
             let Reading { mut value, now } = self.store.find_jobs(&[(workspace.clone(), id)]).await?;
             let Some(job) = value.remove(0).filter(|job| job.kind.starts_with(JOBS)) else {

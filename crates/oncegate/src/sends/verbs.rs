@@ -37,14 +37,34 @@ impl Sends {
     }
 
     async fn tell(&self, workspace: &WorkspaceName, id: Uuid, token: Token, word: Word) -> Result<Kept, NotTaken> {
+        match self.try_to_tell(workspace, id, token, &word).await {
+            Ok(Told::Written(kept)) => return Ok(kept),
+            Err(NotTaken::Store(error)) => return Err(error.into()),
+            Ok(Told::Before(_)) | Err(_) => {}
+        }
+        // Nothing was written. A server that was replaced, or that shows what its standby does not have, may have misled the
+        // first look: the second one is behind a commit.
+        self.store.confirm().await?;
+        match self.try_to_tell(workspace, id, token, &word).await? {
+            Told::Written(kept) | Told::Before(kept) => Ok(kept),
+        }
+    }
+
+    async fn try_to_tell(
+        &self,
+        workspace: &WorkspaceName,
+        id: Uuid,
+        token: Token,
+        word: &Word,
+    ) -> Result<Told, NotTaken> {
         let is_sent = matches!(word, Word::Sent { .. });
         let mut is_late = false;
         for _ in 0..ROUNDS {
             let (kept, job, now) = self.found(workspace, id).await?;
-            if kept.send.has_heard(token, &word) {
-                return Ok(kept);
+            if kept.send.has_heard(token, word) {
+                return Ok(Told::Before(kept));
             }
-            let (next, changes) = kept.replaced(kept.send.told(token, &word, now), job.as_ref(), now);
+            let (next, changes) = kept.replaced(kept.send.told(token, word, now), job.as_ref(), now);
             let command = match is_late {
                 false => Some(command(token, &next)),
                 true => match self.late_command(&kept, token, &next).await {
@@ -56,7 +76,7 @@ impl Sends {
             let ops = command.map(|command| Op { key: kept.send.key(workspace), command });
             let committed = self.ledger.commit(Commit { ops: ops.into_iter().collect(), changes }).await?;
             match committed.answers.first() {
-                _ if committed.is_written() => return Ok(next),
+                _ if committed.is_written() => return Ok(Told::Written(next)),
                 _ if is_stale(&committed) => {}
                 Some(Answer::Refused(refusal)) if !is_late && may_be_late(refusal) => is_late = true,
                 // It may have been called unsent, also since it was read, and was sent.
@@ -192,8 +212,20 @@ impl Sends {
     }
 
     async fn found(&self, workspace: &WorkspaceName, id: Uuid) -> Result<Loaded, NotTaken> {
+        if let Some(found) = self.load(workspace, At::Id(id)).await? {
+            return Ok(found);
+        }
+        // A server that was replaced may not have it.
+        self.store.confirm().await?;
         self.load(workspace, At::Id(id)).await?.ok_or(NotTaken::Missing)
     }
+}
+
+/// A word that was taken.
+enum Told {
+    Written(Kept),
+    /// It had been said before.
+    Before(Kept),
 }
 
 /// What its owner's word does to the claim.

@@ -15,7 +15,7 @@ type Io = std::io::Error;
 
 /// Longer than any of these tests: what it would end has to end by itself.
 const LONG_LEASE: Duration = Duration::from_secs(600);
-const LEASE: Duration = Duration::from_millis(600);
+const LEASE: Duration = Duration::from_millis(1_500);
 const IN_TIME: Duration = Duration::from_secs(20);
 
 fn policy(lost: Lost, lease: Duration) -> Policy {
@@ -84,13 +84,18 @@ async fn a_store_that_is_closed_gives_back_first_what_dropped_callers_claimed() 
     let url = format!("sqlite:{}", folder.path().join("ledger.db").display());
     let gate = Gate::open(&url).await.unwrap();
     let guard = gate.guard("g", policy(Lost::Hold, LONG_LEASE)).unwrap();
+    let mut dropped = vec![];
     for round in 0..20 {
-        let _ = guard.claim(&guard.key([format!("{round}")])).now_or_never();
+        // A store that has answered at once has given the claim to an owner, who did not leave.
+        if guard.claim(&guard.key([format!("{round}")])).now_or_never().is_none() {
+            dropped.push(round);
+        }
     }
+    assert!(!dropped.is_empty());
     gate.close().await;
     let gate = Gate::open(&url).await.unwrap();
     let guard = gate.guard("g", Policy::default()).unwrap();
-    for round in 0..20 {
+    for round in dropped {
         assert_eq!(state(&guard, &guard.key([format!("{round}")])).await, None, "{round}");
     }
 }
