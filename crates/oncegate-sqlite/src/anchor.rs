@@ -105,6 +105,12 @@ impl Anchor {
         (self.offset, self.since, self.target) = (self.offset_at(now), now, target);
     }
 
+    /// Whether it is the clock of this machine, whatever its boot is called: both the time since boot and the wall clock have gone on from
+    /// where they were. After a reboot the time since boot is smaller, or the wall clock differs by more than it may.
+    fn fits(&self, MachineTime { since_boot_us: now, wall, .. }: MachineTime) -> bool {
+        self.step.is_none() && now >= self.since && (wall.micros() - now - self.target).abs() <= STEP_MIN
+    }
+
     /// Notes that a time is written to the file.
     pub fn with_seen(self, time: Time) -> Anchor {
         let seen = if time.micros() > self.seen { time.micros() + SEEN_AHEAD } else { self.seen };
@@ -138,6 +144,8 @@ pub fn observe(found: Option<Anchor>, machine: MachineTime) -> (Anchor, Option<N
             let news = anchor.follow(machine);
             (anchor, news)
         }
+        // Containers of one kernel may have a boot id each, and have the same clocks.
+        Some(anchor) if anchor.fits(machine) => (Anchor { boot: machine.boot, ..anchor }, None),
         Some(before) => Anchor::set(machine, before.seen, false),
         None => Anchor::set(machine, 0, true),
     }
@@ -231,6 +239,19 @@ mod tests {
         assert_eq!(behind.time_at(5).micros(), before.seen);
         assert_eq!(news, Some(News::Stepped(-HOUR - SEEN_AHEAD)));
         assert!(!behind.may_sweep(5 + CONFIRMED_AFTER), "not while the wall clock is doubted");
+    }
+
+    #[test]
+    fn two_boot_ids_with_the_same_clocks_are_one_machine() {
+        let (mut anchor, _) = observe(None, at(0, 0));
+        for commit in 1..1_000 {
+            let elapsed = commit * SECOND / 50;
+            let machine = MachineTime { boot: BOOT + u128::from(commit % 3 == 0), ..at(elapsed, 0) };
+            anchor = observe(Some(anchor), machine).0;
+            assert_eq!((anchor.boot, time(&anchor, machine)), (machine.boot, elapsed), "commit {commit}");
+            assert!(anchor.may_sweep(machine.since_boot_us));
+            anchor = anchor.with_seen(anchor.time_at(machine.since_boot_us));
+        }
     }
 
     #[test]

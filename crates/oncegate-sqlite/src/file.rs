@@ -26,6 +26,9 @@ const WRITE_PROVES: Duration = Duration::from_secs(5);
 pub struct WatchedFile {
     path: PathBuf,
     id: FileId,
+    /// Keeps the inode's number from another file while no connection has the file open. Opened as a path only: to close it
+    /// drops none of SQLite's locks.
+    _pin: Pin,
     /// The log and its index, while the writer has them open. SQLite finds them by their names too.
     beside: Mutex<Vec<(PathBuf, FileId)>>,
     opened: Instant,
@@ -59,6 +62,7 @@ impl WatchedFile {
         let file = WatchedFile {
             path: path.to_path_buf(),
             id: FileId::of(&metadata),
+            _pin: pin(path).map_err(|error| cannot_look(path, &error))?,
             beside: Mutex::default(),
             opened: Instant::now(),
             looked_at: AtomicU64::new(0),
@@ -189,6 +193,23 @@ impl WatchedFile {
     fn lock(&self) -> MutexGuard<'_, Vec<(PathBuf, FileId)>> {
         self.beside.lock().expect("no holder of this lock panics")
     }
+}
+
+#[cfg(target_os = "linux")]
+type Pin = rustix::fd::OwnedFd;
+#[cfg(not(target_os = "linux"))]
+type Pin = ();
+
+#[cfg(target_os = "linux")]
+fn pin(path: &Path) -> io::Result<Pin> {
+    use rustix::fs::{Mode, OFlags};
+    Ok(rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// Elsewhere to close a file that is open for reading drops SQLite's locks.
+#[cfg(not(target_os = "linux"))]
+fn pin(_: &Path) -> io::Result<Pin> {
+    Ok(())
 }
 
 pub fn folder_of(path: &Path) -> &Path {
