@@ -3,7 +3,7 @@
 //! Nothing here holds a part of a key, an outcome or an attribute: they may be personal data.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use axum::http::StatusCode;
@@ -12,6 +12,7 @@ use metrics::{Counter, Histogram, counter, histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use oncegate::{Answer, Claim, ClaimKey, Command, Decided, GuardName, Observer, StoreError, Time};
 
+use crate::log::brake::Brake;
 use crate::trace;
 
 use crate::decisions::timeline::Timelines;
@@ -107,7 +108,11 @@ impl Observer for Telemetry {
 
     fn store_failed(&self, key: &ClaimKey, error: &StoreError) {
         counter!("oncegate_store_errors_total").increment(1);
-        tracing::error!(event = "store.error", workspace = %key.workspace, guard = %key.guard, claimId = %key.id, %error);
+        static BRAKE: Brake = Brake::new();
+        if let Some(left_out) = BRAKE.admit(Instant::now()) {
+            let (workspace, guard) = (&key.workspace, &key.guard);
+            tracing::error!(event = "store.error", %workspace, %guard, claimId = %key.id, %error, leftOut = left_out);
+        }
     }
 
     fn swept(&self, claims: usize) {

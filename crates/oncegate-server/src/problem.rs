@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
+use std::time::Instant;
 
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -15,6 +16,8 @@ use oncegate::{Refusal, StoreError};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
+
+use crate::log::brake::Brake;
 
 macro_rules! kinds {
     ($($kind:ident $name:literal $status:literal $title:literal, $hint:literal, $page:literal;)*) => {
@@ -164,11 +167,15 @@ impl Problem {
         self
     }
 
-    /// The log has the request id too: of our own errors always, of the callers' at the level `debug`.
+    /// The log has the request id too: of our own errors, of which some a second are logged, and of the callers' at the level `debug`.
     pub fn log(&self) {
         let (problem, status, request_id) = (self.kind.name(), self.kind.code(), self.request_id);
+        static BRAKE: Brake = Brake::new();
         if status >= 500 {
-            tracing::error!(event = "http.problem", problem, status, requestId = %request_id, detail = %self.detail);
+            if let Some(left_out) = BRAKE.admit(Instant::now()) {
+                let detail = &self.detail;
+                tracing::error!(event = "http.problem", problem, status, requestId = %request_id, %detail, leftOut = left_out);
+            }
         } else {
             // Without the detail: it repeats to the sender what they sent, which may be personal data.
             tracing::debug!(event = "http.problem", problem, status, requestId = %request_id);
