@@ -449,11 +449,21 @@ impl<'a> Key<'a> {
             _ => {}
         }
         let Some(newest) = newest else { return Ok(()) };
+        if event.reply == Reply::Missing && event.call == Call::Read && self.surely_stands(newest, event) {
+            return wrong(event, "missing: a claim whose owner has not ended it, within its window");
+        }
         match self.surely(newest, event) {
             Surely::InFlight => self.check_while_in_flight(event, newest),
             Surely::Settled(settled) => self.check_while_settled(event, newest, settled),
             Surely::Unsure => Ok(()),
         }
+    }
+
+    /// Whether the newest owner's claim is there during all of this call: in flight, or with a lease that has ended.
+    fn surely_stands(&self, owner: &Owner, event: &Event) -> bool {
+        !self.may_be_touched(owner.win, event.returned.order)
+            && event.returned.order < owner.first_end_called
+            && event.returned.at.saturating_add(self.slack) < owner.window_ends.0
     }
 
     /// The state that the newest owner's claim was in during all of this call.

@@ -121,6 +121,16 @@ fn a_verb_that_is_accepted_after_its_lease_is_found() {
 }
 
 #[test]
+fn a_claim_that_goes_missing_after_its_lease_and_within_its_window_is_found() {
+    let owned = || Script::new().call(0.0, 1.0, claim(), won(1));
+    owned().call(15.0, 16.0, Call::Read, Reply::Missing).is_wrong("within its window");
+    owned().call(5.0, 6.0, release(1), Reply::Unknown).call(15.0, 16.0, Call::Read, Reply::Missing).is_right();
+    owned().call(15.0, 16.0, Call::ByHand, Reply::Unknown).call(17.0, 18.0, Call::Read, Reply::Missing).is_right();
+    let after_its_window = WINDOW.as_secs_f64() + 1.0;
+    owned().call(after_its_window, after_its_window + 1.0, Call::Read, Reply::Missing).is_right();
+}
+
+#[test]
 fn an_outcome_that_changes_goes_missing_or_comes_from_nowhere_is_found() {
     let settled = || Script::new().call(0.0, 1.0, claim(), won(1)).call(2.0, 3.0, settle(1, "a"), Reply::Accepted);
     settled().call(4.0, 5.0, claim(), done("a")).call(6.0, 7.0, Call::Read, done("a")).is_right();
