@@ -1,6 +1,8 @@
 //! A JSON client that never asks twice by itself: what became of a lost request is the caller's to find out.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,6 +19,8 @@ const ANSWER_MAX: Duration = Duration::from_secs(8);
 
 pub struct Client {
     address: SocketAddr,
+    /// A server never answers 500, whatever happens to its store.
+    failures: Arc<AtomicU64>,
     connection: Option<SendRequest<Full<Bytes>>>,
 }
 
@@ -48,8 +52,9 @@ impl Answer {
 }
 
 impl Client {
-    pub fn new(address: SocketAddr) -> Client {
-        Client { address, connection: None }
+    /// `failures` counts the answers with status 500.
+    pub fn new(address: SocketAddr, failures: Arc<AtomicU64>) -> Client {
+        Client { address, failures, connection: None }
     }
 
     pub async fn get(&mut self, path: &str) -> Result<Answer, Lost> {
@@ -89,6 +94,9 @@ impl Client {
         match answered {
             Ok(Some(answer)) => {
                 let is_away = answer.status == 503;
+                if answer.status == 500 {
+                    self.failures.fetch_add(1, Ordering::Relaxed);
+                }
                 match answer.problem() {
                     "store-unavailable" if is_away => Err(Lost::NotWritten),
                     _ if is_away || answer.status == 500 => Err(Lost::Unknown),

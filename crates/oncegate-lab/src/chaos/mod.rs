@@ -145,7 +145,7 @@ struct Clients(Vec<Client>);
 
 impl Clients {
     fn new(run: &Run) -> Clients {
-        Clients((0..SERVERS).map(|server| Client::new(run.site.address(server))).collect())
+        Clients((0..SERVERS).map(|server| Client::new(run.site.address(server), run.site.failures.clone())).collect())
     }
 
     fn any(&mut self, dice: &mut Dice) -> &mut Client {
@@ -214,6 +214,7 @@ pub async fn run(mut options: Options) -> Result<Report, String> {
         woken: Mutex::default(),
         is_calm: AtomicBool::new(false),
     });
+    nemesis::check_names(&run)?;
     let progress = tokio::spawn(report::progress(run.clone()));
     let faults = tokio::spawn(nemesis::run(run.clone()));
     let load = load::run(run.clone());
@@ -231,5 +232,8 @@ pub async fn run(mut options: Options) -> Result<Report, String> {
     };
     progress.abort();
     ended?;
+    if let Err(why) = run.site.check_servers() {
+        run.tally.fail(why);
+    }
     Ok(Report::of(&run))
 }

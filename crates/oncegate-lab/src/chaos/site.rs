@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -36,6 +37,8 @@ pub struct Site {
     options: Options,
     slots: Vec<Mutex<Slot>>,
     pub provider: Arc<Provider>,
+    /// Answers with status 500.
+    pub failures: Arc<AtomicU64>,
     pub disk: Option<Disk>,
     pub network: Option<Network>,
     // Last: it is removed when the servers are gone.
@@ -93,7 +96,8 @@ impl Site {
             }
             false => Some(place),
         };
-        let site = Site { folder, options: options.clone(), slots, provider, disk, network, _place: place };
+        let failures = Arc::default();
+        let site = Site { folder, options: options.clone(), slots, provider, failures, disk, network, _place: place };
         for server in 0..SERVERS {
             site.configure(server).map_err(|error| error.to_string())?;
             site.start(server)?;
@@ -173,6 +177,10 @@ files = [{saga:?}]
 
     /// Starts a server, unless it runs.
     pub fn start(&self, server: usize) -> Result<(), String> {
+        self.start_in(&mut self.slot(server), server)
+    }
+
+    fn start_in(&self, slot: &mut Slot, server: usize) -> Result<(), String> {
         let folder = self.folder.join(format!("server-{server}"));
         let mut command = Command::new(&self.options.server);
         command.arg("serve").current_dir(&folder);
@@ -187,7 +195,6 @@ files = [{saga:?}]
         if self.options.broken == Some(Broken::NoSync) {
             command.env("ONCEGATE_TEST_POWER_NO_SYNC", "1");
         }
-        let mut slot = self.slot(server);
         slot.is_held = false;
         if slot.process.as_mut().is_none_or(Process::has_ended) {
             let process = Process::start(command, &folder.join("log"));
@@ -199,7 +206,7 @@ files = [{saga:?}]
     /// Until the server answers.
     pub async fn is_ready(&self, server: usize) -> Result<(), String> {
         let deadline = Instant::now() + READY_MAX;
-        let mut client = Client::new(self.address(server));
+        let mut client = Client::new(self.address(server), self.failures.clone());
         while !client.get("/readyz").await.is_ok_and(|answer| answer.status == 200) {
             if Instant::now() > deadline {
                 let log = self.folder.join(format!("server-{server}/log"));
@@ -227,6 +234,16 @@ files = [{saga:?}]
         }
     }
 
+    /// Whether the servers answered 500, or panicked.
+    pub fn check_servers(&self) -> Result<(), String> {
+        let failures = self.failures.load(Ordering::Relaxed);
+        if failures > 0 {
+            return Err(format!("servers answered {failures} requests with status 500"));
+        }
+        let panics: usize = (0..SERVERS).map(|server| self.logged(server, "panicked at")).sum();
+        if panics > 0 { Err(format!("servers panicked {panics} times: see their logs (--keep)")) } else { Ok(()) }
+    }
+
     /// Lines of a server's log about an event.
     pub fn logged(&self, server: usize, event: &str) -> usize {
         let log = std::fs::read_to_string(self.folder.join(format!("server-{server}/log"))).unwrap_or_default();
@@ -240,13 +257,10 @@ async fn supervise(site: std::sync::Weak<Site>) {
         tokio::time::sleep(Duration::from_millis(200)).await;
         let Some(site) = site.upgrade() else { return };
         for server in 0..SERVERS {
-            let has_ended = {
-                let mut slot = site.slot(server);
-                !slot.is_held && slot.process.as_mut().is_none_or(Process::has_ended)
-            };
-            if has_ended {
-                // It is tried again by the next look.
-                let _ = site.start(server);
+            let mut slot = site.slot(server);
+            if !slot.is_held && slot.process.as_mut().is_none_or(Process::has_ended) {
+                // It is tried again by the next look. The lock is kept: a power cut must find no server that it did not end.
+                let _ = site.start_in(&mut slot, server);
             }
         }
     }

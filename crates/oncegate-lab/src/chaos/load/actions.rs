@@ -15,6 +15,8 @@ struct Scheduled {
     /// The last version that was acknowledged.
     last: u64,
     ids: Vec<String>,
+    /// Actions that may run once: id and text.
+    once: Vec<(String, String)>,
 }
 
 pub async fn generation(run: &Arc<Run>, number: u64) -> Result<(), String> {
@@ -31,7 +33,8 @@ pub async fn generation(run: &Arc<Run>, number: u64) -> Result<(), String> {
 /// One client for each entity: its updates have an order.
 async fn schedule(run: Arc<Run>, generation: u64, entity: u64, shift: Shift) -> Scheduled {
     let (mut clients, mut dice) = (run.clients(), run.dice("actions", generation * ENTITIES + entity));
-    let mut scheduled = Scheduled { entity: format!("g{generation} entity {entity}"), last: 0, ids: vec![] };
+    let mut scheduled =
+        Scheduled { entity: format!("g{generation} entity {entity}"), last: 0, ids: vec![], once: vec![] };
     for version in 1.. {
         if shift.is_over(&run) {
             break;
@@ -51,31 +54,42 @@ async fn schedule(run: Arc<Run>, generation: u64, entity: u64, shift: Shift) -> 
             // Not asked again: a second request would be a second action.
             let text = format!("{} once {version}", scheduled.entity);
             let body = json!({"actionType": "once", "payload": {"text": text}, "delaySeconds": 0});
-            let _ = clients.any(&mut dice).post("/api/actions", &body).await;
+            if let Ok(answer) = clients.any(&mut dice).post("/api/actions", &body).await {
+                scheduled.once.extend(answer.text("id").map(|id| (id, text)));
+            }
         }
         tokio::time::sleep(dice.millis(20..400)).await;
     }
     scheduled
 }
 
+/// Waits until an action has ended. Whether it is completed.
+async fn is_completed(run: &Run, clients: &mut Clients, id: &str) -> Result<bool, String> {
+    let mut patience = Patience::default();
+    loop {
+        let answer = clients.get(run, &format!("/api/actions/{id}")).await?;
+        if answer.status != 200 {
+            return Err(format!("an acknowledged action is gone: {id}: {}", answer.body));
+        }
+        if answer.body["endedAt"].is_string() {
+            return Ok(answer.body["status"] == "completed");
+        }
+        patience.wait(run, &format!("action {id} ends: {}", answer.body)).await?;
+    }
+}
+
 async fn check(run: &Run, scheduled: &Scheduled) -> Result<(), String> {
     let mut clients = Clients::new(run);
+    for (id, text) in &scheduled.once {
+        if is_completed(run, &mut clients, id).await? && run.site.provider.arrivals("/once", text).is_empty() {
+            return Err(format!("an action that never arrived is said to be completed: {id}, {text}"));
+        }
+    }
     let mut ids = scheduled.ids.clone();
     ids.dedup();
     let mut is_sure = true;
     for id in &ids {
-        let mut patience = Patience::default();
-        loop {
-            let answer = clients.get(run, &format!("/api/actions/{id}")).await?;
-            if answer.status != 200 {
-                return Err(format!("an acknowledged action is gone: {id} of {}: {}", scheduled.entity, answer.body));
-            }
-            if answer.body["endedAt"].is_string() {
-                is_sure &= answer.body["status"] == "completed";
-                break;
-            }
-            patience.wait(run, &format!("action {id} ends: {}", answer.body)).await?;
-        }
+        is_sure &= is_completed(run, &mut clients, id).await?;
     }
     if ids.is_empty() || !is_sure {
         return Ok(());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::Shift;
-use crate::chaos::{Clients, Run};
+use crate::chaos::{Clients, Patience, Run};
 
 const POSTERS: u64 = 3;
 const TEXTS: usize = 40;
@@ -71,7 +71,14 @@ async fn check(run: &Run, told: &[Told]) -> Result<(), String> {
         }
     }
     for one in told {
-        let answer = clients.get(run, &format!("/api/messages/{}", one.id)).await?;
+        let mut patience = Patience::default();
+        let answer = loop {
+            let answer = clients.get(run, &format!("/api/messages/{}", one.id)).await?;
+            if !matches!(answer.body["status"].as_str(), Some("queued" | "sending")) {
+                break answer;
+            }
+            patience.wait(run, &format!("message {} is sent, or fails: {}", one.id, answer.body)).await?;
+        };
         if answer.status != 200 {
             let (text, id, status) = (&one.text, &one.id, &one.status);
             return Err(format!("an acknowledged message is gone: {text:?}, {id}, was {status}: {}", answer.body));
@@ -79,6 +86,10 @@ async fn check(run: &Run, told: &[Told]) -> Result<(), String> {
         let now = answer.body["status"].as_str().unwrap_or_default();
         if one.status == "sent" && now != "sent" {
             return Err(format!("a message that was sent is {now}: {:?}, {}", one.text, one.id));
+        }
+        let arrivals = |path: &str| run.site.provider.arrivals(path, &one.text).len();
+        if now == "sent" && arrivals("/plain") + arrivals("/keyed") == 0 {
+            return Err(format!("a message that never arrived is said to be sent: {:?}, {}", one.text, one.id));
         }
     }
     run.tally.count("messages acknowledged", told.len() as u64);

@@ -1,13 +1,12 @@
 //! Reminders: one for each booking, never sent twice (the provider reports that at once), and there in the end if it was acknowledged.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use oncegate_store::{Clock, SystemClock};
 use serde_json::json;
 
 use super::Shift;
-use crate::chaos::{Clients, Run};
+use crate::chaos::{Clients, Patience, Run};
 
 const BOOKINGS: usize = 20;
 
@@ -28,13 +27,19 @@ pub async fn generation(run: &Arc<Run>, number: u64) -> Result<(), String> {
         }
         tokio::time::sleep(dice.millis(50..200)).await;
     }
-    tokio::time::sleep(Duration::from_secs(2)).await;
     let mut clients = Clients::new(run);
     for (booking, id) in &told {
         if let Some((_, other)) = told.iter().find(|(other, of)| other == booking && of != id) {
             return Err(format!("one booking has two reminders: g{number} b{booking}, {id} and {other}"));
         }
-        let answer = clients.get(run, &format!("/api/reminders/{id}")).await?;
+        let mut patience = Patience::default();
+        let answer = loop {
+            let answer = clients.get(run, &format!("/api/reminders/{id}")).await?;
+            if !matches!(answer.body["state"].as_str(), Some("scheduled" | "sending")) {
+                break answer;
+            }
+            patience.wait(run, &format!("reminder {id} is sent, or missed: {}", answer.body)).await?;
+        };
         if answer.status != 200 {
             return Err(format!("an acknowledged reminder is gone: g{number} b{booking}, {id}: {}", answer.body));
         }

@@ -38,6 +38,13 @@ async fn search(run: &Arc<Run>, dice: &mut Dice, search: &str) -> Result<(), Str
             instance.body
         ));
     }
+    let mut patience = Patience::default();
+    for file in &files {
+        let command = format!("{search} {file}");
+        while run.site.provider.arrivals("/commands", &command).is_empty() {
+            patience.wait(run, &format!("the command to parse {command} arrives")).await?;
+        }
+    }
     Ok(())
 }
 

@@ -42,13 +42,28 @@ const POSTGRES_MENU: Menu = &[
 const SQLITE_MENU: Menu = &[("power cut", 8), ("syncs fail", 1), ("disk full", 1), ("clock stepped", 3)];
 const ASYNCHRONOUS_MENU: Menu = &[("asynchronous standby promoted", 1)];
 
-/// Makes faults until the time is up, and heals everything.
-pub async fn run(run: Arc<Run>) -> Result<(), String> {
-    let (store, servers) = match (run.options.store, run.options.asynchronous) {
+/// The faults of the store, and those of servers.
+fn menus(run: &Run) -> (Menu, Menu) {
+    match (run.options.store, run.options.asynchronous) {
         (_, true) => (ASYNCHRONOUS_MENU, &[][..]),
         (StoreKind::Sqlite, _) => (SQLITE_MENU, SERVERS_MENU),
         (StoreKind::Postgres, _) => (POSTGRES_MENU, SERVERS_MENU),
-    };
+    }
+}
+
+/// A fault that is asked for by a wrong name would never be made.
+pub fn check_names(run: &Run) -> Result<(), String> {
+    let (store, servers) = menus(run);
+    let known: Vec<&str> = store.iter().chain(servers).map(|(name, _)| *name).collect();
+    match run.options.only.iter().find(|only| !known.contains(&only.as_str())) {
+        Some(unknown) => Err(format!("this store has no fault {unknown:?}. hint: one of {}", known.join(", "))),
+        None => Ok(()),
+    }
+}
+
+/// Makes faults until the time is up, and heals everything.
+pub async fn run(run: Arc<Run>) -> Result<(), String> {
+    let (store, servers) = menus(&run);
     let on_store = lane(run.clone(), store, run.dice("store faults", 0));
     let on_servers = lane(run.clone(), servers, run.dice("server faults", 0));
     let (store, servers) = tokio::join!(on_store, on_servers);
