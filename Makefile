@@ -1,4 +1,4 @@
-.PHONY: test check unit bench power chaos chaos-controls chaos-build install
+.PHONY: test check unit bench power chaos chaos-asynchronous chaos-controls chaos-build install
 
 # Points at which a test ends or delays the server, and a clock that it sets: not in what users run.
 TESTABLE = oncegate-server/crash-points
@@ -34,6 +34,10 @@ CHAOS = target/debug/oncegate-lab chaos --server target/debug/oncegate
 
 chaos: chaos-build
 	$(CHAOS) --store $(STORE) --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+
+# Asynchronous standbys are promoted, and commits are lost: the servers must tell of it each time.
+chaos-asynchronous: chaos-build
+	$(CHAOS) --store postgres --asynchronous --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 # Promises that are broken on purpose: each must be found within two minutes.
 chaos-controls: chaos-build
