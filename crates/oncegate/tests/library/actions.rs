@@ -19,6 +19,7 @@ on_each![
     a_worker_that_comes_between_the_look_and_the_write_loses_no_update,
     an_action_that_was_given_back_is_not_revised,
     an_answer_that_gets_lost_is_looked_up,
+    a_worker_is_refused_only_behind_a_commit,
     each_mode_does_what_it_says,
     many_at_once_are_one_action_and_one_revision_each,
 ];
@@ -216,6 +217,27 @@ async fn an_answer_that_gets_lost_is_looked_up(on: On) {
         "saying it again is right"
     );
     assert!(matches!(fail(&actions, job, Reached::No).await, Applied::Refused(_)), "saying something else is not");
+    world.close().await;
+}
+
+async fn a_worker_is_refused_only_behind_a_commit(on: On) {
+    let world = World::open(on).await;
+    let hooked = Hooked::over(world.store.clone());
+    let actions = over(hooked.clone());
+    schedule(&actions, sync(&about("7", json!({})))).await;
+    world.clock.set(START + SECOND * 5);
+    let job = lease(&*world.store, 1).await.remove(0);
+    hooked.fall_behind();
+    let applied = complete(&actions, &job).await;
+    assert!(
+        matches!(applied, Applied::Ended(Status::Completed, _)),
+        "a server that was replaced knows of no lease: {applied:?}"
+    );
+    hooked.fall_behind();
+    assert!(matches!(complete(&actions, &job).await, Applied::Already(Status::Completed, _)));
+    hooked.cut_off();
+    let again = actions.apply(&workspace(), job.id, Command::Complete { token: job.token }).await;
+    assert!(matches!(again, Err(StoreError::Unavailable(_))), "no standby may have it: {again:?}");
     world.close().await;
 }
 

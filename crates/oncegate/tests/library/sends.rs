@@ -30,7 +30,24 @@ on_each![
     a_late_word_counts_although_another_comes_between_its_looks,
     what_is_begun_under_another_policy_goes_by_the_new_one,
     the_last_attempts_are_kept,
+    a_worker_is_refused_only_behind_a_commit,
 ];
+
+async fn a_worker_is_refused_only_behind_a_commit(on: On) {
+    let world = World::open(on).await;
+    let hooked = Hooked::over(world.store.clone());
+    let store: Arc<dyn MainStore> = hooked.clone();
+    let sends = over(&store, Lost::Resend);
+    let ours = proceeds(begin(&sends, "bob").await);
+    hooked.fall_behind();
+    stands(sent(&sends, &ours, "esp-1").await, State::Sent);
+    hooked.fall_behind();
+    stands(sent(&sends, &ours, "esp-1").await, State::Sent);
+    hooked.cut_off();
+    let again = sent(&sends, &ours, "esp-1").await;
+    assert!(matches!(again, Err(NotTaken::Store(_))), "no standby may have it: {again:?}");
+    world.close().await;
+}
 
 async fn the_first_proceeds_and_whoever_comes_later_reads_its_outcome(on: On) {
     let world = World::open(on).await;

@@ -5,7 +5,7 @@ pub mod away;
 pub mod desk;
 pub mod sends;
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
@@ -111,6 +111,8 @@ pub struct Hooked {
     look: Hook,
     read: Hook,
     loses: Mutex<Option<bool>>,
+    is_behind: AtomicBool,
+    is_cut_off: AtomicBool,
 }
 
 /// What comes before something, once.
@@ -126,7 +128,15 @@ async fn come(hook: &Hook) {
 impl Hooked {
     pub fn over(store: Arc<dyn MainStore>) -> Arc<Hooked> {
         let [next, look, read] = Default::default();
-        Arc::new(Hooked { store, next, look, read, loses: Mutex::default() })
+        Arc::new(Hooked {
+            store,
+            next,
+            look,
+            read,
+            loses: Mutex::default(),
+            is_behind: AtomicBool::new(false),
+            is_cut_off: AtomicBool::new(false),
+        })
     }
 
     /// Before the next commit.
@@ -142,6 +152,16 @@ impl Hooked {
     /// Before the next look at a claim.
     pub fn before_read(&self, work: impl Future<Output = ()> + Send + 'static) {
         *self.read.lock().expect("not poisoned") = Some(Box::pin(work));
+    }
+
+    /// Until the next commit looks find nothing, as on a server that was replaced by one that is ahead of it.
+    pub fn fall_behind(&self) {
+        self.is_behind.store(true, Ordering::SeqCst);
+    }
+
+    /// From now on no commit succeeds, as on a server whose standby is away.
+    pub fn cut_off(&self) {
+        self.is_cut_off.store(true, Ordering::SeqCst);
     }
 
     /// The next commit that stands is written, and nobody hears of it; or it is not even that.
@@ -173,6 +193,10 @@ impl Store for Hooked {
     }
 
     async fn confirm(&self) -> Result<(), StoreError> {
+        if self.is_cut_off.load(Ordering::SeqCst) {
+            return Err(StoreError::Unavailable("no commit succeeds".into()));
+        }
+        self.is_behind.store(false, Ordering::SeqCst);
         self.store.confirm().await
     }
 
@@ -209,7 +233,9 @@ impl Store for Hooked {
 #[async_trait]
 impl MainStore for Hooked {
     async fn find(&self, places: &[Place]) -> Result<Reading<Vec<Option<Record>>>, StoreError> {
-        self.store.find(places).await
+        let found = self.store.find(places).await?;
+        let is_behind = self.is_behind.load(Ordering::SeqCst);
+        Ok(if is_behind { Reading { value: vec![None; places.len()], ..found } } else { found })
     }
 
     async fn list(&self, listing: Listing) -> Result<Listed, StoreError> {
@@ -222,7 +248,9 @@ impl MainStore for Hooked {
 
     async fn find_jobs(&self, ids: &[(WorkspaceName, Uuid)]) -> Result<Reading<Vec<Option<Job>>>, StoreError> {
         come(&self.look).await;
-        self.store.find_jobs(ids).await
+        let found = self.store.find_jobs(ids).await?;
+        let is_behind = self.is_behind.load(Ordering::SeqCst);
+        Ok(if is_behind { Reading { value: vec![None; ids.len()], ..found } } else { found })
     }
 
     async fn list_jobs(&self, listing: JobListing) -> Result<Vec<Job>, StoreError> {
