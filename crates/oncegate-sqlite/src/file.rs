@@ -223,3 +223,29 @@ fn gone(why: &str) -> rusqlite::Error {
 fn cannot_look(path: &Path, error: &io::Error) -> rusqlite::Error {
     our_error(ffi::SQLITE_IOERR_FSTAT, format!("cannot look at {}: {error}", path.display()))
 }
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    /// While the disk fails no connection has the file open.
+    #[test]
+    fn a_file_that_is_replaced_while_no_connection_has_it_open_is_recognised() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.db");
+        let connection = Connection::open(&path).unwrap();
+        connection.execute_batch("CREATE TABLE t (x)").unwrap();
+        let file = WatchedFile::open_in(&connection, &path).unwrap();
+        drop(connection);
+        let id = FileId::of(&path.metadata().unwrap());
+        std::fs::remove_file(&path).unwrap();
+        // A file system gives out the numbers of inodes again.
+        for _ in 0..200 {
+            std::fs::write(&path, "another").unwrap();
+            assert!(FileId::of(&path.metadata().unwrap()) != id, "another file has its number");
+            std::fs::remove_file(&path).unwrap();
+        }
+        std::fs::write(&path, "another").unwrap();
+        assert!(file.look().is_err());
+    }
+}

@@ -188,11 +188,17 @@ async fn a_full_disk_refuses_cleanly_and_loses_nothing_that_was_acknowledged() {
     assert!(store.commit(claim("room again").into()).await.expect("writes").is_written());
 }
 
-/// How often this process has the file open.
+/// How often this process has the file open for reading or writing: its name alone may stay open.
 fn times_open(path: &Path) -> usize {
-    let opened = std::fs::read_dir("/proc/self/fd").expect("a process has its files there");
-    let opened = opened.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
-    opened.filter(|opened| opened == path).count()
+    const O_PATH: u32 = 0o10_000_000;
+    let is_open = |descriptor: &std::ffi::OsStr| {
+        let info = std::fs::read_to_string(Path::new("/proc/self/fdinfo").join(descriptor)).ok()?;
+        let flags = info.lines().find_map(|line| line.strip_prefix("flags:"))?;
+        Some(u32::from_str_radix(flags.trim(), 8).ok()? & O_PATH == 0)
+    };
+    let all = std::fs::read_dir("/proc/self/fd").expect("a process has its files there").flatten();
+    let of_file = all.filter(|entry| std::fs::read_link(entry.path()).is_ok_and(|opened| opened == path));
+    of_file.filter(|entry| is_open(&entry.file_name()) == Some(true)).count()
 }
 
 fn with_attributes(part: &str, bytes: usize) -> Op {

@@ -459,9 +459,10 @@ impl<'a> Key<'a> {
         }
     }
 
-    /// Whether the newest owner's claim is there during all of this call: in flight, or with a lease that has ended.
+    /// Whether the newest owner's claim is there during all of this call: in flight, or held, since no caller takes it over.
     fn surely_stands(&self, owner: &Owner, event: &Event) -> bool {
-        !self.may_be_touched(owner.win, event.returned.order)
+        matches!(owner.win.call, Call::Claim { holds: true, .. })
+            && !self.may_be_touched(owner.win, event.returned.order)
             && event.returned.order < owner.first_end_called
             && event.returned.at.saturating_add(self.slack) < owner.window_ends.0
     }

@@ -121,8 +121,9 @@ fn a_verb_that_is_accepted_after_its_lease_is_found() {
 }
 
 #[test]
-fn a_claim_that_goes_missing_after_its_lease_and_within_its_window_is_found() {
-    let owned = || Script::new().call(0.0, 1.0, claim(), won(1));
+fn a_held_claim_that_goes_missing_within_its_window_is_found() {
+    let holds = || Call::Claim { lease: LEASE, window: WINDOW, holds: true };
+    let owned = || Script::new().call(0.0, 1.0, holds(), won(1));
     owned().call(15.0, 16.0, Call::Read, Reply::Missing).is_wrong("within its window");
     owned().call(5.0, 6.0, release(1), Reply::Unknown).call(15.0, 16.0, Call::Read, Reply::Missing).is_right();
     owned().call(15.0, 16.0, Call::ByHand, Reply::Unknown).call(17.0, 18.0, Call::Read, Reply::Missing).is_right();
