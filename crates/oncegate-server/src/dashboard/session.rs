@@ -34,28 +34,31 @@ const WORKSPACE_COOKIE: &str = "oncegate_workspace";
 const STANDS_WITHOUT_STORE: Duration = Duration::from_secs(600);
 const SEEN_MAX: usize = 1_000;
 
-/// Sessions that were found in the store, by their names, and when.
+/// A session is of one key: the id of the key, and the session's name.
+type Session = (String, String);
+
+/// Sessions that were found in the store, and when.
 #[derive(Default)]
-pub struct Seen(Mutex<HashMap<String, Instant>>);
+pub struct Seen(Mutex<HashMap<Session, Instant>>);
 
 impl Seen {
-    fn add(&self, name: String) {
+    fn add(&self, session: Session) {
         let mut seen = self.0.lock().expect("no holder of this lock panics");
         if seen.len() >= SEEN_MAX {
             seen.retain(|_, at| at.elapsed() < STANDS_WITHOUT_STORE);
         }
         if seen.len() < SEEN_MAX {
-            seen.insert(name, Instant::now());
+            seen.insert(session, Instant::now());
         }
     }
 
-    fn has(&self, name: &str) -> bool {
+    fn has(&self, session: &Session) -> bool {
         let seen = self.0.lock().expect("no holder of this lock panics");
-        seen.get(name).is_some_and(|at| at.elapsed() < STANDS_WITHOUT_STORE)
+        seen.get(session).is_some_and(|at| at.elapsed() < STANDS_WITHOUT_STORE)
     }
 
-    fn forget(&self, name: &str) {
-        self.0.lock().expect("no holder of this lock panics").remove(name);
+    fn forget(&self, session: &Session) {
+        self.0.lock().expect("no holder of this lock panics").remove(session);
     }
 }
 
@@ -102,7 +105,7 @@ impl FromRequestParts<Arc<App>> for Visitor {
             Err(problem) if is_open => return Err(refused(problem)),
             Err(_) => {}
         }
-        match session(app, &parts.headers).await {
+        match session(app, &parts.headers, reads).await {
             Ok(Some((caller, place))) => taken(Visitor { caller, is_open, session: Some(place) }).map_err(refused),
             Ok(None) if reads => {
                 let to = parts.uri.path_and_query().map_or("/", |to| to.as_str());
@@ -140,26 +143,33 @@ fn name_of(secret: &str) -> String {
     hex(&Sha256::digest(secret.as_bytes()))
 }
 
-/// Whose session the request is in, and its place.
-async fn session(app: &App, headers: &HeaderMap) -> Result<Option<(Caller, Place)>, Problem> {
+/// Whose session the request is in, and its place. While the store cannot be asked, a session that was seen may read.
+async fn session(app: &App, headers: &HeaderMap, reads: bool) -> Result<Option<(Caller, Place)>, Problem> {
     let Some((key, secret)) = cookie(headers, COOKIE).and_then(|value| value.split_once('.')) else { return Ok(None) };
     let Some(caller) = app.keys.holder(key) else { return Ok(None) };
     let name = name_of(secret);
     let place = Place { workspace: caller.workspace.clone(), kind: KIND, at: At::Name(name.clone()) };
+    let session = (key.to_owned(), name);
     let stands = match find(app, &place, key).await {
         Ok(record) => record.is_some(),
-        Err(_) if app.dashboard.sessions.has(&name) => return Ok(Some((caller, place))),
+        Err(_) if reads && app.dashboard.sessions.has(&session) => return Ok(Some((caller, place))),
         Err(error) => return Err(error.into()),
     };
     if stands {
-        app.dashboard.sessions.add(name);
+        app.dashboard.sessions.add(session);
+    } else {
+        app.dashboard.sessions.forget(&session);
     }
     Ok(stands.then_some((caller, place)))
 }
 
-/// Whether a session still stands; if the store cannot be asked, it does.
+/// Whether a session still stands; if the store cannot be asked, one that was seen lately does.
 pub async fn stands(app: &App, place: &Place, caller: &Caller) -> bool {
-    find(app, place, &caller.name).await.map_or(true, |record| record.is_some())
+    match (find(app, place, &caller.name).await, &place.at) {
+        (Ok(record), _) => record.is_some(),
+        (Err(_), At::Name(name)) => app.dashboard.sessions.has(&(caller.name.clone(), name.clone())),
+        (Err(_), At::Id(_)) => false,
+    }
 }
 
 async fn find(app: &App, place: &Place, key: &str) -> Result<Option<Record>, StoreError> {
@@ -232,10 +242,10 @@ pub async fn login(
 
 pub async fn logout(State(app): State<Arc<App>>, headers: HeaderMap) -> Result<Response, Failed> {
     check_ours(&headers)?;
-    if let Some((caller, place)) = session(&app, &headers).await?
+    if let Some((caller, place)) = session(&app, &headers, false).await?
         && let At::Name(name) = &place.at
     {
-        app.dashboard.sessions.forget(name);
+        app.dashboard.sessions.forget(&(caller.name.clone(), name.clone()));
         if let Some(record) = find(&app, &place, &caller.name).await? {
             let removed = Change::Remove { record, names: vec![name.clone()], lists: vec![] };
             app.store.commit(Commit { ops: vec![], changes: vec![removed] }).await?;

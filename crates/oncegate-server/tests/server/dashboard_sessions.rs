@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::support::{Follower, On, Reply, Workshop, claim_of, eventually, on_both};
+use crate::support::{Database, Follower, Home, On, Reply, Workshop, claim_of, eventually, on_both};
 
 on_both! {
     a_session_stands_on_every_replica_until_it_is_left_or_twelve_hours_are_over,
@@ -97,4 +97,31 @@ async fn a_session_falls_with_its_key_and_sees_its_own_workspace_alone(on: On) {
         .await;
     }
     while live.next().await.is_some() {}
+}
+
+/// While the store is away a session is known from memory: the one that was seen, and no other key's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs PostgreSQL: run make test"]
+async fn while_the_store_is_away_a_session_is_its_own_keys_and_only_reads() {
+    let database = Database::create().await;
+    let home = Home::with_config(&format!("store = {:?}", database.url()));
+    let (_, own) = home.make_key("acme", "send");
+    let (other_id, _) = home.make_key("other", "admin");
+    let server = home.serve();
+    let cookie = server.client().log_in(&own).await;
+    let visitor = |cookie: &str| server.client().header("cookie", cookie);
+    assert!(visitor(&cookie).get("/decisions").await.expect_page(200).text.contains("acme"));
+    database.go_away().await;
+    let secret = cookie.rsplit('.').next().expect("there is a last part");
+    let forged = format!("oncegate_session={other_id}.{secret}");
+    visitor(&forged).get("/decisions").await.expect_page(503);
+    visitor(&forged).submit("/claims/x/forget", &[("guard", "g"), ("reason", "r")]).await.expect_page(503);
+    visitor(&cookie).get("/decisions").await.expect_page(200);
+    visitor(&cookie).submit("/claims/x/forget", &[("guard", "g"), ("reason", "r")]).await.expect_page(503);
+    database.come_back().await;
+    eventually("the forged session is known to be none", || async {
+        (visitor(&forged).get("/decisions").await.status == 303).then_some(())
+    })
+    .await;
+    visitor(&cookie).get("/decisions").await.expect_page(200);
 }
