@@ -88,11 +88,14 @@ struct Admission {
     listen: Listen,
     /// The keys as last read from the store.
     by_id: Arc<HashMap<String, ApiKey>>,
+    /// This process has seen no key yet. What becomes of the table of keys later, a wrong restore say, does not open the server.
+    is_open: bool,
 }
 
 impl Keys {
     pub async fn load(store: &dyn Keyring, listen: SocketAddr) -> Result<Self, StoreError> {
-        let keys = Keys(ArcSwap::from_pointee(Admission { listen: listen.into(), by_id: Arc::default() }));
+        let keys =
+            Keys(ArcSwap::from_pointee(Admission { listen: listen.into(), by_id: Arc::default(), is_open: true }));
         keys.refresh(store).await?;
         Ok(keys)
     }
@@ -100,7 +103,11 @@ impl Keys {
     pub async fn refresh(&self, store: &dyn Keyring) -> Result<(), StoreError> {
         let keys = store.keys().await?.into_iter().map(|key| (key.id.clone(), key));
         let by_id = Arc::new(keys.collect::<HashMap<_, _>>());
-        self.0.rcu(|now| Admission { by_id: by_id.clone(), ..Admission::clone(now) });
+        self.0.rcu(|now| Admission {
+            is_open: now.is_open && by_id.is_empty(),
+            by_id: by_id.clone(),
+            ..Admission::clone(now)
+        });
         Ok(())
     }
 
@@ -115,14 +122,14 @@ impl Keys {
         format!("{host}:{port}")
     }
 
-    /// No key was ever made. (A revoked one counts: revoking the last key must not open the server.)
+    /// This process has seen no key. (A revoked one counts: revoking the last key must not open the server.)
     pub fn is_open(&self) -> bool {
-        self.0.load().by_id.is_empty()
+        self.0.load().is_open
     }
 
     pub fn authenticate(&self, uri: &Uri, headers: &HeaderMap) -> Result<Caller, Problem> {
         let admission = self.0.load();
-        if admission.by_id.is_empty() {
+        if admission.is_open {
             admission.listen.check_local(uri, headers)?;
             let workspace = named_workspace(headers)?.unwrap_or_else(WorkspaceName::default_workspace);
             return Ok(Caller { workspace, role: Role::Admin, name: LOCAL.into() });
@@ -154,7 +161,7 @@ impl Keys {
     /// For what needs no key: open to all once there are keys, and to this machine alone before.
     pub fn check_nearby(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
         let admission = self.0.load();
-        if admission.by_id.is_empty() { admission.listen.check_local(uri, headers) } else { Ok(()) }
+        if admission.is_open { admission.listen.check_local(uri, headers) } else { Ok(()) }
     }
 }
 
@@ -243,9 +250,9 @@ mod tests {
     use super::*;
 
     fn keys(listen: &str, keys: Vec<ApiKey>) -> Keys {
-        let by_id = keys.into_iter().map(|key| (key.id.clone(), key)).collect();
+        let by_id: HashMap<_, _> = keys.into_iter().map(|key| (key.id.clone(), key)).collect();
         let listen = listen.parse::<SocketAddr>().unwrap().into();
-        Keys(ArcSwap::from_pointee(Admission { listen, by_id: Arc::new(by_id) }))
+        Keys(ArcSwap::from_pointee(Admission { listen, is_open: by_id.is_empty(), by_id: Arc::new(by_id) }))
     }
 
     fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {

@@ -30,6 +30,8 @@ pub(super) fn without_password(url: &str) -> String {
     let (user, host) = match rest.rsplit_once('@') {
         // Whose `@` that is cannot be told: a password's, or a parameter's.
         Some((user, _)) if user.contains('?') => return format!("{scheme}://***"),
+        // Before a NATS server a name alone is a token.
+        Some((user, host)) if matches!(scheme, "nats" | "tls") && !user.contains(':') => ("***@".to_owned(), host),
         Some((user, host)) => (format!("{}@", without_password_of(user)), host),
         None => (String::new(), rest),
     };
@@ -68,6 +70,8 @@ mod tests {
             ("postgres://h/db?user=u&password=geheim", "postgres://h/db?user=u&password=***"),
             ("postgres://u@h/db?sslpassword=geheim&x=1", "postgres://u@h/db?sslpassword=***&x=1"),
             ("postgres://h/db?password=ge@heim", "postgres://***"),
+            ("nats://geheim@h:4222", "nats://***@h:4222"),
+            ("nats://u:geheim@h:4222", "nats://u:***@h:4222"),
         ] {
             assert_eq!(without_password(url), shown);
             assert_eq!(format!("{:?}", SecretUrl(url.into())), format!("SecretUrl({shown})"));

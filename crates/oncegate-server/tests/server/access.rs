@@ -167,6 +167,24 @@ async fn keys_that_are_made_or_revoked_take_effect_on_a_running_server() {
     home.serve().client().get("/api/claims").await.expect(401);
 }
 
+/// A wrong restore, say.
+#[tokio::test]
+async fn an_emptied_table_of_keys_does_not_open_a_running_server() {
+    let home = Home::new();
+    let (_, secret) = home.make_key("acme", "operate");
+    let server = home.serve();
+    server.client_with(&secret).get("/api/claims").await.expect(200);
+    let file = home.store_files().into_iter().find(|file| file.extension().is_some_and(|end| end == "db"));
+    let other = rusqlite::Connection::open(file.expect("the store is there")).expect("opens");
+    assert_eq!(other.execute("DELETE FROM api_keys", []).expect("deletes"), 1);
+    eventually("the key is gone", || async {
+        (server.client_with(&secret).get("/api/claims").await.status == 401).then_some(())
+    })
+    .await;
+    server.client().get("/api/claims").await.expect(401);
+    server.client().get("/").await.expect(303);
+}
+
 #[tokio::test]
 async fn a_key_is_nowhere_in_the_store_or_the_log_but_as_a_hash() {
     let home = Home::new();

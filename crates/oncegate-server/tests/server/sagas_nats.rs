@@ -4,6 +4,7 @@ use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use async_nats::ConnectOptions;
 use async_nats::jetstream::{self, Context, stream};
 use futures::StreamExt;
 use serde_json::{Value, json};
@@ -15,14 +16,22 @@ use crate::support::{Home, PATIENCE, SEARCH_IMPORT, Server, eventually};
 struct Nats {
     folder: TempDir,
     port: u16,
+    /// What clients have to bring, as in a URL.
+    credentials: &'static str,
+    arguments: &'static [&'static str],
     server: Option<Child>,
 }
 
 impl Nats {
     async fn start() -> Nats {
+        Nats::start_with("", &[]).await
+    }
+
+    async fn start_with(credentials: &'static str, arguments: &'static [&'static str]) -> Nats {
         let port =
             TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port();
-        let mut nats = Nats { folder: TempDir::new().expect("a temporary folder"), port, server: None };
+        let folder = TempDir::new().expect("a temporary folder");
+        let mut nats = Nats { folder, port, credentials, arguments, server: None };
         nats.run().await;
         nats
     }
@@ -33,10 +42,11 @@ impl Nats {
         let program = if std::path::Path::new(debian).exists() { debian } else { "nats-server" };
         let mut command = Command::new(program);
         command.args(["-js", "-a", "127.0.0.1", "-p", &self.port.to_string(), "-sd"]).arg(self.folder.path());
+        command.args(self.arguments);
         command.stdout(Stdio::null()).stderr(Stdio::null());
         self.server = Some(command.spawn().expect("there is no NATS: run make test"));
         let deadline = Instant::now() + PATIENCE;
-        while async_nats::connect(self.url()).await.is_err() {
+        while self.connect().await.is_err() {
             assert!(Instant::now() < deadline, "NATS did not start");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -50,11 +60,23 @@ impl Nats {
     }
 
     fn url(&self) -> String {
-        format!("nats://127.0.0.1:{}", self.port)
+        format!("nats://{}127.0.0.1:{}", self.credentials, self.port)
+    }
+
+    /// The test's own client is told what is in the arguments.
+    async fn connect(&self) -> Result<async_nats::Client, async_nats::ConnectError> {
+        let options = match self.arguments {
+            ["--auth", token] => ConnectOptions::with_token((*token).into()),
+            ["--user", user, "--pass", password] => {
+                ConnectOptions::with_user_and_password((*user).into(), (*password).into())
+            }
+            _ => ConnectOptions::new(),
+        };
+        options.connect(format!("nats://127.0.0.1:{}", self.port)).await
     }
 
     async fn context(&self) -> Context {
-        jetstream::new(async_nats::connect(self.url()).await.expect("it runs"))
+        jetstream::new(self.connect().await.expect("it runs"))
     }
 
     async fn make_stream(&self, name: &str, subject: &str) {
@@ -107,6 +129,25 @@ async fn becomes(server: &Server, search: &str, state: &str) -> Value {
         (reply.body["state"] == state).then_some(reply.body)
     })
     .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs NATS: run make test"]
+async fn the_credentials_of_the_url_are_sent_and_not_shown() {
+    let servers: [(&str, &[&str]); 2] =
+        [("geheim@", &["--auth", "geheim"]), ("ann:ge%3Aheim@", &["--user", "ann", "--pass", "ge:heim"])];
+    for (credentials, arguments) in servers {
+        let nats = Nats::start_with(credentials, arguments).await;
+        nats.make_stream("EVENTS", "events.>").await;
+        let home = home(&nats);
+        let server = home.serve();
+        publish(&nats.context().await, saved("s").to_string().as_bytes()).await;
+        becomes(&server, "s", "Parsing").await;
+        let shown = home.run(["config", "show"]).expect_code(0).stdout;
+        assert!(shown.contains("nats://") && !shown.contains("heim"), "{shown}");
+        let (_, logged) = server.stop();
+        assert!(!logged.contains("heim"), "{logged}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
