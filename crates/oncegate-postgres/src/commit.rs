@@ -40,6 +40,7 @@ pub(crate) async fn commit(link: &Link, seal: &Seal) -> Outcome {
     match link.within(link.client.batch_execute("COMMIT")).await {
         Ok(()) => Outcome::Committed,
         Err(fault) => {
+            link.server.health.doubt();
             tracing::warn!(
                 transaction = seal.transaction,
                 why = fault.message(),
@@ -55,7 +56,10 @@ pub(crate) async fn commit(link: &Link, seal: &Seal) -> Outcome {
 pub(crate) async fn confirm(link: &Link) -> Outcome {
     match link.within(link.client.batch_execute("COMMIT")).await {
         Ok(()) => Outcome::Committed,
-        Err(fault) => Outcome::Unknown(format!("the server does not confirm its commits: {}", fault.message())),
+        Err(fault) => {
+            link.server.health.doubt();
+            Outcome::Unknown(format!("the server does not confirm its commits: {}", fault.message()))
+        }
     }
 }
 

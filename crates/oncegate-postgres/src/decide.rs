@@ -1,6 +1,6 @@
 //! What becomes of commits whose records have been read, as far as it can be said before anything is written.
 //!
-//! Several of them may be about one key. Those that change nothing are answered from the record that was read.
+//! Several of them may be about one key. Those that change nothing are answered from the record that was read, or after a COMMIT.
 //! The first that changes something is to be written; those after it follow it, and are looked at again only
 //! when that write is committed: nobody is told of something that may yet be undone.
 
@@ -76,7 +76,7 @@ impl<'a> Keys<'a> {
     }
 }
 
-/// Decides all, answers those that write nothing, and returns the others. `places` is from [`Keys`].
+/// Decides all, answers those that need no COMMIT, and returns the others. `places` is from [`Keys`].
 pub(crate) fn decide_all(jobs: Vec<Job>, places: &[usize], records: &Records) -> Vec<Decided> {
     let mut all: Vec<Decided> = vec![];
     let mut leaders: Vec<Option<usize>> = vec![None; records.claims.len()];
@@ -205,7 +205,7 @@ impl Decided {
 
     /// Whether it was written is not known. Hands back the commits that surely wrote nothing.
     pub fn answer_unknown(self, why: &str) -> Vec<Job> {
-        if self.confirms_only {
+        if self.confirms_only || self.job.is_probe {
             return self.into_jobs();
         }
         self.job.answer(Err(StoreError::Unknown(why.into())));

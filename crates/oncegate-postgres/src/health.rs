@@ -43,7 +43,7 @@ pub(crate) struct Health {
     /// Counts the servers that this replica has met.
     generation: watch::Sender<u64>,
     /// Counts what may have changed which commits the server shows without its standbys having them: connections that were
-    /// opened, since a crash ends all of them, and commits that failed.
+    /// opened, since a crash ends all of them, and COMMITs without an answer.
     doubts: AtomicU64,
     /// How many of them there were when the last commit that succeeded began.
     doubts_cleared: AtomicU64,
@@ -97,7 +97,6 @@ impl Health {
 
     /// A write has failed.
     pub fn failed(&self) {
-        self.doubt();
         let mut known = self.known();
         known.committed_at = None;
         known.is_in_doubt = true;
@@ -127,7 +126,6 @@ impl Health {
     /// A connection leads to this server. Returns its generation: the next one where the server is another than the last one, or
     /// was started again. A server that was replaced by one that this replica has met is refused.
     pub fn met(&self, identity: &Identity) -> Result<u64, Fault> {
-        self.doubt();
         let mut known = self.known();
         if known.identity.as_ref() != Some(identity) {
             if let Some(last) = &known.identity
@@ -145,6 +143,8 @@ impl Health {
             known.committed_at = None;
             self.generation.send_modify(|generation| *generation += 1);
         }
+        // After the generation: a COMMIT to the last server does not clear it.
+        self.doubt();
         Ok(self.generation())
     }
 
@@ -162,7 +162,7 @@ impl Health {
         self.doubts.load(Ordering::SeqCst)
     }
 
-    fn doubt(&self) {
+    pub fn doubt(&self) {
         self.doubts.fetch_add(1, Ordering::SeqCst);
     }
 
@@ -272,7 +272,7 @@ mod tests {
     fn doubts_are_cleared_by_a_commit_that_began_after_them() {
         let health = Health::default();
         let before = health.doubts();
-        health.failed();
+        health.doubt();
         health.committed(before, false);
         assert!(!health.is_confirmed(), "it began before");
         health.committed(health.doubts(), true);

@@ -1,7 +1,7 @@
 //! Lanes: one connection each, a batch at a time.
 //!
-//! Reading lanes read the records of what waits and decide; whoever changes nothing is answered at once, and does
-//! not wait for anybody's COMMIT. Writing lanes write the others conditionally and commit. Who lost a race, or
+//! Reading lanes read the records of what waits and decide. A commit that changes nothing is answered at once, without a COMMIT, unless
+//! it is refused or the server is in doubt. Writing lanes write the others conditionally and commit. Who lost a race, or
 //! whose connection broke before COMMIT, goes back to the head of the queue.
 
 use std::sync::Arc;
@@ -211,13 +211,15 @@ impl Lane {
     async fn commit(&self, link: &Link, batch: Batch, written: Written, past: &mut Past) {
         let (health, mark) = (&self.server.health, written.seal.mark);
         let doubts = health.doubts();
+        // A COMMIT to a server that was replaced clears no doubt about the next one.
+        let is_current = link.is_usable();
         let outcome = match batch.is_probe() {
             true => confirm(link).await,
             false => commit(link, &written.seal).await,
         };
         match outcome {
             Outcome::Committed => {
-                health.committed(doubts, batch.is_probe());
+                health.committed(if is_current { doubts } else { 0 }, batch.is_probe());
                 batch.writes().for_each(|write| health.saw_token(write.next.token));
                 *past = Past { acknowledged: Some(Acknowledged { mark, at: Instant::now() }), unresolved: None };
                 batch.decided_changes().for_each(|(change, at)| self.channel.wake_after(change, at));

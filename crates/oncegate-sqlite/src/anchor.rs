@@ -106,9 +106,12 @@ impl Anchor {
     }
 
     /// Whether it is the clock of this machine, whatever its boot is called: both the time since boot and the wall clock have gone on from
-    /// where they were. After a reboot the time since boot is smaller, or the wall clock differs by more than it may.
+    /// where they were, and no time in the file is later. A machine that boots at the same wall time again has such a later time.
     fn fits(&self, MachineTime { since_boot_us: now, wall, .. }: MachineTime) -> bool {
-        self.step.is_none() && now >= self.since && (wall.micros() - now - self.target).abs() <= STEP_MIN
+        self.step.is_none()
+            && now >= self.since
+            && (wall.micros() - now - self.target).abs() <= STEP_MIN
+            && self.time_at(now).micros() + SEEN_AHEAD >= self.seen
     }
 
     /// Notes that a time is written to the file.
@@ -255,6 +258,15 @@ mod tests {
     }
 
     #[test]
+    fn a_machine_that_boots_at_the_same_wall_time_again_does_not_go_back() {
+        let (anchor, _) = observe(None, at(20 * SECOND, 0));
+        let used = anchor.with_seen(anchor.time_at(at(10 * HOUR, 0).since_boot_us));
+        let again = MachineTime { boot: 8, ..at(25 * SECOND, 0) };
+        let (anchor, _) = observe(Some(used), again);
+        assert!(time(&anchor, again) >= 10 * HOUR, "{}", time(&anchor, again));
+    }
+
+    #[test]
     fn what_the_file_has_seen_is_written_ahead() {
         let (anchor, _) = observe(None, at(0, 0));
         let noted = anchor.with_seen(Time::from_micros(EPOCH));
@@ -274,7 +286,8 @@ mod tests {
             for (passes, step, steps, reboots) in looks {
                 elapsed += passes;
                 wrong = if steps == 0 { step } else { wrong };
-                let is_rebooted = reboots == 0;
+                // No machine is up again that soon after it has booted.
+                let is_rebooted = reboots == 0 && elapsed - booted > 2 * SEEN_AHEAD;
                 if is_rebooted {
                     (boot, booted) = (boot + 1, elapsed);
                 }

@@ -233,7 +233,7 @@ pub async fn run(mut options: Options) -> Result<Report, String> {
     progress.abort();
     ended?;
     if let Err(why) = run.site.check_servers() {
-        run.tally.fail(why);
+        run.tally.violate(why);
     }
     Ok(Report::of(&run))
 }

@@ -86,7 +86,8 @@ async fn a_lost_commit_is_not_believed_on_another_replicas_claim() {
             })
             .await;
         assert!(!matches!(answer, Ok(Answer::Won(_))), "round {round}: two owners of one key");
-        answered += usize::from(matches!(answer, Ok(Answer::InFlight(_))));
+        // Unavailable: it was found to be undone, and no time was left to try it again.
+        answered += usize::from(matches!(answer, Ok(Answer::InFlight(_)) | Err(StoreError::Unavailable(_))));
     }
     assert!(answered > 0, "in some round the server was back in time, and the commit was looked up");
 }

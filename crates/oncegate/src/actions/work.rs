@@ -297,6 +297,8 @@ impl Actions {
             && refusal == Refusal::NotLeased
             && job.tried > 0
         {
+            // Nothing is written, so what was read has to be as durable as a commit.
+            self.store.confirm().await?;
             return Ok(Applied::Kept(Box::new(job.clone())));
         }
         let action = Action::read(&job.payload, job.id)?;
