@@ -12,7 +12,8 @@ on_both! {
 
 /// Waits until the overview says that so many were stopped in the last 24 hours, and as many in the last hour.
 async fn stopped_becomes(server: &Server, count: u64) {
-    eventually(&format!("{count} were stopped"), || async { (stopped(server).await == [count; 2]).then_some(()) }).await;
+    eventually(&format!("{count} were stopped"), || async { (stopped(server).await == [count; 2]).then_some(()) })
+        .await;
 }
 
 /// How many were stopped in the last 24 hours and in the last hour. The overview reads the two one after the other:
