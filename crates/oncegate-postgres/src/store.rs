@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use futures::future::try_join_all;
 use oncegate_core::job;
-use oncegate_core::{Claim, ClaimId, ClaimKey, GuardName, Time, Token};
+use oncegate_core::{Claim, ClaimId, ClaimKey, GuardName, Time, Token, WorkspaceName};
 use oncegate_store::{
-    Commit, Committed, Cursor, DuplicateCount, Page, Query, Reading, Record, Report, Store, StoreError, Swept, Waiters,
+    Commit, Committed, Cursor, DuplicateCount, Page, Query, Reading, Record, Report, Store, StoreError, Swept, Usage,
+    UsageFrom, UsagePart, Waiters,
 };
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
@@ -34,6 +35,10 @@ const SCAN_HORIZON: &str = include_str!("../sql/scan_horizon.sql");
 const SWEEP_CLAIMS: &str = include_str!("../sql/sweep_claims.sql");
 const SWEEP_MARKS: &str = include_str!("../sql/sweep_marks.sql");
 const SWEEP_RECORDS: &str = include_str!("../sql/sweep_records.sql");
+const USAGE_CLAIMS: &str = include_str!("../sql/usage_claims.sql");
+const USAGE_RECORDS: &str = include_str!("../sql/usage_records.sql");
+/// Blocks of 8 KiB that are measured at once: some milliseconds, where they are in memory.
+const USAGE_BLOCKS: i64 = 1_000;
 
 /// What a replica needs beside the lanes that write: one connection to read for them, one to listen, one for each desk, and
 /// one for a moment, to look up a lost COMMIT or to see whether the server can be reached.
@@ -267,6 +272,29 @@ impl Store for PostgresStore {
             self.confirm().await?;
         }
         Ok(report(&self.back, &self.server).await?)
+    }
+
+    async fn usage(&self, from: UsageFrom) -> Result<UsagePart, StoreError> {
+        let sql = if from.in_records { USAGE_RECORDS } else { USAGE_CLAIMS };
+        let until = from.position + USAGE_BLOCKS;
+        let block = |number: i64| format!("({number},0)");
+        let rows = self.back.ask(sql, &[&block(from.position), &block(until)]).await?;
+        let mut part = UsagePart::default();
+        for row in &rows {
+            if let Some(workspace) = row.get::<_, Option<&str>>(1) {
+                let unsigned = |number: i64| u64::try_from(number).unwrap_or_default();
+                let workspace =
+                    WorkspaceName::new(workspace).map_err(|error| StoreError::Refused(error.to_string()))?;
+                part.usage.push(Usage { workspace, claims: unsigned(row.get(2)), bytes: unsigned(row.get(3)) });
+            }
+        }
+        let blocks: i64 = rows.first().map_or(0, |row| row.get(0));
+        part.next = if until < blocks {
+            Some(UsageFrom { position: until, ..from })
+        } else {
+            (!from.in_records).then_some(UsageFrom::RECORDS)
+        };
+        Ok(part)
     }
 
     async fn close(&self) {

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use oncegate::store::{
-    Commit, Committed, DuplicateCount, Page, Query, Reading, Report, Store, StoreError, Swept, Waiters,
+    Commit, Committed, DuplicateCount, Page, Query, Reading, Report, Store, StoreError, Swept, UsageFrom, UsagePart,
+    Waiters,
 };
 use oncegate::{Claim, ClaimKey, StoreUrl};
 
@@ -94,6 +95,10 @@ impl Store for LateStore {
 
     async fn report(&self) -> Result<Report, StoreError> {
         self.store()?.report().await
+    }
+
+    async fn usage(&self, from: UsageFrom) -> Result<UsagePart, StoreError> {
+        self.store()?.usage(from).await
     }
 
     async fn close(&self) {

@@ -92,9 +92,18 @@ kinds! {
     RateLimited "rate-limited" 429 "Too many requests from this workspace",
         "Slow down; `Retry-After` says for how long. The rate is `[limits] rate`.",
         "The workspace is over its configured rate. Nothing was claimed.";
+    WorkspaceLimit "workspace-limit" 429 "The workspace is at one of its limits",
+        "Ask again after `Retry-After`; `detail` names the limit and its setting.",
+        "A workspace may take only so much of the server at once: connections, requests in flight, callers that wait, followers of streams, bytes of bodies and of answers, lookups. Other workspaces are not affected. Nothing was claimed and nothing was stored. The limits are settings under `[limits.workspace]`.";
+    QuotaExceeded "quota-exceeded" 429 "The workspace has stored too much",
+        "Wait until something expires, forget claims, shorten their windows, or raise `limits.workspace.claims` or `limits.workspace.stored`.",
+        "The claims and records of this workspace have reached its quota, in number or in bytes; `detail` has both numbers. New ones are refused until something has expired. Owners can still settle, renew and release what they own. What is stored is measured every 30 seconds or less often, if measuring takes long.";
     Internal "internal" 500 "Something is wrong in the server",
         "Look for the request id in the server's log.",
         "This is a defect. Whether anything was written is visible in the claim itself: asking again under the same key is safe.";
+    ServerBusy "server-busy" 503 "The server has no connection left",
+        "Ask again after `Retry-After`, close idle connections, or raise `limits.connections`.",
+        "All connections are taken. A few more are answered with this, so that `/healthz` and `/readyz` still work, and are closed. Nothing was done.";
     StoreUnavailable "store-unavailable" 503 "The store cannot be asked",
         "Ask again after `Retry-After`: the same key makes it safe.",
         "The store is away, overloaded or read-only, or the server is stopping. Nothing was written.";
@@ -162,6 +171,11 @@ impl Problem {
         Problem { retry_after_seconds: Some(seconds.max(1)), ..self }
     }
 
+    /// It is this field that is not right.
+    pub fn of(self, field: &str) -> Self {
+        Problem { detail: format!("{field}: {}", self.detail).into(), ..self }
+    }
+
     pub fn with(mut self, name: &'static str, value: impl Into<Value>) -> Self {
         self.more.push((name, value.into()));
         self
@@ -206,8 +220,14 @@ impl Serialize for Problem {
 /// An answer that is there, whole: what is made of it needs no box.
 pub type Whole = Response<Full<Bytes>>;
 
+const LARGE_ANSWER_BYTES: usize = 64 * 1024;
+
 /// With no other headers: those that are given are empty, and bring their memory.
-pub fn whole(status: StatusCode, content_type: &'static str, json: Vec<u8>, mut headers: HeaderMap) -> Whole {
+pub fn whole(status: StatusCode, content_type: &'static str, mut json: Vec<u8>, mut headers: HeaderMap) -> Whole {
+    // A large one has grown to up to twice its length, and a slow client keeps it.
+    if json.len() > LARGE_ANSWER_BYTES {
+        json.shrink_to_fit();
+    }
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     let mut response = Response::new(json.into());
     (*response.status_mut(), *response.headers_mut()) = (status, headers);

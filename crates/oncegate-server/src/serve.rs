@@ -1,5 +1,6 @@
 //! `oncegate serve`: opens the store, listens, answers, and stops without losing anything.
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
@@ -7,46 +8,46 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use axum::body::Body;
-use axum::http::{HeaderMap, Request, Response};
-use bytes::Bytes;
+use axum::http::{HeaderMap, HeaderValue, Request, header};
 use futures::FutureExt;
-use http_body_util::{Either, Full};
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
+use hyper_util::server::graceful::GracefulShutdown;
 use metrics::gauge;
-use oncegate::Ledger;
-use oncegate::store::{MainStore, Store};
+use oncegate::store::{MainStore, Store, Usage, UsageFrom};
+use oncegate::{Ledger, StoreError, WorkspaceName};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use crate::actions::Runner;
-use crate::api::{self, App, Bodies, Handle};
+use crate::api::{self, App, Handle, Reply};
 use crate::auth::Keys;
 use crate::channels::Channels;
 use crate::cli::Failure;
 use crate::config::Config;
-use crate::connection::{self, Head, Last, Stop};
+use crate::connection::{self, Asked, Connection};
 use crate::decisions::timeline::{self, Timelines};
 use crate::decisions::{Decisions, tally};
 use crate::messages::{self, Messages};
 use crate::observe::{self, Responses, Telemetry};
-use crate::patience::Patient;
 use crate::problem::Kind;
-use crate::rate::Rates;
 use crate::reminders::Desk;
 use crate::sagas::{self, Director};
 use crate::sends::SendLog;
+use crate::tenants::Tenants;
+use crate::tls::Tls;
 use crate::trace;
 use crate::transports::Consumers;
 use crate::worker::Worker;
 
-/// Bytes of headers, and of what a connection buffers.
-const CONNECTION_BUFFER_BYTES: usize = 64 * 1024;
+/// Connections beyond `limits.connections`, for those who ask after the server's health.
+const SPARE_CONNECTIONS: usize = 64;
+/// How often what workspaces have stored is measured, at most.
+const MEASURE_EVERY: Duration = Duration::from_secs(30);
+/// A measurement has one part in so many of the time.
+const MEASURE_SHARE: u32 = 10;
 /// How long requests under way, and what they have begun, may take to finish once the server is told to stop.
 const STOP_GRACE: Duration = Duration::from_secs(8);
 /// How long the store may take to be let go after that: all was answered, and counts are not worth more.
@@ -68,6 +69,8 @@ pub async fn serve(
 ) -> Result<(), Failure> {
     let metrics = observe::install_metrics();
     let traces = trace::start()?;
+    let tls = config.tls.as_ref().map(|files| Tls::open(files).map(Arc::new)).transpose();
+    let tls = tls.map_err(|error| Failure::new(format!("[tls]: {error}")))?;
     allow_many_files(config.limits.connections);
     let store = crate::cli::open_store(&config).await?;
     warn_of_weaknesses(&*store).await;
@@ -90,15 +93,17 @@ pub async fn serve(
     app.sagas.start();
     app.sends.start();
     app.reminders.start();
-    let consumers = Consumers::start(&app.config, &app.sagas);
+    let consumers = Consumers::start(&app.config, &app.sagas, &app.tenants);
     let (store, version) = (&app.config.store, env!("CARGO_PKG_VERSION"));
     tracing::info!(event = "server.listening", %address, %store, version);
     announce(&app.config, address);
-    let refresher = tokio::spawn(refresh(app.clone()));
+    let refresher = tokio::spawn(refresh(app.clone(), tls.clone()));
+    let measurer = tokio::spawn(measure(app.clone()));
     let told_to_stop = Arc::new(Notify::new());
     let recorder = tokio::spawn(record(app.clone(), told_to_stop.clone()));
-    accept_until_stopped(listener, app.clone(), signals, consumers).await;
+    accept_until_stopped(listener, Connections::new(app.clone(), tls), signals, consumers).await;
     refresher.abort();
+    measurer.abort();
     told_to_stop.notify_one();
     let close = async {
         // Told, not aborted: what it has taken out to write, it writes.
@@ -136,7 +141,7 @@ async fn start(
         ))
         .hint("oncegate key create --workspace default"));
     }
-    let rates = Rates::new(config.limits.rate.map_or(0, u64::from));
+    let tenants = Tenants::new(&config.limits);
     let timelines = Arc::new(Timelines::new(store.clone(), &observe::replica()));
     let telemetry = Arc::new(Telemetry::new(timelines.clone()));
     let main = Arc::new(Ledger::start(store.clone(), telemetry.clone()));
@@ -176,8 +181,7 @@ async fn start(
         timelines,
         dashboard: Default::default(),
         metrics,
-        rates,
-        bodies: Bodies::default(),
+        tenants,
         responses: Responses::default(),
         stopping: AtomicBool::new(false),
     }))
@@ -196,24 +200,59 @@ async fn warn_of_weaknesses(store: &dyn Store) {
 
 /// To people, on standard error.
 pub fn announce(config: &Config, address: SocketAddr) {
-    eprintln!("oncegate {} listens on http://{address}", env!("CARGO_PKG_VERSION"));
+    let scheme = config.scheme();
+    eprintln!("oncegate {} listens on {scheme}://{address}", env!("CARGO_PKG_VERSION"));
     eprintln!("  store  {}", config.store);
-    eprintln!("  see    http://{address}/");
+    eprintln!("  see    {scheme}://{address}/");
     eprintln!(
-        "  try    curl -s http://{address}/api/messages -H 'content-type: application/json' \
+        "  try    curl -s {scheme}://{address}/api/messages -H 'content-type: application/json' \
          -d '{{\"recipientPhone\":\"+15550100\",\"message\":\"Your table is ready.\"}}'"
     );
 }
 
 /// What has to be done now and then: the keys may have changed, and what was measured is to be added up.
-async fn refresh(app: Arc<App>) {
+async fn refresh(app: Arc<App>, tls: Option<Arc<Tls>>) {
     loop {
         tokio::time::sleep(REFRESH_EVERY).await;
         app.metrics.run_upkeep();
+        _ = tls.as_ref().map(|tls| tls.refresh());
         if let Err(error) = app.keys.refresh(&*app.store).await {
             tracing::warn!(event = "keys.not_refreshed", %error);
         }
     }
+}
+
+/// Measures what workspaces have stored, for their quotas. It takes its time: each part is followed by a pause.
+async fn measure(app: Arc<App>) {
+    let mut stores: Vec<&dyn Store> = vec![&*app.store];
+    stores.extend(app.messages.apart.as_ref().map(|apart| &**apart.store() as &dyn Store));
+    while app.tenants.has_quota() {
+        match usage(&stores).await {
+            Ok(usage) => app.tenants.stored(&usage),
+            Err(error) => tracing::warn!(event = "store.not_measured", %error),
+        }
+        tokio::time::sleep(MEASURE_EVERY).await;
+    }
+}
+
+async fn usage(stores: &[&dyn Store]) -> Result<Vec<Usage>, StoreError> {
+    let mut all: HashMap<WorkspaceName, Usage> = HashMap::new();
+    for store in stores {
+        let mut from = Some(UsageFrom::default());
+        while let Some(part) = from {
+            let asked = Instant::now();
+            let part = store.usage(part).await?;
+            for one in part.usage {
+                let none = || Usage { workspace: one.workspace.clone(), claims: 0, bytes: 0 };
+                let sum = all.entry(one.workspace.clone()).or_insert_with(none);
+                sum.claims += one.claims;
+                sum.bytes += one.bytes;
+            }
+            from = part.next;
+            tokio::time::sleep(asked.elapsed() * (MEASURE_SHARE - 1)).await;
+        }
+    }
+    Ok(all.into_values().collect())
 }
 
 /// Writes down what was counted and noted, for people to look at; the rest of it when the server stops.
@@ -239,17 +278,17 @@ impl Signals {
     }
 }
 
-async fn accept_until_stopped(listener: TcpListener, app: Arc<App>, mut signals: Signals, consumers: Consumers) {
-    let connections = Connections {
-        router: api::router(app.clone()),
-        app: app.clone(),
-        stop: Arc::default(),
-        places: Arc::new(Semaphore::new(app.config.limits.connections)),
-    };
+async fn accept_until_stopped(
+    listener: TcpListener,
+    connections: Connections,
+    mut signals: Signals,
+    consumers: Consumers,
+) {
+    let app = connections.app.clone();
     loop {
-        // A place first: while all are taken, clients wait in the backlog and not in our memory.
         let accepted = async {
-            let place = connections.places.clone().acquire_owned().await.expect("never closed");
+            // A place first.
+            let place = connections.place().await;
             (listener.accept().await, place)
         };
         tokio::select! {
@@ -274,7 +313,7 @@ async fn accept_until_stopped(listener: TcpListener, app: Arc<App>, mut signals:
     app.actions.worker.stop_by(deadline);
     app.sends.worker.stop_by(deadline);
     let stopped = tokio::spawn(tokio::time::timeout_at(deadline, consumers.stop()));
-    if tokio::time::timeout_at(deadline, connections.end()).await.is_err() {
+    if tokio::time::timeout_at(deadline, connections.stop.shutdown()).await.is_err() {
         tracing::warn!(event = "server.connections_cut", after = ?STOP_GRACE);
     }
     // What is not acknowledged goes back to its queue.
@@ -287,67 +326,113 @@ async fn accept_until_stopped(listener: TcpListener, app: Arc<App>, mut signals:
 struct Connections {
     app: Arc<App>,
     router: axum::Router,
-    stop: Arc<Stop>,
+    tls: Option<Arc<Tls>>,
+    stop: GracefulShutdown,
     places: Arc<Semaphore>,
+    spare: Arc<Semaphore>,
+}
+
+/// A connection's place among those that are served at once.
+struct Place {
+    _permit: OwnedSemaphorePermit,
+    /// All places are taken: this one is told so, unless it asks for the server's health.
+    is_spare: bool,
 }
 
 impl Connections {
-    fn serve(&self, stream: TcpStream, place: OwnedSemaphorePermit) {
+    fn new(app: Arc<App>, tls: Option<Arc<Tls>>) -> Connections {
+        Connections {
+            router: api::router(app.clone()),
+            tls,
+            stop: GracefulShutdown::new(),
+            places: Arc::new(Semaphore::new(app.config.limits.connections)),
+            spare: Arc::new(Semaphore::new(SPARE_CONNECTIONS)),
+            app,
+        }
+    }
+
+    /// While there is none, clients wait in the backlog and not in our memory.
+    async fn place(&self) -> Place {
+        let (places, spare) = (self.places.clone(), self.spare.clone());
+        tokio::select! {
+            biased;
+            permit = places.acquire_owned() => Place { _permit: permit.expect("never closed"), is_spare: false },
+            permit = spare.acquire_owned() => Place { _permit: permit.expect("never closed"), is_spare: true },
+        }
+    }
+
+    fn serve(&self, stream: TcpStream, mut place: Place) {
         // Answers are small and written whole.
         let _ = stream.set_nodelay(true);
-        let head = Arc::new(Head::default());
-        let (app, router) = (Arc::new(Handle::new(self.app.clone(), head.clone())), self.router.clone());
-        let of_answers = head.clone();
-        let service = service_fn(move |request| answer(&app, &router, &of_answers, request));
-        let connection = http1::Builder::new()
-            // [`Patient`] notices clients that close their side, and [`connection::run`] slow heads.
-            .half_close(true)
-            .header_read_timeout(None)
-            .max_buf_size(CONNECTION_BUFFER_BYTES)
-            .serve_connection(TokioIo::new(Patient::new(stream, head.clone())), service);
-        let connection = connection::run(connection, head, self.stop.clone());
+        if place.is_spare
+            && let Ok(permit) = self.places.clone().try_acquire_owned()
+        {
+            place = Place { _permit: permit, is_spare: false };
+        }
+        let connection = Arc::new(Connection::default());
+        let (app, router) = (Arc::new(Handle::new(self.app.clone(), connection.clone())), self.router.clone());
+        let is_spare = place.is_spare;
+        let service = service_fn(move |request: Request<Incoming>| match is_spare && !is_about_health(&request) {
+            true => refuse(&app, request).left_future(),
+            false => answer(&app, &router, request, is_spare).right_future(),
+        });
+        let (tls, stop) = (self.tls.clone(), self.stop.watcher());
         tokio::spawn(async move {
             let open = gauge!("oncegate_http_connections");
             open.increment(1.0);
-            if let Err(error) = connection.await {
+            let ended = match tls {
+                None => connection::serve(stream, connection, stop, service).await,
+                Some(tls) => match tls.accept(stream).await {
+                    Ok(stream) => connection::serve(stream, connection, stop, service).await,
+                    Err(error) => {
+                        tracing::debug!(event = "http.no_tls", %error);
+                        Ok(())
+                    }
+                },
+            };
+            if let Err(error) = ended {
                 tracing::debug!(event = "http.connection_ended", %error);
             }
             open.decrement(1.0);
             drop(place);
         });
     }
-
-    /// Tells them to end, and waits until all have.
-    async fn end(&self) {
-        self.stop.tell();
-        let places = u32::try_from(self.app.config.limits.connections).expect("not that many connections");
-        let _all = self.places.acquire_many(places).await.expect("never closed");
-    }
 }
 
-type Answered = Response<Last<Either<Full<Bytes>, Body>>>;
+fn is_about_health(request: &Request<Incoming>) -> bool {
+    matches!(request.uri().path(), "/healthz" | "/readyz")
+}
+
+/// There is no connection left for this.
+fn refuse(app: &Handle, request: Request<Incoming>) -> impl Future<Output = Result<Reply, Infallible>> + use<> {
+    let problem = Kind::ServerBusy.because("all connections are taken").retry_after(1);
+    let reply = api::refuse(app, Asked::of(request), problem);
+    std::future::ready(Ok(reply))
+}
 
 /// Whatever happens, an answer: a panic is a defect of ours, and the client is told so.
 fn answer(
     app: &Arc<Handle>,
     router: &axum::Router,
-    head: &Arc<Head>,
     request: Request<Incoming>,
-) -> impl Future<Output = Result<Answered, Infallible>> + use<> {
+    is_last: bool,
+) -> impl Future<Output = Result<Reply, Infallible>> + use<> {
     let asked = Instant::now();
-    let (number, asker, head) = (head.arrives(), app.clone(), head.clone());
+    let asker = app.clone();
     let span = trace::request(&request);
     let answering = trace::within(span.clone(), api::answer(app, router, request));
     // Not in an async block, which would have room for it twice: before it waits, and while it does.
     AssertUnwindSafe(answering).catch_unwind().map(move |answered| {
-        let panicked =
-            |_| Kind::Internal.because("the request ended in a panic").answer(HeaderMap::new()).map(Either::Left);
-        let response = answered.unwrap_or_else(panicked);
+        let panicked = |_| asker.reply(Kind::Internal.because("the request ended in a panic").answer(HeaderMap::new()));
+        let mut response = answered.unwrap_or_else(panicked);
+        if is_last || !asker.may_stay(response.status()) {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
         asker.responses.count(response.status(), asked.elapsed());
         if let Some(span) = span {
             span.answered(response.status());
         }
-        Ok(response.map(|body| Last::new(body, number, head)))
+        Ok(response)
     })
 }
 
@@ -369,7 +454,7 @@ mod tests {
     /// It is moved for each request, and each connection has one: of many, they have to fit into the processor's cache together.
     #[test]
     fn what_a_connection_keeps_for_a_request_is_small() {
-        fn size<F>(_: impl Fn(&Arc<Handle>, &axum::Router, &Arc<Head>, Request<Incoming>) -> F) -> usize {
+        fn size<F>(_: impl Fn(&Arc<Handle>, &axum::Router, Request<Incoming>, bool) -> F) -> usize {
             size_of::<F>()
         }
         let bytes = size(answer);

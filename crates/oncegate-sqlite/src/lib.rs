@@ -34,7 +34,7 @@ use async_trait::async_trait;
 use oncegate_core::{Answer, Claim, ClaimKey, Command, Moment, State, Time, Token, WorkspaceName, decide};
 use oncegate_store::{
     Answers, Clock, Commit, Committed, DuplicateCount, Op, Page, Query, Reading, Report, Store, StoreError, Swept,
-    SystemClock, Waiters,
+    SystemClock, Usage, UsageFrom, UsagePart, Waiters,
 };
 use rusqlite::{ErrorCode, ffi};
 
@@ -53,6 +53,10 @@ pub mod statements {
 }
 
 const PROBE: &str = include_str!("../sql/probe.sql");
+const USAGE_CLAIMS: &str = include_str!("../sql/usage_claims.sql");
+const USAGE_RECORDS: &str = include_str!("../sql/usage_records.sql");
+/// Rows that are measured at once.
+const USAGE_ROWS: i64 = 20_000;
 
 /// How to open a store.
 #[derive(Clone)]
@@ -232,6 +236,31 @@ impl Store for SqliteStore {
                     now: clock.now(),
                     warnings: is_newer.into_iter().chain(clock.warning()).collect(),
                 })
+            })
+            .await
+    }
+
+    async fn usage(&self, from: UsageFrom) -> Result<UsagePart, StoreError> {
+        self.readers
+            .run(move |connection| {
+                let sql = if from.in_records { USAGE_RECORDS } else { USAGE_CLAIMS };
+                let mut statement = connection.prepare_cached(sql)?;
+                let (mut part, mut last, mut count) = (UsagePart::default(), from.position, 0);
+                let mut rows = statement.query([from.position, USAGE_ROWS])?;
+                while let Some(row) = rows.next()? {
+                    let workspace = workspace_name(row.get_ref(0)?.as_str()?)?;
+                    let unsigned =
+                        |column| row.get(column).map(|number: i64| u64::try_from(number).unwrap_or_default());
+                    part.usage.push(Usage { workspace, claims: unsigned(1)?, bytes: unsigned(2)? });
+                    last = last.max(row.get(3)?);
+                    count = row.get(4)?;
+                }
+                part.next = if count == USAGE_ROWS {
+                    Some(UsageFrom { position: last, ..from })
+                } else {
+                    (!from.in_records).then_some(UsageFrom::RECORDS)
+                };
+                Ok(part)
             })
             .await
     }

@@ -22,6 +22,6 @@ pub use memory::MemoryStore;
 pub use record::{At, Change, Listed, Listing, Place, Record};
 pub use store::{
     Answers, Commit, Committed, Cursor, DuplicateCount, JobFilter, JobListing, KindFilter, Leased, MainStore,
-    Migration, Op, Page, Query, Reading, Report, Store, StoreError, Swept, Wanted, Whose,
+    Migration, Op, Page, Query, Reading, Report, Store, StoreError, Swept, Usage, UsageFrom, UsagePart, Wanted, Whose,
 };
 pub use waiters::{Waiter, Waiters};

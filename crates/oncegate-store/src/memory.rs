@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use oncegate_core::job::{self, Due, Job, Share};
 use oncegate_core::{Claim, ClaimKey, Moment, Time, Token, WorkspaceName, decide};
 use uuid::Uuid;
@@ -11,7 +12,7 @@ use uuid::Uuid;
 use crate::{
     ApiKey, At, Change, Clock, Commit, Committed, Cursor, DuplicateCount, JobFilter, JobListing, Keyring, Leased,
     Listed, Listing, MainStore, Page, Place, Query, Reading, Record, Report, Store, StoreError, Swept, SystemClock,
-    Waiters, Wanted,
+    Usage, UsageFrom, UsagePart, Waiters, Wanted,
 };
 
 /// Keeps everything in memory, and nothing when the process ends. For tests and simulation.
@@ -304,6 +305,24 @@ impl Store for MemoryStore {
             now: self.clock.now(),
             warnings: vec!["nothing is kept when the process ends".into()],
         })
+    }
+
+    async fn usage(&self, _: UsageFrom) -> Result<UsagePart, StoreError> {
+        let shelves = self.lock();
+        let length = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        let claims = shelves.claims.values().map(|claim| {
+            let bytes = claim.outcome.as_ref().map_or(0, Bytes::len) + length(&claim.attributes) + length(&claim.parts);
+            (&claim.key.workspace, bytes)
+        });
+        let records = shelves.books.records.values().map(|record| (&record.workspace, record.body.len()));
+        let mut usage: BTreeMap<&WorkspaceName, Usage> = BTreeMap::new();
+        for (workspace, bytes) in claims.chain(records) {
+            let of = || Usage { workspace: workspace.clone(), claims: 0, bytes: 0 };
+            let usage = usage.entry(workspace).or_insert_with(of);
+            usage.claims += 1;
+            usage.bytes += bytes as u64;
+        }
+        Ok(UsagePart { usage: usage.into_values().collect(), next: None })
     }
 
     async fn close(&self) {}

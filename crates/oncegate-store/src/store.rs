@@ -142,6 +142,37 @@ impl DuplicateCount {
     }
 }
 
+/// What a workspace has stored, in a part of the store or in all of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Usage {
+    pub workspace: WorkspaceName,
+    /// Claims and records.
+    pub claims: u64,
+    /// Of their outcomes, attributes, parts and bodies. What a store needs beside them is not in it.
+    pub bytes: u64,
+}
+
+/// Where to go on with measuring; at first, the beginning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UsageFrom {
+    /// Claims are first, then records.
+    pub in_records: bool,
+    /// What that is, is the store's own.
+    pub position: i64,
+}
+
+impl UsageFrom {
+    pub const RECORDS: UsageFrom = UsageFrom { in_records: true, position: 0 };
+}
+
+/// What workspaces have stored in a part of the store.
+#[derive(Clone, Debug, Default)]
+pub struct UsagePart {
+    pub usage: Vec<Usage>,
+    /// None: that was the last part.
+    pub next: Option<UsageFrom>,
+}
+
 /// What a sweep has removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
@@ -354,6 +385,12 @@ pub trait Store: Send + Sync + 'static {
     fn attach(&self, waiters: Arc<Waiters>);
 
     async fn report(&self) -> Result<Report, StoreError>;
+
+    /// Measures what workspaces have stored, in a part that takes a moment; the parts together are all of it, as near as it can be
+    /// told while others write. A store that cannot tell says that there is nothing.
+    async fn usage(&self, _from: UsageFrom) -> Result<UsagePart, StoreError> {
+        Ok(UsagePart::default())
+    }
 
     /// Finishes what is under way and lets go of files and connections.
     async fn close(&self);

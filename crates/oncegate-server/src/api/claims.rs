@@ -6,7 +6,6 @@ mod view;
 
 use std::sync::Arc;
 
-use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::request::Parts;
@@ -17,12 +16,12 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::extract::{self, Arriving, Json, Named, Params, WithOutcome};
-use super::{Answered, App, Handle};
+use super::{Answered, App, Exchange, Under};
 use crate::auth::Caller;
-use crate::connection::Head;
 use crate::decisions::timeline::What;
 use crate::problem::{Kind, Problem, Whole};
 use crate::task::to_the_end;
+use crate::tenants::Limit;
 use crate::trace;
 
 use body::{BadClaim, ClaimBody, FindBody, OwnerBody, ResolveBody, ToClaim};
@@ -42,25 +41,21 @@ const HEADERS_KEPT_MAX: usize = 32;
     (status = 409, description = "`in-flight` (with Retry-After) or `held`."),
     (status = 422, description = "`fingerprint-mismatch`."),
     (status = 503, description = "The store cannot be asked.")))]
-pub async fn create(
-    State(app): State<Arc<App>>,
-    Extension(connection): Extension<Arc<Head>>,
-    request: Request,
-) -> Response {
-    claim(Arc::new(Handle::new(app, connection)), request).await.map(Body::new)
+pub async fn create(State(app): State<Arc<App>>, Under(exchange): Under, request: Request) -> Response {
+    claim(&app, &exchange, request).await.map(Body::new)
 }
 
 /// The same, of requests that need not go through the router.
-pub async fn claim<B: Arriving>(app: Arc<Handle>, request: Request<B>) -> Whole {
+pub async fn claim<B: Arriving>(app: &App, exchange: &Exchange, request: Request<B>) -> Whole {
     let (asked, headers) = {
         let (mut parts, body) = request.into_parts();
-        let asked = read_claim(&app, &parts, body).await;
+        let asked = read_claim(app, exchange, &parts, body).await;
         // What the request came in is let go of. The memory of its headers is the answer's, and then the next request's; unless there were many.
         parts.headers.clear();
         (asked, Some(parts.headers).filter(|headers| headers.capacity() <= HEADERS_KEPT_MAX).unwrap_or_default())
     };
     let answered = match asked {
-        Ok(asked) => decide(&app, &asked).await,
+        Ok(asked) => decide(app, exchange, &asked).await,
         Err(problem) => Err(problem),
     };
     match answered {
@@ -69,21 +64,28 @@ pub async fn claim<B: Arriving>(app: Arc<Handle>, request: Request<B>) -> Whole 
     }
 }
 
-async fn read_claim(app: &App, parts: &Parts, body: impl Arriving) -> Result<ToClaim, Problem> {
+async fn read_claim(app: &App, exchange: &Exchange, parts: &Parts, body: impl Arriving) -> Result<ToClaim, Problem> {
     trace::routed(&parts.method, PATH);
-    let caller = app.caller(parts)?;
-    let body: ClaimBody = extract::json(&parts.headers, body, app, app.config.limits.body_bytes).await?;
+    let caller = app.caller(parts, exchange)?;
+    exchange.tenant(app).check_quota()?;
+    let body: ClaimBody = extract::json(&parts.headers, body, app, exchange, app.config.limits.body_bytes).await?;
     body.check(&caller.workspace, &app.config)
 }
 
 /// Claims, waits if asked to, and puts the answer in the API's words.
-async fn decide(app: &Handle, claim: &ToClaim) -> Result<view::Answered, Problem> {
+async fn decide(app: &App, exchange: &Exchange, claim: &ToClaim) -> Result<view::Answered, Problem> {
+    let tenant = exchange.tenant(app);
     if claim.wait.is_zero() {
-        return answered(claim, app.ledger.claim(&claim.key, claim.terms.clone(), claim.wait).await);
+        let claimed = app.ledger.claim(&claim.key, claim.terms.clone(), claim.wait).await;
+        if let Ok(Reading { value: Answer::Won(_), .. }) = &claimed {
+            tenant.stores(1, 0);
+        }
+        return answered(claim, claimed);
     }
     // Boxed: few wait, and no other request is to carry what it takes.
     Box::pin(async {
-        let left = app.client().left();
+        let _waiter = tenant.take(Limit::Waiters, 1)?;
+        let left = exchange.client().left();
         answered(claim, app.ledger.claim_unless_left(&claim.key, claim.terms.clone(), claim.wait, left).await)
     })
     .await

@@ -15,11 +15,12 @@ use serde_json::json;
 use utoipa::IntoParams;
 
 use super::extract::Params;
-use super::{Answered, App};
+use super::{Answered, App, Under};
 use crate::auth::Caller;
 use crate::decisions::words::Fate;
 use crate::decisions::{Follower, Place, Told};
 use crate::problem::Kind;
+use crate::tenants::{Limit, Taken};
 
 /// How long a decision may take to be heard of.
 const TICK: Duration = Duration::from_millis(100);
@@ -61,7 +62,12 @@ impl Wanted {
 /// missed, by an event `missed`. What people did is told to keys with the role `operate`.
 #[utoipa::path(get, path = "/api/decisions", tag = "decisions", params(FollowParams),
     responses((status = 200, description = "Lines of JSON, as they come.", content_type = "text/event-stream")))]
-pub async fn follow(State(app): State<Arc<App>>, caller: Caller, Params(params): Params<FollowParams>) -> Answered {
+pub async fn follow(
+    State(app): State<Arc<App>>,
+    Under(exchange): Under,
+    caller: Caller,
+    Params(params): Params<FollowParams>,
+) -> Answered {
     let bad = |detail: String| Kind::InvalidRequest.because(detail);
     let fate = |name: String| {
         let names = Fate::ALL.map(Fate::as_str).join(", ");
@@ -76,7 +82,7 @@ pub async fn follow(State(app): State<Arc<App>>, caller: Caller, Params(params):
         wanted: Wanted { guard: params.guard, fate: params.fate.map(fate).transpose()?, event: params.event },
         missed: 0,
         ready: VecDeque::new(),
-        _follower: app.decisions.follow()?,
+        _follower: (exchange.tenant(&app).take(Limit::Followers, 1)?, app.decisions.follow()?),
         app,
         caller,
     };
@@ -91,7 +97,7 @@ struct Following {
     app: Arc<App>,
     caller: Caller,
     wanted: Wanted,
-    _follower: Follower,
+    _follower: (Taken, Follower),
     next: Place,
     /// How many there were before those that are ready, and are not kept any more.
     missed: u64,

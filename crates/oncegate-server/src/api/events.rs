@@ -8,8 +8,8 @@ use oncegate::sagas::{Event, Notification};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::extract::{JSON_DEPTH_MAX, Params, RawEvents, is_too_deep};
-use super::{Answered, App};
+use super::extract::{Params, RawEvents};
+use super::{Answered, App, Exchange, Under};
 use crate::auth::Caller;
 use crate::events::{EVENTS_MAX, EventBody, Media, Received, read, read_binary};
 use crate::problem::Kind;
@@ -21,14 +21,14 @@ use crate::sagas::HandledView;
 /// those that change nothing any more, are no errors.
 #[utoipa::path(post, path = "/api/events", tag = "sagas", request_body = EventBody, responses(
     (status = 200, description = "What became of it; for a list, a list.", body = HandledView)))]
-pub async fn create(State(app): State<Arc<App>>, caller: Caller, raw: RawEvents) -> Answered {
+pub async fn create(State(app): State<Arc<App>>, Under(exchange): Under, caller: Caller, raw: RawEvents) -> Answered {
     // What is structured may say it in its headers, too.
     let binary = if raw.media == Media::Json { read_binary(&raw.headers, &raw.bytes) } else { None };
     let Received { events, is_list } = match binary {
         Some(event) => Received { events: vec![event?], is_list: false },
         None => read(raw.media, &raw.bytes)?,
     };
-    let mut views = handle(&app, &caller, &events).await?;
+    let mut views = handle(&app, &exchange, &caller, &events).await?;
     match (is_list, views.pop()) {
         (false, Some(view)) => Ok(axum::Json(view).into_response()),
         (_, last) => {
@@ -38,8 +38,15 @@ pub async fn create(State(app): State<Arc<App>>, caller: Caller, raw: RawEvents)
     }
 }
 
-async fn handle(app: &App, caller: &Caller, events: &[Event]) -> Result<Vec<HandledView>, crate::problem::Problem> {
-    let handled = app.sagas.handle(&caller.workspace, events).await?;
+async fn handle(
+    app: &App,
+    exchange: &Exchange,
+    caller: &Caller,
+    events: &[Event],
+) -> Result<Vec<HandledView>, crate::problem::Problem> {
+    let tenant = exchange.tenant(app);
+    tenant.owe(events.len().saturating_sub(1));
+    let handled = app.sagas.handle(&caller.workspace, events, tenant.lookups()).await?;
     Ok(handled.into_iter().filter_map(HandledView::of).collect())
 }
 
@@ -67,6 +74,7 @@ pub struct S3View {
     (status = 200, description = "What became of each record.", body = S3View)))]
 pub async fn s3(
     State(app): State<Arc<App>>,
+    Under(exchange): Under,
     caller: Caller,
     Params(params): Params<S3Params>,
     raw: RawEvents,
@@ -80,13 +88,12 @@ pub async fn s3(
     let definition = app.sagas.sagas.definition(&name).filter(|saga| saga.takes_s3());
     let definition =
         definition.ok_or_else(|| bad(format!("saga: {name:?} has no [[s3]] rules here. There are: {}", names())))?;
-    if is_too_deep(&raw.bytes) {
-        return Err(bad(format!("the JSON is nested over {JSON_DEPTH_MAX} deep")));
-    }
     let notification = Notification::read(&raw.bytes).map_err(|error| bad(error.to_string()))?;
     if notification.records.len() > EVENTS_MAX {
         return Err(bad(format!("Records: at most {EVENTS_MAX}; these are {}", notification.records.len())));
     }
+    let tenant = exchange.tenant(&app);
+    tenant.owe(notification.records.len().saturating_sub(1));
     let now = app.store.find_jobs(&[]).await?.now;
     let (mut events, mut unfit) = (vec![], vec![]);
     for record in &notification.records {
@@ -99,7 +106,7 @@ pub async fn s3(
         }
     }
     let skipped = notification.records.len() - events.len() - unfit.len();
-    let mut handled = app.sagas.handle_in(&caller.workspace, definition, &events).await?;
+    let mut handled = app.sagas.handle_in(&caller.workspace, definition, &events, tenant.lookups()).await?;
     for (raw, why) in unfit {
         handled.push(app.sagas.bury_raw(&caller.workspace, raw, why).await?);
     }

@@ -1,4 +1,6 @@
 //! Bodies and query strings, read with a limit on everything and refused by name.
+//!
+//! A large body takes its workspace's turn before it is read, and again before it is parsed: what its JSON will take is counted first.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,49 +9,35 @@ use axum::BoxError;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
-use bytes::{Buf, Bytes};
+use bytes::{Bytes, BytesMut};
 use futures::FutureExt;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Body, Frame};
 use oncegate::limits::OUTCOME_BYTES_MAX;
 use serde::de::DeserializeOwned;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout_at};
 
-use super::App;
+use super::{App, Exchange, exchange};
 use crate::events::Media;
 use crate::problem::{Kind, Problem};
+use crate::tenants::{Share, UNIT_BYTES};
 
 /// How long a body may take to arrive.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// How deep JSON may be nested.
 pub const JSON_DEPTH_MAX: usize = 64;
+/// Values and names in one body of JSON.
+pub const JSON_VALUES_MAX: usize = 200_000;
+/// What one of them takes in memory, beside its text: a value, its place in a list or an object, and a copy for an expression to look at.
+const VALUE_BYTES: usize = 160;
 
-/// What large bodies may take of the memory at once, all together; more wait for their turn.
-const BODIES_BYTES_MAX: usize = 256 * 1024 * 1024;
-/// Bodies up to this fit into what a connection buffers anyway.
-const SMALL_BODY_BYTES: usize = 64 * 1024;
+/// While a large body has its turn, so much of it has to come in each of these.
+const BODY_WINDOW: Duration = Duration::from_secs(5);
+const BODY_WINDOW_BYTES: usize = 32 * 1024;
+/// A form that a page posts.
+const FORM_BYTES_MAX: usize = 64 * 1024;
 /// Around an outcome: the rest of the body that brings it.
 const ENVELOPE_BYTES: usize = 4 * 1024;
-
-/// The memory that large bodies share.
-pub struct Bodies(Arc<Semaphore>);
-
-impl Default for Bodies {
-    fn default() -> Self {
-        Bodies(Arc::new(Semaphore::new(BODIES_BYTES_MAX / SMALL_BODY_BYTES)))
-    }
-}
-
-impl Bodies {
-    /// Room for a body of this length, once there is some.
-    async fn room(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        if bytes <= SMALL_BODY_BYTES {
-            return None;
-        }
-        let units = bytes.div_ceil(SMALL_BODY_BYTES).min(BODIES_BYTES_MAX / SMALL_BODY_BYTES);
-        Some(self.0.clone().acquire_many_owned(units as u32).await.expect("never closed"))
-    }
-}
 
 /// A body that can be read, whoever brings it.
 pub trait Arriving: Body<Data = Bytes, Error: Into<BoxError>> + Unpin + Send {}
@@ -64,7 +52,7 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for Json<T> {
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
-        json(&parts.headers, body, app, app.config.limits.body_bytes).await.map(Json)
+        json(&parts.headers, body, app, &exchange(&parts), app.config.limits.body_bytes).await.map(Json)
     }
 }
 
@@ -77,7 +65,11 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for WithOutcome<T> {
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Problem> {
         let limit = app.config.limits.body_bytes.max(OUTCOME_BYTES_MAX + ENVELOPE_BYTES);
         let (parts, body) = request.into_parts();
-        json(&parts.headers, body, app, limit).await.map(WithOutcome)
+        let exchange = exchange(&parts);
+        let bytes = json_bytes(&parts.headers, body, app, &exchange, limit).await?;
+        let read = parse(&bytes)?;
+        exchange.tenant(app).stores(0, bytes.len());
+        Ok(WithOutcome(read))
     }
 }
 
@@ -89,12 +81,12 @@ impl FromRequest<Arc<App>> for RawForm {
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Problem> {
         const FORM: &str = "application/x-www-form-urlencoded";
-        let (Parts { headers, .. }, form) = request.into_parts();
-        let declared = declared(&headers);
+        let (parts, form) = request.into_parts();
+        let declared = declared(&parts.headers);
         if declared.is_none_or(|declared| declared.split(';').next() != Some(FORM)) {
             return Err(wrong_type(declared, FORM));
         }
-        body(&headers, form, &app.bodies, SMALL_BODY_BYTES).await.map(RawForm)
+        body(&parts.headers, form, app, &exchange(&parts), FORM_BYTES_MAX).await.map(RawForm)
     }
 }
 
@@ -106,7 +98,10 @@ impl FromRequest<Arc<App>> for RawJson {
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
-        json_bytes(&parts.headers, body, app, app.config.limits.body_bytes).await.map(RawJson)
+        let exchange = exchange(&parts);
+        let bytes = json_bytes(&parts.headers, body, app, &exchange, app.config.limits.body_bytes).await?;
+        exchange.tenant(app).stores(1, bytes.len());
+        Ok(RawJson(bytes))
     }
 }
 
@@ -115,22 +110,23 @@ pub struct RawEvents {
     pub headers: HeaderMap,
     pub media: Media,
     pub bytes: Bytes,
-    /// What is read from it takes as much again, until it is answered.
-    _room: Option<OwnedSemaphorePermit>,
 }
 
 impl FromRequest<Arc<App>> for RawEvents {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Problem> {
-        let (Parts { headers, .. }, events) = request.into_parts();
+        let (parts, events) = request.into_parts();
+        let exchange = exchange(&parts);
+        let headers = parts.headers;
         let media = Media::of(declared(&headers).unwrap_or_default()).ok_or_else(|| {
             let right = "application/json, application/cloudevents+json or application/cloudevents-batch+json";
             wrong_type(declared(&headers), right)
         })?;
-        let bytes = body(&headers, events, &app.bodies, app.config.limits.event_body_bytes).await?;
-        let _room = app.bodies.room(bytes.len()).await;
-        Ok(RawEvents { headers, media, bytes, _room })
+        let bytes = body(&headers, events, app, &exchange, app.config.limits.event_body_bytes).await?;
+        weigh(&bytes, app, &exchange).await?;
+        exchange.tenant(app).stores(1, bytes.len());
+        Ok(RawEvents { headers, media, bytes })
     }
 }
 
@@ -150,42 +146,65 @@ pub async fn json<T: DeserializeOwned>(
     headers: &HeaderMap,
     body: impl Arriving,
     app: &App,
+    exchange: &Exchange,
     limit: usize,
 ) -> Result<T, Problem> {
-    parse(&json_bytes(headers, body, app, limit).await?)
+    read(&json_bytes(headers, body, app, exchange, limit).await?)
 }
 
-async fn json_bytes(headers: &HeaderMap, json: impl Arriving, app: &App, limit: usize) -> Result<Bytes, Problem> {
+/// JSON that may be parsed.
+async fn json_bytes(
+    headers: &HeaderMap,
+    json: impl Arriving,
+    app: &App,
+    exchange: &Exchange,
+    limit: usize,
+) -> Result<Bytes, Problem> {
     let declared = declared(headers);
     if !declared.is_some_and(|declared| Media::of(declared) == Some(Media::Json)) {
         return Err(wrong_type(declared, "application/json"));
     }
-    body(headers, json, &app.bodies, limit).await
+    let bytes = body(headers, json, app, exchange, limit).await?;
+    if bytes.len() > SMALL_JSON_BYTES {
+        Box::pin(weigh(&bytes, app, exchange)).await?;
+    } else {
+        Shape::of(&bytes).check()?;
+    }
+    Ok(bytes)
+}
+
+/// JSON up to this takes little memory, whatever is in it.
+const SMALL_JSON_BYTES: usize = 8 * 1024;
+
+/// Waits for the workspace's turn to take what this JSON will take in memory, until it is answered.
+async fn weigh(json: &[u8], app: &App, exchange: &Exchange) -> Result<(), Problem> {
+    let shape = Shape::of(json);
+    shape.check()?;
+    exchange.hold(exchange.tenant(app).room(Share::Parsed, json.len() + shape.values * VALUE_BYTES).await?);
+    Ok(())
 }
 
 /// The whole body, unless it is too large (said before it is read, where its length is declared) or too slow.
-async fn body(headers: &HeaderMap, body: impl Arriving, bodies: &Bodies, limit: usize) -> Result<Bytes, Problem> {
+async fn body(
+    headers: &HeaderMap,
+    body: impl Arriving,
+    app: &App,
+    exchange: &Exchange,
+    limit: usize,
+) -> Result<Bytes, Problem> {
     let declared = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
     if declared.is_some_and(|length: u64| length > limit as u64) {
         return Err(too_large(limit));
     }
-    let length = declared.map_or(limit, |length| length as usize);
+    let declared = declared.map(|length| length as usize);
     let mut body = Limited::new(body, limit);
     // A small one usually comes with its headers, in one piece: there is nothing to wait for then, and nothing to copy. A large one is not
     // asked for before there is room.
-    let first = if length <= SMALL_BODY_BYTES { body.frame().now_or_never().flatten() } else { None };
+    let is_small = declared.is_some_and(|length| length <= UNIT_BYTES);
+    let first = if is_small { body.frame().now_or_never().flatten() } else { None };
     match first {
         Some(Ok(first)) if body.is_end_stream() => Ok(first.into_data().unwrap_or_default()),
-        first => {
-            let whole = Box::pin(in_pieces(first, body, bodies, length));
-            let arrived = tokio::time::timeout(BODY_TIMEOUT, whole).await.map_err(|_| {
-                Kind::RequestTimeout.because(format!("the body did not arrive within {BODY_TIMEOUT:?}"))
-            })?;
-            arrived.map_err(|error| match error.is::<LengthLimitError>() {
-                true => too_large(limit),
-                false => Kind::InvalidRequest.because(format!("the body could not be read: {error}")),
-            })
-        }
+        first => Box::pin(in_pieces(first, body, app, exchange, declared, limit)).await,
     }
 }
 
@@ -194,23 +213,60 @@ fn too_large(limit: usize) -> Problem {
 }
 
 /// A body of which the first piece, if any, has been taken. What is no data in it are trailers, which say nothing to us.
+///
+/// One that declares its length waits for room for all of it. Of one that does not, as much is taken as has come, and twice as much as before
+/// when that is full: a client that stalls holds no more than it has sent.
 async fn in_pieces(
     first: Option<Result<Frame<Bytes>, BoxError>>,
-    body: Limited<impl Arriving>,
-    bodies: &Bodies,
-    length: usize,
-) -> Result<Bytes, BoxError> {
-    let _room = bodies.room(length).await;
-    let first = first.transpose()?.and_then(|first| first.into_data().ok()).unwrap_or_default();
-    let rest = body.collect().await?.aggregate();
-    let length = first.len() + rest.remaining();
-    Ok(first.chain(rest).copy_to_bytes(length))
+    mut body: Limited<impl Arriving>,
+    app: &App,
+    exchange: &Exchange,
+    declared: Option<usize>,
+    limit: usize,
+) -> Result<Bytes, Problem> {
+    let tenant = exchange.tenant(app);
+    let ends = Instant::now() + BODY_TIMEOUT;
+    let mut room = declared.unwrap_or(UNIT_BYTES);
+    exchange.hold(tenant.room(Share::Bodies, room).await?);
+    let mut whole = BytesMut::with_capacity(room.min(limit));
+    let (mut next, mut window, mut came) = (first, Instant::now() + BODY_WINDOW, 0);
+    loop {
+        let frame = match next.take() {
+            Some(frame) => frame,
+            None => match timeout_at(window.min(ends), body.frame()).await {
+                Ok(None) => return Ok(whole.freeze()),
+                Ok(Some(frame)) => frame,
+                Err(_) if Instant::now() >= ends => {
+                    let late = format!("the body did not arrive within {BODY_TIMEOUT:?}");
+                    return Err(Kind::RequestTimeout.because(late));
+                }
+                Err(_) if room > UNIT_BYTES && came < BODY_WINDOW_BYTES => {
+                    let slow = format!("less than {BODY_WINDOW_BYTES} bytes of the body came within {BODY_WINDOW:?}");
+                    return Err(Kind::RequestTimeout.because(slow));
+                }
+                Err(_) => {
+                    (window, came) = (Instant::now() + BODY_WINDOW, 0);
+                    continue;
+                }
+            },
+        };
+        let frame = frame.map_err(|error| match error.is::<LengthLimitError>() {
+            true => too_large(limit),
+            false => Kind::InvalidRequest.because(format!("the body could not be read: {error}")),
+        })?;
+        let piece = frame.into_data().unwrap_or_default();
+        came += piece.len();
+        if whole.len() + piece.len() > room {
+            let more = room.max(piece.len()).min(limit);
+            exchange.hold(tenant.room(Share::Bodies, more).await?);
+            room += more;
+        }
+        whole.extend_from_slice(&piece);
+    }
 }
 
 pub fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
-    if is_too_deep(body) {
-        return Err(Kind::InvalidRequest.because(format!("the JSON is nested over {JSON_DEPTH_MAX} deep")));
-    }
+    Shape::of(body).check()?;
     read(body)
 }
 
@@ -227,30 +283,49 @@ pub fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
     })
 }
 
-/// Of JSON that has not been read.
-pub fn is_too_deep(json: &[u8]) -> bool {
-    depth_exceeds(json, JSON_DEPTH_MAX)
+/// What can be told of JSON before it is parsed, and costs no memory to find out.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// How deep brackets are nested, outside strings. (Whether they match is for the parser.)
+    depth: usize,
+    /// Values and names, or a few more.
+    values: usize,
 }
 
-/// Before parsing: the nesting of brackets outside strings. (Whether they match is for the parser.)
-fn depth_exceeds(json: &[u8], limit: usize) -> bool {
-    let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
-    for byte in json {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if in_string => escaped = true,
-            b'"' => in_string = !in_string,
-            b'[' | b'{' if !in_string => {
-                depth += 1;
-                if depth > limit {
-                    return true;
+impl Shape {
+    pub fn of(json: &[u8]) -> Shape {
+        let (mut depth, mut deepest, mut values, mut in_string, mut escaped) = (0_usize, 0, 1, false, false);
+        for byte in json {
+            match byte {
+                _ if escaped => escaped = false,
+                b'\\' if in_string => escaped = true,
+                b'"' => in_string = !in_string,
+                _ if in_string => {}
+                b'[' | b'{' => {
+                    depth += 1;
+                    deepest = deepest.max(depth);
+                    values += 1;
                 }
+                b',' | b':' => values += 1,
+                b']' | b'}' => depth = depth.saturating_sub(1),
+                _ => {}
             }
-            b']' | b'}' if !in_string => depth = depth.saturating_sub(1),
-            _ => {}
         }
+        Shape { depth: deepest, values }
     }
-    false
+
+    /// Refuses what nobody means, and what would take far more memory than it weighs.
+    pub fn check(&self) -> Result<(), Problem> {
+        if self.depth > JSON_DEPTH_MAX {
+            return Err(Kind::InvalidRequest.because(format!("the JSON is nested over {JSON_DEPTH_MAX} deep")));
+        }
+        if self.values > JSON_VALUES_MAX {
+            let (values, most) = (self.values, JSON_VALUES_MAX);
+            let detail = format!("the JSON has about {values} values and names; {most} are the most");
+            return Err(Kind::PayloadTooLarge.because(detail));
+        }
+        Ok(())
+    }
 }
 
 /// So many seconds, or why not.
@@ -316,14 +391,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nesting_is_counted_outside_strings_only() {
+    fn nesting_and_values_are_counted_outside_strings_only() {
         let nested = |depth: usize| format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
-        assert!(!depth_exceeds(nested(64).as_bytes(), 64));
-        assert!(depth_exceeds(nested(65).as_bytes(), 64));
+        assert!(Shape::of(nested(64).as_bytes()).check().is_ok());
+        assert_eq!(Shape::of(nested(65).as_bytes()).check().unwrap_err().kind, Kind::InvalidRequest);
         let flat = format!("[{}]", vec!["{}"; 100].join(","));
-        assert!(!depth_exceeds(flat.as_bytes(), 64));
-        let text = format!(r#"["{}\"{}"]"#, "[".repeat(100), "{".repeat(100));
-        assert!(!depth_exceeds(text.as_bytes(), 64));
+        assert_eq!(Shape::of(flat.as_bytes()), Shape { depth: 2, values: 201 });
+        let text = format!(r#"["{}\"{},:"]"#, "[".repeat(100), "{".repeat(100));
+        assert_eq!(Shape::of(text.as_bytes()), Shape { depth: 1, values: 2 });
+        assert_eq!(Shape::of(br#"{"a":1,"b":{"c":[]}}"#), Shape { depth: 3, values: 8 });
+        let ones = |count: usize| format!("[{}]", vec!["1"; count].join(","));
+        assert!(Shape::of(ones(JSON_VALUES_MAX - 1).as_bytes()).check().is_ok());
+        let refused = Shape::of(ones(JSON_VALUES_MAX).as_bytes()).check().unwrap_err();
+        assert_eq!(refused.kind, Kind::PayloadTooLarge);
     }
 
     #[test]

@@ -14,29 +14,31 @@ mod reminders;
 mod sagas;
 mod sends;
 
+use std::convert::Infallible;
 use std::ops::Deref;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock};
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, MatchedPath};
-use axum::http::header::ACCEPT;
+use axum::http::header::{ACCEPT, CONNECTION};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, Method, Request};
+use axum::http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use bytes::Bytes;
 use futures::FutureExt;
 use http_body_util::{Either, Full};
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use metrics_exporter_prometheus::PrometheusHandle;
 use oncegate::actions::GUARD as SLOTS;
 use oncegate::reminders::GUARD as REMINDERS;
 use oncegate::sagas::GUARD as INBOX;
 use oncegate::sends::GUARD as SENDS;
 use oncegate::store::{Clock, MainStore, SystemClock};
-use oncegate::{GuardName, Ledger};
+use oncegate::{GuardName, Ledger, WorkspaceName};
+use tokio::sync::OwnedSemaphorePermit;
 use tower::ServiceExt;
 
 pub use actions::filter as action_filter;
@@ -45,7 +47,7 @@ pub use claims::{
     state as claim_state,
 };
 pub use docs::description;
-pub use extract::{Bodies, JSON_DEPTH_MAX, RawForm, is_too_deep, parse as read_json};
+pub use extract::{RawForm, Shape, parse as read_json};
 pub use page::{Page, cursor as page_cursor, id as page_id, missing};
 pub use sagas::HISTORY_MAX;
 pub use sends::esp_id;
@@ -53,17 +55,18 @@ pub use sends::esp_id;
 use crate::actions::Runner;
 use crate::auth::{Caller, Keys};
 use crate::config::Config;
-use crate::connection::{Client, Head};
+use crate::connection;
+use crate::connection::{Asked, Client, Connection};
 use crate::dashboard;
 use crate::decisions::Decisions;
 use crate::decisions::timeline::Timelines;
 use crate::messages::{GUARD as MESSAGES, IDEMPOTENCY, Messages};
 use crate::observe::Responses;
-use crate::problem::{Kind, Problem};
-use crate::rate::Rates;
+use crate::problem::{Kind, Problem, Whole};
 use crate::reminders::Desk;
 use crate::sagas::Director;
 use crate::sends::SendLog;
+use crate::tenants::{Limit, Room, Taken, Tenant, Tenants};
 use crate::trace;
 
 /// What every request needs.
@@ -83,8 +86,7 @@ pub struct App {
     pub timelines: Arc<Timelines>,
     pub dashboard: dashboard::Shared,
     pub metrics: PrometheusHandle,
-    pub rates: Rates,
-    pub bodies: Bodies,
+    pub tenants: Tenants,
     pub responses: Responses,
     /// The server takes no more requests.
     pub stopping: AtomicBool,
@@ -109,11 +111,21 @@ impl App {
     }
 
     /// The first thing that every endpoint of `/api` asks for: nothing is read before it is known who asks.
-    fn caller(&self, parts: &Parts) -> Result<Caller, Problem> {
+    fn caller(&self, parts: &Parts, exchange: &Exchange) -> Result<Caller, Problem> {
         let caller = self.keys.authenticate(&parts.uri, &parts.headers)?;
         trace::asked_by(&caller.workspace);
-        self.rates.take(&caller.workspace)?;
+        self.enter(&caller.workspace, exchange)?;
         Ok(caller)
+    }
+
+    /// A request takes its place among those of its workspace.
+    pub fn enter(&self, workspace: &WorkspaceName, exchange: &Exchange) -> Result<(), Problem> {
+        let tenant = exchange.connection.tenant(&self.tenants, workspace)?;
+        let place = tenant.take(Limit::Requests, 1)?;
+        tenant.pay()?;
+        // A page that asks twice who looks has one place.
+        _ = exchange.place.set(place);
+        Ok(())
     }
 
     /// Where the claims of a guard are: most of our own are beside what they guard.
@@ -125,16 +137,73 @@ impl App {
 /// A connection's own handle on the server: the count of one that all share would go from processor to processor with every request.
 pub struct Handle {
     app: Arc<App>,
-    connection: Arc<Head>,
+    connection: Arc<Connection>,
 }
 
 impl Handle {
-    pub fn new(app: Arc<App>, connection: Arc<Head>) -> Handle {
+    pub fn new(app: Arc<App>, connection: Arc<Connection>) -> Handle {
         Handle { app, connection }
+    }
+
+    /// An answer of our own.
+    pub fn reply(&self, whole: Whole) -> Reply {
+        connection::Answer::of(whole.map(Either::Left), self.connection.clone(), None)
+    }
+
+    /// Whether the connection goes on after this answer. One that its workspace has no place for does not.
+    pub fn may_stay(&self, status: StatusCode) -> bool {
+        status != StatusCode::TOO_MANY_REQUESTS || self.connection.is_counted()
+    }
+}
+
+/// A request under way: the connection that it came on, and what it holds of its workspace's limits until it is answered.
+pub struct Exchange {
+    connection: Arc<Connection>,
+    /// Set once it is known which workspace asks.
+    place: OnceLock<Taken>,
+    held: Mutex<Held>,
+}
+
+#[derive(Default)]
+struct Held {
+    rooms: Vec<Room>,
+    lookup: Option<OwnedSemaphorePermit>,
+    unread: Option<Arc<Taken>>,
+}
+
+impl Exchange {
+    pub fn new(connection: Arc<Connection>) -> Exchange {
+        Exchange { connection, place: OnceLock::new(), held: Mutex::default() }
     }
 
     pub fn client(&self) -> &Client {
         &self.connection.client
+    }
+
+    /// The workspace that asks; the one that all share, as long as that is not known.
+    pub fn tenant<'a>(&'a self, app: &'a App) -> &'a Arc<Tenant> {
+        self.place.get().map_or(app.tenants.others(), Taken::tenant)
+    }
+
+    /// Until it is answered.
+    pub fn hold(&self, room: Room) {
+        self.held().rooms.push(room);
+    }
+
+    /// What the answer takes, which has been counted while it was made.
+    pub fn holds_answer(&self, unread: Taken) {
+        self.held().unread = Some(Arc::new(unread));
+    }
+
+    /// Waits for the workspace's turn to look something up.
+    pub async fn look_up(&self, app: &App) -> Result<(), Problem> {
+        let lookup = self.tenant(app).lookup().await?;
+        self.held().lookup = Some(lookup);
+        Ok(())
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().expect("no holder of this lock panics")
     }
 }
 
@@ -219,19 +288,56 @@ pub fn router(app: Arc<App>) -> Router {
 ///
 /// Most of what a server is asked for are claims. They do not go through the router, which puts futures and bodies into boxes that are new for each
 /// request: what a connection has kept from the last one is in the processor's cache.
-pub fn answer(
-    app: &Arc<Handle>,
-    router: &Router,
-    request: Request<Incoming>,
-) -> impl Future<Output = Response<Either<Full<Bytes>, Body>>> + use<> {
+pub fn answer(app: &Arc<Handle>, router: &Router, request: Request<Incoming>) -> impl Future<Output = Reply> + use<> {
+    let request = Asked::of(request);
     if request.method() == Method::POST && request.uri().path() == claims::PATH {
-        return claims::claim(app.clone(), request).map(|answered| answered.map(Either::Left)).left_future();
+        let (app, exchange) = (app.clone(), Exchange::new(app.connection.clone()));
+        let answering = async move {
+            let answered = claims::claim(&app, &exchange, request).await;
+            let bytes = answered.body().size_hint().exact().unwrap_or(0);
+            count_answer(&app, &exchange, answered.map(Either::Left), bytes as usize)
+        };
+        return answering.left_future();
     }
+    let exchange = Arc::new(Exchange::new(app.connection.clone()));
     let mut request = request.map(Body::new);
-    request.extensions_mut().insert(app.connection.clone());
+    request.extensions_mut().insert(exchange.clone());
     let routed = router.clone().oneshot(request);
-    let answering = routed.map(|answered| answered.unwrap_or_else(|never| match never {}).map(Either::Right));
+    let app = app.clone();
+    let answering = async move {
+        let response = routed.await.unwrap_or_else(|never| match never {});
+        let bytes = response.body().size_hint().exact().unwrap_or(0);
+        count_answer(&app, &exchange, response.map(Either::Right), bytes as usize)
+    };
     Box::pin(answering).right_future()
+}
+
+/// Refuses a request before it is looked at.
+pub fn refuse(app: &Handle, request: Request<Asked>, problem: Problem) -> Reply {
+    drop(request);
+    let mut reply = app.reply(problem.answer(HeaderMap::new()));
+    reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    reply
+}
+
+/// An answer as it leaves: its body has what it takes of its workspace's bytes with it.
+pub type Reply = Response<connection::Answer<Either<Full<Bytes>, Body>>>;
+
+/// An answer up to this is not counted: hyper buffers as much for a connection anyway.
+const COUNTED_ANSWER_BYTES: usize = 64 * 1024;
+
+/// Counts an answer among those that the workspace's clients have not read. Where there are too many the caller is told to come again: what
+/// is so large is only read (a list, an outcome, a reply that is told again), or has been counted while it was made.
+fn count_answer(app: &App, exchange: &Exchange, response: Response<Either<Full<Bytes>, Body>>, bytes: usize) -> Reply {
+    let connection = exchange.connection.clone();
+    let counted = exchange.held().unread.take();
+    if bytes <= COUNTED_ANSWER_BYTES || counted.is_some() {
+        return connection::Answer::of(response, connection, counted);
+    }
+    match exchange.tenant(app).take(Limit::Answers, bytes) {
+        Ok(taken) => connection::Answer::of(response, connection, Some(Arc::new(taken))),
+        Err(problem) => connection::Answer::of(problem.answer(HeaderMap::new()).map(Either::Left), connection, None),
+    }
 }
 
 /// A page for a browser, a problem for everybody else.
@@ -252,7 +358,44 @@ impl FromRequestParts<Arc<App>> for Caller {
         if let Some(route) = parts.extensions.get::<MatchedPath>() {
             trace::routed(&parts.method, route.as_str());
         }
-        app.caller(parts)
+        let exchange = exchange(parts);
+        let caller = app.caller(parts, &exchange)?;
+        let route = parts.extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str);
+        match parts.method {
+            // Lists and pages look things up: each in its workspace's turn.
+            Method::GET | Method::HEAD => exchange.look_up(app).await?,
+            Method::POST if STORES.contains(&route) => exchange.tenant(app).check_quota()?,
+            _ => {}
+        }
+        Ok(caller)
+    }
+}
+
+/// What a POST to these stores is refused where the workspace has stored too much. (Claims by themselves do not come this way.)
+const STORES: [&str; 8] = [
+    "/api/actions",
+    "/api/claims/batch",
+    "/api/events",
+    "/api/events/s3",
+    "/api/leads",
+    "/api/messages",
+    "/api/reminders",
+    "/api/sends",
+];
+
+/// What the request is part of.
+pub fn exchange(parts: &Parts) -> Arc<Exchange> {
+    parts.extensions.get::<Arc<Exchange>>().expect("every request of the router has one").clone()
+}
+
+/// The request that a handler answers.
+pub struct Under(pub Arc<Exchange>);
+
+impl<S: Sync> FromRequestParts<S> for Under {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(Under(exchange(parts)))
     }
 }
 
@@ -268,4 +411,4 @@ impl FromRequestParts<Arc<App>> for Nearby {
     }
 }
 
-type Answered = Result<Response, Problem>;
+type Answered = Result<axum::response::Response, Problem>;

@@ -11,7 +11,10 @@ use super::error::ConfigError;
 use super::layers::{Entry, Layers, Origin};
 use super::path::KeyPath;
 use super::secret_url::SecretUrl;
-use super::typed::{Claims, Config, Limits, Log, LogFormat, LogLevel, Messages, Mode, Outgoing, Privacy, Reminders};
+use super::typed::{
+    Claims, Config, Limits, Log, LogFormat, LogLevel, Messages, Mode, Outgoing, Privacy, Reminders, Tls,
+    WorkspaceLimits,
+};
 use super::value::Value;
 use super::{action, saga, send};
 use oncegate_core::units::show_duration;
@@ -33,7 +36,9 @@ pub fn build(layers: &Layers) -> Config {
             event_body_bytes: limits.count("event_body"),
             connections: limits.count("connections"),
             rate: u32::try_from(limits.count("rate")).ok().filter(|rate| *rate > 0),
+            workspace: workspace_limits(layers),
         },
+        tls: tls(layers).expect("what goes together was checked before"),
         claims: Claims {
             policy: claims_table(layers).policy(),
             guards: guard_tables(layers).map(|(guard, table)| (guard, table.policy())).collect::<BTreeMap<_, _>>(),
@@ -60,6 +65,7 @@ pub fn check_relations(layers: &Layers, errors: &mut Vec<ConfigError>) {
     errors.extend(guard_tables(layers).filter_map(|(_, table)| table.lease_fits().err()));
     errors.extend(messages_table(layers).lease_fits().err());
     errors.extend(messages_table(layers).wait_fits().err());
+    errors.extend(tls(layers).err());
     errors.extend(send::build(layers).err());
     errors.extend(action::check(layers));
     errors.extend(saga::check_amqp(layers).err());
@@ -74,6 +80,33 @@ pub fn check_relations(layers: &Layers, errors: &mut Vec<ConfigError>) {
 pub(super) fn table_of<'a>(layers: &'a Layers, name: &str) -> Table<'a> {
     let own = KeyPath::of(&[name]);
     Table { layers, general: own.clone(), own }
+}
+
+fn workspace_limits(layers: &Layers) -> WorkspaceLimits {
+    let table = Table { own: KeyPath::of(&["limits", "workspace"]), ..table_of(layers, "limits") };
+    let quota = |name| Some(table.count(name) as u64).filter(|max| *max > 0);
+    WorkspaceLimits {
+        connections: table.count("connections"),
+        requests: table.count("requests"),
+        waiters: table.count("waiters"),
+        followers: table.count("followers"),
+        lookups: table.count("lookups"),
+        body_bytes: table.count("bodies"),
+        answer_bytes: table.count("answers"),
+        claims: quota("claims"),
+        stored_bytes: quota("stored"),
+    }
+}
+
+/// Both files, or none.
+fn tls(layers: &Layers) -> Result<Option<Tls>, ConfigError> {
+    let table = table_of(layers, "tls");
+    match (table.maybe_text("certificate_file"), table.maybe_text("key_file")) {
+        (None, None) => Ok(None),
+        (Some(certificate), Some(key)) => Ok(Some(Tls { certificate: certificate.into(), key: key.into() })),
+        (Some(_), None) => Err(table.missing("key_file", "tls/key.pem")),
+        (None, Some(_)) => Err(table.missing("certificate_file", "tls/chain.pem")),
+    }
 }
 
 fn messages_table(layers: &Layers) -> Table<'_> {

@@ -28,7 +28,10 @@ use std::path::{Path, PathBuf};
 
 pub use error::ConfigError;
 pub use secret_url::SecretUrl;
-pub use typed::{Actions, Channel, ChannelKind, Config, HandlerKind, Log, LogFormat, LogLevel, Messages, Mode, Sagas};
+pub use typed::{
+    Actions, Channel, ChannelKind, Config, HandlerKind, Limits, Log, LogFormat, LogLevel, Messages, Mode, Sagas, Tls,
+    WorkspaceLimits,
+};
 
 use layers::Layers;
 

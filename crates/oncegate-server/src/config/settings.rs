@@ -38,6 +38,10 @@ pub fn is_list(table: &KeyPath) -> bool {
 const KIB: u64 = 1024;
 const BODY: Kind = Kind::Size { min: KIB, max: 64 * KIB * KIB };
 const CONNECTIONS: Kind = Kind::Integer { min: 1, max: 1_000_000 };
+const COUNT: Kind = Kind::Integer { min: 1, max: 1_000_000 };
+const MEMORY: Kind = Kind::Size { min: 64 * KIB, max: 256 * KIB * KIB };
+const QUOTA: Kind = Kind::Integer { min: 0, max: u64::MAX >> 1 };
+const STORED: Kind = Kind::Size { min: 0, max: u64::MAX >> 1 };
 const RATE: Kind = Kind::Integer { min: 0, max: 1_000_000 };
 const WINDOW: Kind = Kind::Duration { min: SPAN_MIN, max: WINDOW_MAX };
 const LEASE: Kind = Kind::Duration { min: SPAN_MIN, max: LEASE_MAX };
@@ -89,7 +93,33 @@ pub static SETTINGS: &[Setting] = &[
     setting("limits.body", BODY, "1MiB", "the largest request body"),
     setting("limits.event_body", BODY, "4MiB", "the largest body of events"),
     setting("limits.connections", CONNECTIONS, "10000", "connections at once"),
-    setting("limits.rate", RATE, "0", "requests a second for each workspace; 0 is no limit"),
+    setting("limits.rate", RATE, "0", "requests a second for each workspace, items of lists included; 0 is no limit"),
+    setting("limits.workspace.connections", COUNT, "2500", "connections of one workspace"),
+    setting("limits.workspace.requests", COUNT, "2500", "requests in flight of one workspace"),
+    setting("limits.workspace.waiters", COUNT, "2000", "callers of one workspace that wait for a claim or an action"),
+    setting("limits.workspace.followers", COUNT, "64", "live views and `oncegate tail`s of one workspace"),
+    setting("limits.workspace.lookups", COUNT, "16", "lookups of one workspace at once; more wait for their turn"),
+    setting(
+        "limits.workspace.bodies",
+        MEMORY,
+        "64MiB",
+        "bodies of one workspace that are being read; more wait for their turn",
+    ),
+    setting(
+        "limits.workspace.answers",
+        MEMORY,
+        "32MiB",
+        "large answers of one workspace that its clients have not read yet",
+    ),
+    setting(
+        "limits.workspace.claims",
+        QUOTA,
+        "10000000",
+        "claims and records that one workspace has stored; 0 is no limit",
+    ),
+    setting("limits.workspace.stored", STORED, "16GiB", "what one workspace has stored; 0 is no limit"),
+    override_of("tls.certificate_file", Kind::Text, "the certificate chain (PEM) of the listener; it speaks TLS then"),
+    override_of("tls.key_file", Kind::Text, "the private key (PEM) of the listener"),
     setting("claims.window", WINDOW, "24h", "how long a decision stands"),
     setting("claims.lease", LEASE, "30s", "how long an owner may be silent before it counts as dead"),
     setting("claims.lost", LOST, "take_over", "what becomes of a dead owner's claim"),

@@ -64,10 +64,22 @@ fn without_anything_the_defaults_hold() {
     let config = loaded.config;
     assert_eq!(config.listen.to_string(), "127.0.0.1:4600");
     assert_eq!(config.store.expose(), "sqlite:oncegate-data/oncegate.db");
+    let workspace = WorkspaceLimits {
+        connections: 2500,
+        requests: 2500,
+        waiters: 2000,
+        followers: 64,
+        lookups: 16,
+        body_bytes: 64 << 20,
+        answer_bytes: 32 << 20,
+        claims: Some(10_000_000),
+        stored_bytes: Some(16 << 30),
+    };
     assert_eq!(
         config.limits,
-        Limits { body_bytes: 1 << 20, event_body_bytes: 4 << 20, connections: 10_000, rate: None }
+        Limits { body_bytes: 1 << 20, event_body_bytes: 4 << 20, connections: 10_000, rate: None, workspace }
     );
+    assert_eq!(config.tls, None);
     assert_eq!(*config.policy(&guard("any")), Policy::default());
     assert_eq!(config.privacy, Privacy { store_parts: false, store_outcome_body: true });
     assert_eq!(config.log, Log { format: LogFormat::Json, level: LogLevel::Info });
@@ -135,7 +147,7 @@ fn an_unknown_key_is_an_error_at_its_place_with_the_nearest_right_one() {
         ),
         (
             "[[proxies]]\nx = 1",
-            "oncegate.toml:1:3: there is no setting `proxies`\nhint: there are: listen, store, guard_store, data_dir, limits, claims, outgoing, messages, actions, sends, reminders, sagas, amqp, nats, privacy, log",
+            "oncegate.toml:1:3: there is no setting `proxies`\nhint: there are: listen, store, guard_store, data_dir, limits, tls, claims, outgoing, messages, actions, sends, reminders, sagas, amqp, nats, privacy, log",
         ),
     ] {
         assert_eq!(Setup::new(file).errors(), [error], "{file}");

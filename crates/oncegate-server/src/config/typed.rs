@@ -22,6 +22,8 @@ pub struct Config {
     pub guard_store: Option<SecretUrl>,
     pub data_dir: PathBuf,
     pub limits: Limits,
+    /// None: the listener speaks plain HTTP.
+    pub tls: Option<Tls>,
     pub claims: Claims,
     pub outgoing: Outgoing,
     pub messages: Messages,
@@ -35,6 +37,13 @@ pub struct Config {
     pub log: Log,
 }
 
+impl Config {
+    /// Of the URLs of the server's own listener.
+    pub fn scheme(&self) -> &'static str {
+        if self.tls.is_some() { "https" } else { "http" }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     pub body_bytes: usize,
@@ -43,6 +52,36 @@ pub struct Limits {
     pub connections: usize,
     /// Requests a second for each workspace; none is no limit.
     pub rate: Option<u32>,
+    pub workspace: WorkspaceLimits,
+}
+
+/// What one workspace may take of the server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkspaceLimits {
+    pub connections: usize,
+    pub requests: usize,
+    pub waiters: usize,
+    pub followers: usize,
+    pub lookups: usize,
+    pub body_bytes: usize,
+    pub answer_bytes: usize,
+    /// None is no limit.
+    pub claims: Option<u64>,
+    pub stored_bytes: Option<u64>,
+}
+
+impl WorkspaceLimits {
+    /// Whether there is no room for more.
+    pub fn is_reached_by(&self, claims: u64, bytes: u64) -> bool {
+        self.claims.is_some_and(|max| claims >= max) || self.stored_bytes.is_some_and(|max| bytes >= max)
+    }
+}
+
+/// The files of the listener's certificate and key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tls {
+    pub certificate: PathBuf,
+    pub key: PathBuf,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -24,12 +24,13 @@ use super::overview::{self, ChartPart, NumbersPart};
 use super::parts::{Tone, clock, query, short};
 use super::session::{self, Visitor};
 use super::{Fields, Frame, Shown, render, sagas};
-use crate::api::{App, missing};
+use crate::api::{App, Under, missing};
 use crate::auth::Caller;
 use crate::decisions::tally::Range;
 use crate::decisions::words::{Fate, subject, words};
 use crate::decisions::{Follower, Place, Told};
 use crate::observe;
+use crate::tenants::{Limit, Taken};
 
 const TICK: Duration = Duration::from_millis(500);
 /// In ticks.
@@ -205,12 +206,12 @@ struct Following {
     picture: String,
     /// The last decision that was shown.
     seen: Option<Place>,
-    _follower: Follower,
+    _follower: (Taken, Follower),
     /// Parts that are to be sent now.
     ready: Vec<Event>,
 }
 
-pub async fn events(State(app): State<Arc<App>>, visitor: Visitor, fields: Fields) -> Shown {
+pub async fn events(State(app): State<Arc<App>>, Under(exchange): Under, visitor: Visitor, fields: Fields) -> Shown {
     let page = match fields.text("on") {
         "overview" => Page::Overview(Range::parse(fields.text("range")).unwrap_or_default()),
         "saga" => {
@@ -231,7 +232,7 @@ pub async fn events(State(app): State<Arc<App>>, visitor: Visitor, fields: Field
         ticks,
         tick: 0,
         seen: None,
-        _follower: app.decisions.follow()?,
+        _follower: (exchange.tenant(&app).take(Limit::Followers, 1)?, app.decisions.follow()?),
         ready: vec![],
         app,
     };

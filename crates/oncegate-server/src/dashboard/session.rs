@@ -20,7 +20,7 @@ use uuid::Uuid;
 
 use super::parts::query;
 use super::{Failed, Fields, Frame, Login, render};
-use crate::api::App;
+use crate::api::{App, exchange};
 use crate::auth::{Caller, WORKSPACE_HEADER, hex, random};
 use crate::problem::{Kind, Problem};
 
@@ -89,8 +89,13 @@ impl FromRequestParts<Arc<App>> for Visitor {
             check_ours(&parts.headers).map_err(refused)?;
         }
         let is_open = app.keys.is_open();
-        let taken = |visitor: Visitor| {
-            app.rates.take(visitor.workspace())?;
+        let exchange = exchange(parts);
+        let enter = async |visitor: Visitor| {
+            app.enter(visitor.workspace(), &exchange)?;
+            // Pages look things up: each in its workspace's turn.
+            if reads {
+                exchange.look_up(app).await?;
+            }
             Ok::<_, Problem>(visitor)
         };
         match app.keys.authenticate(&parts.uri, &parts.headers) {
@@ -100,13 +105,15 @@ impl FromRequestParts<Arc<App>> for Visitor {
                 if let Some(chosen) = chosen.filter(|_| is_open && !parts.headers.contains_key(WORKSPACE_HEADER)) {
                     caller.workspace = chosen;
                 }
-                return taken(Visitor { caller, is_open, session: None }).map_err(refused);
+                return enter(Visitor { caller, is_open, session: None }).await.map_err(refused);
             }
             Err(problem) if is_open => return Err(refused(problem)),
             Err(_) => {}
         }
         match session(app, &parts.headers, reads).await {
-            Ok(Some((caller, place))) => taken(Visitor { caller, is_open, session: Some(place) }).map_err(refused),
+            Ok(Some((caller, place))) => {
+                enter(Visitor { caller, is_open, session: Some(place) }).await.map_err(refused)
+            }
             Ok(None) if reads => {
                 let to = parts.uri.path_and_query().map_or("/", |to| to.as_str());
                 Err(see_other(&query("/login", [("to", to)])))

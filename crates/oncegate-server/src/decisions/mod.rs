@@ -27,8 +27,8 @@ const LINES_MAX: usize = 1_000;
 /// Workspaces that lines are kept of. One more takes the place of one that has been silent for a while; if there is none, of that one nothing is kept.
 const WORKSPACES_MAX: usize = 64;
 const SILENT_FOR: Duration = Duration::from_secs(60);
-/// Followers, of all workspaces: each looks several times a second.
-const FOLLOWERS_MAX: usize = 256;
+/// Followers, of all workspaces: each looks several times a second. One workspace has far fewer (`limits.workspace.followers`).
+const FOLLOWERS_MAX: usize = 1024;
 
 /// A line of the log that tells of a decision.
 #[derive(Clone, Debug)]

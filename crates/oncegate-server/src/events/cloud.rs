@@ -8,7 +8,7 @@ use oncegate::sagas::Event;
 use serde_json::{Map, Value};
 
 use super::{bad, check};
-use crate::api::{JSON_DEPTH_MAX, is_too_deep, read_json};
+use crate::api::{Shape, read_json};
 use crate::problem::Problem;
 
 /// Says which version it is of, and, among headers, that it is in binary mode.
@@ -76,9 +76,7 @@ fn text(fields: &Map<String, Value>, name: &str) -> Result<Option<String>, Probl
 /// JSON, where it is JSON; else the text that it came as.
 fn decoded(text: &str) -> Result<Value, Problem> {
     let bytes = STANDARD.decode(text).map_err(|_| bad("data_base64: not base64"))?;
-    if is_too_deep(&bytes) {
-        return Err(bad(format!("data_base64: the JSON is nested over {JSON_DEPTH_MAX} deep")));
-    }
+    Shape::of(&bytes).check().map_err(|problem| problem.of("data_base64"))?;
     Ok(serde_json::from_slice(&bytes).unwrap_or_else(|_| Value::String(text.to_owned())))
 }
 

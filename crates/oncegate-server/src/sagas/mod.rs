@@ -16,6 +16,7 @@ use oncegate::sagas::{
 };
 use oncegate::store::MainStore;
 use oncegate::{Ledger, StoreError, WorkspaceName};
+use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 pub use tell::{COUNTER, handled as tell};
@@ -97,10 +98,17 @@ impl Director {
         tokio::spawn(self.worker.clone().keep_leasing(kinds, self.clone()));
     }
 
-    /// Applies events, in their order where they are about one instance. What became of each, in each saga that knows it.
-    pub async fn handle(&self, workspace: &WorkspaceName, events: &[Event]) -> Result<Vec<Vec<Handled>>, StoreError> {
+    /// Applies events, in their order where they are about one instance; each in its workspace's turn. What became of each, in each
+    /// saga that knows it.
+    pub async fn handle(
+        &self,
+        workspace: &WorkspaceName,
+        events: &[Event],
+        turns: &Semaphore,
+    ) -> Result<Vec<Vec<Handled>>, StoreError> {
         crash::point("saga.received").await;
         let handled = try_join_all(events.iter().map(async |event| {
+            let _turn = turns.acquire().await.expect("never closed");
             let about = &[("oncegate.event.type", &event.event_type as _)];
             let handled = trace::work("apply event", workspace, about, self.sagas.handle(workspace, event)).await?;
             handled.iter().for_each(|handled| tell::handled(workspace, &event.event_type, handled));
@@ -151,9 +159,11 @@ impl Director {
         workspace: &WorkspaceName,
         definition: &Arc<Definition>,
         events: &[Event],
+        turns: &Semaphore,
     ) -> Result<Vec<Handled>, StoreError> {
         crash::point("saga.received").await;
         let handled = try_join_all(events.iter().map(async |event| {
+            let _turn = turns.acquire().await.expect("never closed");
             let applying = self.sagas.handle_in(workspace, definition, event);
             let about = &[("oncegate.event.type", &event.event_type as _)];
             let handled = trace::work("apply event", workspace, about, applying).await?;

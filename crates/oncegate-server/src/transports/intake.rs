@@ -15,6 +15,7 @@ use uuid::Uuid;
 use crate::crash;
 use crate::events::{Media, Received, is_good_id, read};
 use crate::sagas::Director;
+use crate::tenants::Tenant;
 
 /// Between two attempts to connect.
 const RECONNECT_MIN: Duration = Duration::from_millis(200);
@@ -60,6 +61,8 @@ pub struct Intake {
     /// Larger messages are not even read.
     pub body_max: usize,
     pub director: Arc<Director>,
+    /// Events of a queue take the turns of their workspace, as those that come over HTTP do.
+    pub tenant: Arc<Tenant>,
     pub stopped: watch::Receiver<bool>,
 }
 
@@ -150,7 +153,9 @@ impl Intake {
 
     async fn handle(&self, brought: &Brought) -> Result<(), StoreError> {
         match brought {
-            Brought::Events(events) => self.director.handle(&self.workspace, events).await.map(drop),
+            Brought::Events(events) => {
+                self.director.handle(&self.workspace, events, self.tenant.lookups()).await.map(drop)
+            }
             // Nobody else will look at it.
             Brought::NoEvent { raw, why } => {
                 self.director.bury_raw(&self.workspace, raw.clone(), why.clone()).await.map(drop)

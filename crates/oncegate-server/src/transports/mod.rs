@@ -17,6 +17,7 @@ pub use nats::Publisher as NatsPublisher;
 
 use crate::config::Config;
 use crate::sagas::Director;
+use crate::tenants::Tenants;
 use intake::Intake;
 
 /// Those who consume, until they are stopped.
@@ -27,13 +28,14 @@ pub struct Consumers {
 
 impl Consumers {
     /// Begins to consume what the configuration names.
-    pub fn start(config: &Config, director: &Arc<Director>) -> Consumers {
+    pub fn start(config: &Config, director: &Arc<Director>, tenants: &Tenants) -> Consumers {
         let (stop, stopped) = watch::channel(false);
         let mut tasks = JoinSet::new();
         let body_max = config.limits.event_body_bytes;
         let intake = |queue: &str, workspace: &oncegate::WorkspaceName, at_once: u16| {
             let (queue, workspace, director) = (queue.to_owned(), workspace.clone(), director.clone());
-            Arc::new(Intake { queue, workspace, at_once, body_max, director, stopped: stopped.clone() })
+            let tenant = tenants.of(&workspace);
+            Arc::new(Intake { queue, workspace, tenant, at_once, body_max, director, stopped: stopped.clone() })
         };
         if let Some(url) = &config.amqp.url {
             for one in &config.amqp.consume {

@@ -1,5 +1,6 @@
 //! What is written beside claims: records, their names and lists.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -8,8 +9,8 @@ use oncegate_core::{Answer, Command, State, Terms, Time, Token};
 use uuid::Uuid;
 
 use super::queue::job;
-use super::{START, World, key, terms, workspace};
-use crate::{At, Change, Commit, Committed, Listing, Op, Place, Record, Swept};
+use super::{START, World, key, settle, terms, workspace};
+use crate::{At, Change, Commit, Committed, Listing, Op, Place, Record, Swept, Usage, UsageFrom};
 
 pub(super) fn record(number: u128, body: &str) -> Record {
     Record {
@@ -257,6 +258,25 @@ pub async fn records_are_counted_as_a_listing_finds_them_and_no_further_than_its
     assert_eq!(count(Some("lead:3"), None, 100, None).await, 3);
     assert_eq!(count(Some("lead:3"), Some("failed"), 100, None).await, 2);
     assert_eq!(count(Some("lead:4"), None, 100, None).await, 0);
+}
+
+pub async fn what_each_workspace_has_stored_is_measured_in_parts(world: World) {
+    let elsewhere = Record { workspace: workspace("other"), ..record(1, r#"{"a":1}"#) };
+    assert!(world.change(vec![Change::create(record(1, "{}")), Change::create(elsewhere)]).await.is_written());
+    let token = world.win(&key("k")).await;
+    assert!(matches!(world.apply(&key("k"), settle(token, "12345")).await, Answer::Applied(_)));
+
+    let (mut usage, mut from) = (BTreeMap::new(), Some(UsageFrom::default()));
+    while let Some(part) = from {
+        let part = world.store.usage(part).await.expect("the store is there");
+        for Usage { workspace, claims, bytes } in part.usage {
+            let sum = usage.entry(workspace).or_insert((0, 0));
+            *sum = (sum.0 + claims, sum.1 + bytes);
+        }
+        from = part.next;
+    }
+    let expected = [(workspace("default"), (2, 7)), (workspace("other"), (1, 7))];
+    assert_eq!(usage.into_iter().collect::<Vec<_>>(), expected);
 }
 
 pub async fn a_record_past_its_end_is_swept_with_its_names_and_lists_and_others_are_not(world: World) {

@@ -129,6 +129,7 @@ macro_rules! suite {
             books::what_is_rare_in_a_list_is_found_behind_all_the_rest,
             books::records_are_counted_as_a_listing_finds_them_and_no_further_than_its_limit,
             books::a_record_past_its_end_is_swept_with_its_names_and_lists_and_others_are_not,
+            books::what_each_workspace_has_stored_is_measured_in_parts,
             books::an_end_may_be_moved_set_and_taken_back,
             books::a_sweep_of_records_is_bounded_and_none_is_swept_twice,
             books::a_sweep_that_meets_a_moving_end_removes_all_of_a_record_or_nothing,

@@ -39,7 +39,7 @@ pub async fn generation(run: &Arc<Run>, number: u64) -> Result<(), String> {
             patience.wait(run, "the last answer about a send").await?;
         }
     }
-    let rules = Rules { slack: SLACK, late_settles: true };
+    let rules = Rules { slack: SLACK, late_words: true };
     let figures = check(&last.history, rules).map_err(|violation| violation.to_string())?;
     run.tally.count("send calls", figures.events as u64);
     run.tally.count("sends that proceeded", figures.wins as u64);

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Extension;
 use axum::extract::State;
 use axum::response::IntoResponse;
 use oncegate::Token;
@@ -21,10 +20,10 @@ use super::body::seconds;
 use crate::actions::{Event, LeaseRequest};
 use crate::api::extract::{Json, Named};
 use crate::api::page::{self, missing};
-use crate::api::{Answered, App};
+use crate::api::{Answered, App, Under};
 use crate::auth::Caller;
-use crate::connection::Head;
 use crate::problem::{Kind, Problem};
+use crate::tenants::Limit;
 
 const TYPES_MAX: usize = 100;
 const LEASED_MAX: usize = 100;
@@ -86,7 +85,7 @@ fn bad(message: impl Into<String>) -> Problem {
     (status = 200, description = "What was leased; empty, if the wait is over.", body = Vec<LeasedView>)))]
 pub async fn lease(
     State(app): State<Arc<App>>,
-    Extension(connection): Extension<Arc<Head>>,
+    Under(exchange): Under,
     caller: Caller,
     Json(body): Json<LeaseBody>,
 ) -> Answered {
@@ -108,6 +107,7 @@ pub async fn lease(
         lease: seconds("leaseSeconds", body.lease_seconds, SPAN_MIN..=LEASE_MAX)?.unwrap_or(app.config.actions.lease),
         wait: seconds("waitSeconds", body.wait_seconds, Duration::ZERO..=WAIT_MAX)?.unwrap_or_default(),
     };
+    let _waiter = (!request.wait.is_zero()).then(|| exchange.tenant(&app).take(Limit::Waiters, 1)).transpose()?;
     let (mut answer, answered) = oneshot::channel();
     let actions = app.actions.clone();
     // On a task of its own: a worker that closes its side ends its wait, and nothing else.
@@ -119,7 +119,7 @@ pub async fn lease(
     let leased = tokio::select! {
         biased;
         // A worker that closes its side is most often one that has died. If it still reads, it may ask again.
-        () = connection.client.left() => vec![],
+        () = exchange.client().left() => vec![],
         leased = answered => leased.map_err(|_| Kind::Internal.because("the request ended in a panic"))??.take(),
     };
     Ok(axum::Json(leased.iter().map(LeasedView::from).collect::<Vec<_>>()).into_response())

@@ -2,9 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Instant;
 
-use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use futures::future::join_all;
@@ -14,13 +12,15 @@ use serde_json::value::RawValue;
 use super::body::{ClaimBody, ToClaim};
 use super::{answered, decide, view};
 use crate::api::extract::Json;
-use crate::api::{Answered, App, Handle};
+use crate::api::{Answered, App, Exchange, Under};
 use crate::auth::Caller;
-use crate::connection::Head;
 use crate::problem::{Kind, Problem};
+use crate::tenants::Limit;
 
 /// Outcomes in one answer, all together; past it they are left out, and said to be.
 const OUTCOMES_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// What an answer takes in the list, without its outcome.
+const ANSWER_BYTES: usize = 320;
 /// Claims asked for at once: what the store answers at once is bounded too.
 const AT_ONCE: usize = 250;
 
@@ -34,32 +34,38 @@ type Place<'c> = (usize, &'c ToClaim);
     responses((status = 200, description = "One answer for each.")))]
 pub async fn batch(
     State(app): State<Arc<App>>,
-    Extension(connection): Extension<Arc<Head>>,
+    Under(exchange): Under,
     caller: Caller,
     Json(bodies): Json<Vec<Box<RawValue>>>,
 ) -> Answered {
-    let app = Handle::new(app, connection);
     if bodies.is_empty() || bodies.len() > limits::BATCH_MAX {
         let (found, max) = (bodies.len(), limits::BATCH_MAX);
         return Err(Kind::InvalidRequest.because(format!("a batch has 1 to {max} claims; this one has {found}")));
     }
-    app.rates.owe(&caller.workspace, bodies.len() - 1, Instant::now());
+    let tenant = exchange.tenant(&app);
+    tenant.owe(bodies.len() - 1);
+    // What is won cannot be told to come again, so it is told now.
+    let mut unread = tenant.take(Limit::Answers, bodies.len() * ANSWER_BYTES)?;
     let checked: Vec<Result<ToClaim, Problem>> =
         bodies.iter().map(|body| ClaimBody::parse(body)?.check(&caller.workspace, &app.config)).collect();
     let mut answers: Vec<Option<Result<view::Answered, Problem>>> = Vec::new();
     answers.resize_with(checked.len(), || None);
     let mut outcome_bytes_left = OUTCOMES_BYTES_MAX;
+    let mut won = 0;
     for (number, round) in rounds(&checked).into_iter().enumerate() {
         // Whoever won an equal key before is in this same batch, and cannot settle until it is answered.
         let may_wait = number == 0;
         let (waiting, at_once): (Vec<Place>, Vec<Place>) =
             round.into_iter().partition(|(_, claim)| may_wait && !claim.wait.is_zero());
         let mut keep = |(place, mut answer): (usize, Result<view::Answered, Problem>)| {
-            _ = answer.as_mut().map(|answer| answer.fit_into(&mut outcome_bytes_left));
+            if let Ok(answer) = &mut answer {
+                won += usize::from(answer.is_won());
+                answer.fit_into(&mut outcome_bytes_left, &mut unread);
+            }
             answers[place] = Some(answer);
         };
         // The waiting ones first: what is won at once should not spend its lease on them.
-        claim_waiting(&app, waiting).await.into_iter().for_each(&mut keep);
+        claim_waiting(&app, &exchange, waiting).await.into_iter().for_each(&mut keep);
         for some in at_once.chunks(AT_ONCE) {
             claim_at_once(&app, some).await.into_iter().for_each(&mut keep);
         }
@@ -69,7 +75,10 @@ pub async fn batch(
         (None, Err(problem)) => Err(problem),
         (None, Ok(_)) => unreachable!("every claim is in some round"),
     });
-    Ok(view::batch(answers).map(Body::new))
+    tenant.stores(won, 0);
+    let answer = view::batch(answers).map(Body::new);
+    exchange.holds_answer(unread);
+    Ok(answer)
 }
 
 /// Equal keys go into different rounds: that the first wins must not depend on who is quicker.
@@ -92,6 +101,10 @@ async fn claim_at_once(app: &App, claims: &[Place<'_>]) -> Vec<(usize, Result<vi
     answers.collect()
 }
 
-async fn claim_waiting(app: &Handle, claims: Vec<Place<'_>>) -> Vec<(usize, Result<view::Answered, Problem>)> {
-    join_all(claims.into_iter().map(|(place, claim)| async move { (place, decide(app, claim).await) })).await
+async fn claim_waiting(
+    app: &App,
+    exchange: &Exchange,
+    claims: Vec<Place<'_>>,
+) -> Vec<(usize, Result<view::Answered, Problem>)> {
+    join_all(claims.into_iter().map(|(place, claim)| async move { (place, decide(app, exchange, claim).await) })).await
 }

@@ -9,6 +9,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use crate::problem::{Kind, Problem, Whole, to_json, whole};
+use crate::tenants::Taken;
 
 const JSON: &str = "application/json";
 
@@ -103,13 +104,18 @@ pub fn answered(key: &ClaimKey, reading: Reading<Answer>) -> Result<Answered, Pr
 }
 
 impl Answered {
-    /// Takes the outcome's length from what is left for outcomes, or leaves it out where that is too little.
-    pub fn fit_into(&mut self, bytes_left: &mut usize) {
+    pub fn is_won(&self) -> bool {
+        matches!(self, Answered::Won(_))
+    }
+
+    /// Takes the outcome's length from what is left for outcomes, and from what the workspace's answers may take while they are not read; or
+    /// leaves it out where that is too little.
+    pub fn fit_into(&mut self, bytes_left: &mut usize, unread: &mut Taken) {
         if let Answered::Duplicate(duplicate) = self {
             let length = duplicate.outcome.as_ref().map_or(0, |outcome| outcome.get().len());
             match bytes_left.checked_sub(length) {
-                Some(left) => *bytes_left = left,
-                None => (duplicate.outcome, duplicate.outcome_omitted) = (None, true),
+                Some(left) if unread.try_grow(length) => *bytes_left = left,
+                _ => (duplicate.outcome, duplicate.outcome_omitted) = (None, true),
             }
         }
     }

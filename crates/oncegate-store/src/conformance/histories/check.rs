@@ -24,8 +24,8 @@ const SHOWN_AFTER: usize = 10;
 pub struct Rules {
     /// By how much the store's clock and the history's may disagree over a lease or a window.
     pub slack: Duration,
-    /// An owner whose lease ended may still settle, as long as no other has begun. Sends are so, claims are not.
-    pub late_settles: bool,
+    /// An owner whose lease ended may still settle or release, as long as no other has begun. Sends are so, claims are not.
+    pub late_words: bool,
 }
 
 /// What a history without a violation had in it.
@@ -315,7 +315,7 @@ struct Key<'a> {
     /// Settles by their outcome, refused ones too.
     settles: HashMap<&'a Bytes, Vec<&'a Event>>,
     slack: i64,
-    late_settles: bool,
+    late_words: bool,
 }
 
 impl<'a> Key<'a> {
@@ -327,7 +327,7 @@ impl<'a> Key<'a> {
             by_hand: vec![],
             settles: HashMap::new(),
             slack: micros(rules.slack),
-            late_settles: rules.late_settles,
+            late_words: rules.late_words,
         };
         for event in events {
             match (&event.call, &event.reply) {
@@ -504,8 +504,9 @@ impl<'a> Key<'a> {
         };
         let may_be_late = match &event.call {
             Call::Settle { outcome, .. } => {
-                self.late_settles || self.settles.get(outcome).into_iter().flatten().any(is_repeat_of)
+                self.late_words || self.settles.get(outcome).into_iter().flatten().any(is_repeat_of)
             }
+            Call::Release { .. } => self.late_words,
             _ => false,
         };
         if !may_be_late && owner.leased_at_most_until_for(event).saturating_add(self.slack) < event.called.at {

@@ -55,14 +55,24 @@ impl Script {
 
     #[track_caller]
     fn is_right(&self) {
-        if let Err(violation) = check(&self.0, Rules::default()) {
+        self.is_right_by(Rules::default());
+    }
+
+    #[track_caller]
+    fn is_right_by(&self, rules: Rules) {
+        if let Err(violation) = check(&self.0, rules) {
             panic!("{violation}");
         }
     }
 
     #[track_caller]
     fn is_wrong(&self, what: &str) {
-        match check(&self.0, Rules::default()) {
+        self.is_wrong_by(Rules::default(), what);
+    }
+
+    #[track_caller]
+    fn is_wrong_by(&self, rules: Rules, what: &str) {
+        match check(&self.0, rules) {
             Ok(figures) => panic!("not found: {what}; {figures:?}"),
             Err(violation) => {
                 assert!(violation.what.contains(what), "{violation}");
@@ -118,6 +128,18 @@ fn a_verb_that_is_accepted_after_its_lease_is_found() {
         owned().call(5.0, 6.0, renew(1), Reply::Unknown).call(15.0, 16.0, verb, Reply::Accepted).is_right();
     }
     owned().call(5.0, 6.0, settle(1, "a"), Reply::Unknown).call(50.0, 51.0, settle(1, "a"), Reply::Accepted).is_right();
+}
+
+#[test]
+fn a_late_word_about_a_send_is_right_as_long_as_no_other_has_begun() {
+    let sends = Rules { late_words: true, ..Rules::default() };
+    let owned = || Script::new().call(0.0, 1.0, claim(), won(1));
+    for word in [settle(1, "late"), release(1)] {
+        owned().call(50.0, 51.0, word.clone(), Reply::Accepted).is_right_by(sends);
+        let taken_over = owned().call(20.0, 21.0, claim(), won(2));
+        taken_over.call(50.0, 51.0, word, Reply::Accepted).is_wrong_by(sends, "had succeeded");
+    }
+    owned().call(50.0, 51.0, renew(1), Reply::Accepted).is_wrong_by(sends, "had ended");
 }
 
 #[test]

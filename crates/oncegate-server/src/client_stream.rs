@@ -1,9 +1,9 @@
-//! A connection whose client must go on reading, and may close its side.
+//! The stream of a client, which may be slow, stop reading, or close its side.
 //!
-//! A client that asks and does not read its answer would hold the answer's memory, and a place among the connections,
-//! for as long as it likes. Here it has [`WRITE_TIMEOUT`] for each write to make progress.
+//! A client that asks and does not read its answer would hold the answer's memory, and a place among the connections, for as long as it
+//! likes. While a write waits, the client has to read [`READ_MIN_BYTES`] in each [`READ_WINDOW`], or the connection is cut.
 //!
-//! A client that closes its side while its request is being answered is noticed here, and [`Client`](crate::connection::Client) is told.
+//! A client that closes its side while its request is being answered is noticed here, and [`Client`] is told.
 //! (hyper would notice as well: by reading, for which it makes room anew with each request.) That is no error: what was received
 //! whole is done, and a client that has only closed its own half is answered. One that is gone is noticed when it is written to.
 
@@ -17,19 +17,28 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep};
+use tokio_rustls::server::TlsStream;
 
-use crate::connection::Head;
+use crate::connection::Connection;
 
-pub const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+/// While a write waits, the client has to read [`READ_MIN_BYTES`] in each of these.
+const READ_WINDOW: Duration = Duration::from_secs(30);
+/// Some 9 KB a second. (The system takes more at once than it has sent, so a short window would show nothing of a slow client.)
+const READ_MIN_BYTES: usize = 256 * 1024;
 /// An answer up to this, which has its head and its body in two places, is put into one: the system writes that faster.
 const SMALL_ANSWER_BYTES: usize = 2 * 1024;
 
-pub struct Patient<S> {
+pub struct ClientStream<S> {
     stream: S,
-    /// Runs while a write waits for the client.
-    waiting: Option<Pin<Box<Sleep>>>,
-    head: Arc<Head>,
+    slow: Option<Slow>,
+    connection: Arc<Connection>,
+}
+
+/// A write has waited for the client, and not all has been written since.
+struct Slow {
+    window: Pin<Box<Sleep>>,
+    written: usize,
 }
 
 /// A stream that can tell, without reading anything, whether the other side has closed.
@@ -45,34 +54,50 @@ impl Closes for TcpStream {
     }
 }
 
-impl<S> Patient<S> {
-    /// `head` hears when all is written.
-    pub fn new(stream: S, head: Arc<Head>) -> Self {
-        Patient { stream, waiting: None, head }
-    }
-
-    /// What became of a write, and for how long it may wait on.
-    fn within_patience<T>(&mut self, context: &mut Context<'_>, wrote: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if wrote.is_ready() {
-            self.waiting = None;
-            return wrote;
-        }
-        let waiting = self.waiting.get_or_insert_with(|| Box::pin(sleep(WRITE_TIMEOUT)));
-        ready!(waiting.as_mut().poll(context));
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read its answer")))
+/// A client that ends TLS before it closes has sent something to read: it is noticed only once hyper reads it.
+impl Closes for TlsStream<TcpStream> {
+    fn poll_closed(&self, context: &mut Context<'_>) -> bool {
+        self.get_ref().0.poll_closed(context)
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
+impl<S> ClientStream<S> {
+    /// `connection` hears when the client has closed its side.
+    pub fn new(stream: S, connection: Arc<Connection>) -> Self {
+        ClientStream { stream, slow: None, connection }
+    }
+
+    /// What became of a write, and for how long it may wait on.
+    fn read_in_time(&mut self, context: &mut Context<'_>, wrote: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Ok(bytes)) = wrote {
+            _ = self.slow.as_mut().map(|slow| slow.written += bytes);
+        }
+        if wrote.is_ready() {
+            return wrote;
+        }
+        let slow = self.slow.get_or_insert_with(|| Slow { window: Box::pin(sleep(READ_WINDOW)), written: 0 });
+        while slow.window.as_mut().poll(context).is_ready() {
+            if slow.written < READ_MIN_BYTES {
+                let why = "the client reads its answer too slowly, or not at all";
+                return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, why)));
+            }
+            slow.written = 0;
+            slow.window.as_mut().reset(Instant::now() + READ_WINDOW);
+        }
+        Poll::Pending
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for ClientStream<S> {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(context, into)
     }
 }
 
-impl<S: AsyncWrite + Closes + Unpin> AsyncWrite for Patient<S> {
+impl<S: AsyncWrite + Closes + Unpin> AsyncWrite for ClientStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let wrote = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.within_patience(context, wrote)
+        self.read_in_time(context, wrote)
     }
 
     fn poll_write_vectored(
@@ -86,7 +111,7 @@ impl<S: AsyncWrite + Closes + Unpin> AsyncWrite for Patient<S> {
             return self.poll_write(context, &whole);
         }
         let wrote = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
-        self.within_patience(context, wrote)
+        self.read_in_time(context, wrote)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -94,12 +119,12 @@ impl<S: AsyncWrite + Closes + Unpin> AsyncWrite for Patient<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let flushed = Pin::new(&mut self.stream).poll_flush(context);
-        ready!(self.within_patience(context, flushed))?;
-        self.head.flushed();
+        // Of TLS, what is left to flush is what was taken already: a write that waits is timed there.
+        ready!(Pin::new(&mut self.stream).poll_flush(context))?;
+        self.slow = None;
         // hyper asks for this whenever it has come as far as it can, unless it waits for the client to read.
-        if !self.head.client.has_left() && self.stream.poll_closed(context) {
-            self.head.client.leaves();
+        if !self.connection.client.has_left() && self.stream.poll_closed(context) {
+            self.connection.client.leaves();
             // The answer is made by this task, and has been polled before this.
             context.waker().wake_by_ref();
         }
@@ -113,7 +138,7 @@ impl<S: AsyncWrite + Closes + Unpin> AsyncWrite for Patient<S> {
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::{AsyncWriteExt, DuplexStream};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
     use super::*;
 
@@ -125,16 +150,15 @@ mod tests {
 
     #[tokio::test]
     async fn a_request_of_a_client_that_has_left_is_read_and_whoever_waits_is_told() {
-        use tokio::io::AsyncReadExt;
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         for resets in [false, true] {
             let mut client = TcpStream::connect(address).await.unwrap();
             client.write_all(b"a request").await.unwrap();
-            let mut server = Patient::new(listener.accept().await.unwrap().0, Arc::default());
-            let head = server.head.clone();
+            let mut server = ClientStream::new(listener.accept().await.unwrap().0, Arc::default());
+            let connection = server.connection.clone();
             server.flush().await.unwrap();
-            assert!(!head.client.has_left(), "there is something to read");
+            assert!(!connection.client.has_left(), "there is something to read");
             if resets {
                 client.set_zero_linger().unwrap();
             }
@@ -145,7 +169,7 @@ mod tests {
                 failed => panic!("{failed:?}"),
             });
             tokio::select! {
-                () = head.client.left() => {}
+                () = connection.client.left() => {}
                 () = flushes => {}
             }
         }
@@ -155,7 +179,7 @@ mod tests {
     async fn an_answer_of_two_pieces_arrives_whole_whatever_fits_at_once() {
         for length in [5, SMALL_ANSWER_BYTES - 4, SMALL_ANSWER_BYTES, 3 * SMALL_ANSWER_BYTES] {
             let (mut client, server) = tokio::io::duplex(1000);
-            let mut server = Patient::new(server, Arc::default());
+            let mut server = ClientStream::new(server, Arc::default());
             let (head, body) = (b"head".to_vec(), vec![b'x'; length]);
             let answer = [head.clone(), body.clone()].concat();
             let writes = async move {
@@ -168,30 +192,49 @@ mod tests {
                 }
             };
             let mut read = vec![];
-            let (_, ()) = tokio::join!(tokio::io::AsyncReadExt::read_to_end(&mut client, &mut read), writes);
+            let (_, ()) = tokio::join!(client.read_to_end(&mut read), writes);
             assert_eq!(read, answer);
+        }
+    }
+
+    /// Writes an answer to a client that reads so many bytes a second.
+    async fn write_to_one_that_reads(bytes_a_second: usize, answer: usize) -> io::Result<()> {
+        let (mut client, server) = tokio::io::duplex(1024);
+        let mut server = ClientStream::new(server, Arc::default());
+        let reads = async {
+            let mut piece = vec![0; bytes_a_second];
+            loop {
+                sleep(Duration::from_secs(1)).await;
+                if client.read_exact(&mut piece).await.is_err() {
+                    return;
+                }
+            }
+        };
+        let answer = vec![1; answer];
+        let writes = async {
+            server.write_all(&answer).await?;
+            server.flush().await
+        };
+        tokio::select! {
+            wrote = writes => wrote,
+            () = reads => unreachable!("the server is there as long as it writes"),
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_client_that_does_not_read_is_cut_off_and_one_that_reads_slowly_is_not() {
-        let (client, server) = tokio::io::duplex(10);
-        let mut server = Patient::new(server, Arc::default());
+        let (_client, server) = tokio::io::duplex(10);
+        let mut server = ClientStream::new(server, Arc::default());
         server.write_all(&[1; 10]).await.unwrap();
         let cut_off = server.write_all(&[2; 10]).await.unwrap_err();
         assert_eq!(cut_off.kind(), io::ErrorKind::TimedOut);
 
-        let (mut slow, server) = tokio::io::duplex(10);
-        let mut server = Patient::new(server, Arc::default());
-        let reads = async {
-            let mut byte = [0; 5];
-            for _ in 0..10 {
-                sleep(WRITE_TIMEOUT - Duration::from_secs(1)).await;
-                tokio::io::AsyncReadExt::read_exact(&mut slow, &mut byte).await.unwrap();
-            }
-        };
-        let (wrote, ()) = tokio::join!(server.write_all(&[3; 50]), reads);
-        wrote.unwrap();
-        drop(client);
+        let enough = 2 * READ_MIN_BYTES / READ_WINDOW.as_secs() as usize;
+        write_to_one_that_reads(enough, 10 * READ_MIN_BYTES).await.unwrap();
+        // One that reads now and then was never cut, as long as each write made progress.
+        let begun = Instant::now();
+        let cut_off = write_to_one_that_reads(enough / 4, 10 * READ_MIN_BYTES).await.unwrap_err();
+        assert_eq!(cut_off.kind(), io::ErrorKind::TimedOut);
+        assert_eq!(begun.elapsed().as_secs(), READ_WINDOW.as_secs());
     }
 }

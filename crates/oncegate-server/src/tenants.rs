@@ -1,0 +1,500 @@
+//! What one workspace may take of the server at once, so that it cannot hurt another.
+//!
+//! Each limit is a number of a workspace's own. What is over before its caller could wait (a connection, a request, a long poll, a
+//! follower, an answer that is not read) is refused at once, with 429 and the number. What only takes its turn (the bytes of bodies,
+//! lookups) waits for the workspace's own turn, and never for another workspace's.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use oncegate::WorkspaceName;
+use oncegate::store::Usage;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::config::{Limits, WorkspaceLimits};
+use crate::log::brake::Brake;
+use crate::problem::{Kind, Problem};
+
+/// Workspaces that have limits of their own. Past it those that do nothing are forgotten; if there are none, newcomers share one.
+const TENANTS_MAX: usize = 10_000;
+/// Bytes of bodies are counted in units of this. A body of one unit fits into what a connection buffers anyway, and is not counted.
+pub const UNIT_BYTES: usize = 64 * 1024;
+/// How long a request waits for its workspace's turn.
+const TURN_TIMEOUT: Duration = Duration::from_secs(10);
+
+pub const LIMITED: &str = "oncegate_workspace_limited_total";
+
+/// What a workspace has a number of, and is refused more of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    Connections,
+    Requests,
+    Waiters,
+    Followers,
+    /// Bytes of answers that their clients have not read yet.
+    Answers,
+}
+
+impl Limit {
+    const ALL: [Limit; 5] = [Limit::Connections, Limit::Requests, Limit::Waiters, Limit::Followers, Limit::Answers];
+
+    /// The last segment of its setting, `limits.workspace.*`.
+    const fn name(self) -> &'static str {
+        match self {
+            Limit::Connections => "connections",
+            Limit::Requests => "requests",
+            Limit::Waiters => "waiters",
+            Limit::Followers => "followers",
+            Limit::Answers => "answers",
+        }
+    }
+
+    const fn words(self) -> &'static str {
+        match self {
+            Limit::Connections => "connections at once",
+            Limit::Requests => "requests in flight at once",
+            Limit::Waiters => "callers waiting at once",
+            Limit::Followers => "followers of streams at once",
+            Limit::Answers => "bytes of answers that are not read yet",
+        }
+    }
+}
+
+/// What a request waits its turn for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Share {
+    /// Bytes of bodies that are being read.
+    Bodies,
+    /// Bytes that JSON takes once it is parsed.
+    Parsed,
+    /// Lookups in the store: pages, lists, and events to apply.
+    Lookups,
+}
+
+impl Share {
+    const fn name(self) -> &'static str {
+        match self {
+            Share::Bodies => "bodies",
+            Share::Parsed => "parsed",
+            Share::Lookups => "lookups",
+        }
+    }
+}
+
+/// All workspaces that have asked for something lately.
+pub struct Tenants {
+    limits: Arc<TenantLimits>,
+    by_name: ArcSwap<HashMap<WorkspaceName, Arc<Tenant>>>,
+    /// Shared by the newcomers, when there are too many. Also what is read before it is known who asks counts here.
+    others: Arc<Tenant>,
+}
+
+struct TenantLimits {
+    workspace: WorkspaceLimits,
+    /// Requests a second; 0 is no limit.
+    rate: u32,
+    /// What the bodies of all workspaces take together.
+    bodies: Arc<Semaphore>,
+    parsed: Arc<Semaphore>,
+}
+
+/// What the bodies of all workspaces may take together, and again what is parsed of them.
+const BODIES_BYTES_MAX: usize = 256 * 1024 * 1024;
+
+impl Tenants {
+    pub fn new(limits: &Limits) -> Tenants {
+        let all = || Arc::new(Semaphore::new(BODIES_BYTES_MAX / UNIT_BYTES));
+        let limits = Arc::new(TenantLimits {
+            workspace: limits.workspace.clone(),
+            rate: limits.rate.unwrap_or(0),
+            bodies: all(),
+            parsed: all(),
+        });
+        metrics::describe_counter!(LIMITED, "Requests that were refused at a limit of their workspace, by limit.");
+        Tenants { by_name: ArcSwap::default(), others: Tenant::new(&limits), limits }
+    }
+
+    pub fn of(&self, workspace: &WorkspaceName) -> Arc<Tenant> {
+        if let Some(tenant) = self.by_name.load().get(workspace) {
+            return tenant.clone();
+        }
+        let new = Tenant::new(&self.limits);
+        let mut tenant = new.clone();
+        self.by_name.rcu(|known| {
+            // Another request of this workspace may have been faster.
+            if let Some(known_already) = known.get(workspace) {
+                tenant = known_already.clone();
+                return known.clone();
+            }
+            let mut known = HashMap::clone(known);
+            if known.len() >= TENANTS_MAX {
+                known.retain(|_, tenant| !tenant.is_idle());
+            }
+            tenant = if known.len() >= TENANTS_MAX { self.others.clone() } else { new.clone() };
+            if known.len() < TENANTS_MAX {
+                known.insert(workspace.clone(), new.clone());
+            }
+            Arc::new(known)
+        });
+        tenant
+    }
+
+    /// For what is read before it is known who asks.
+    pub fn others(&self) -> &Arc<Tenant> {
+        &self.others
+    }
+
+    /// Whether what workspaces have stored is to be measured.
+    pub fn has_quota(&self) -> bool {
+        self.limits.workspace.claims.is_some() || self.limits.workspace.stored_bytes.is_some()
+    }
+
+    /// What the store has of each workspace, as it was just measured.
+    pub fn stored(&self, usage: &[Usage]) {
+        // A workspace that is over its quota is known from now on, whether or not it has asked for anything.
+        let over = usage.iter().filter(|usage| self.limits.workspace.is_reached_by(usage.claims, usage.bytes));
+        over.for_each(|usage| drop(self.of(&usage.workspace)));
+        let usage: HashMap<_, _> = usage.iter().map(|usage| (&usage.workspace, usage)).collect();
+        for (workspace, tenant) in self.by_name.load().iter() {
+            let (claims, bytes) = usage.get(workspace).map_or((0, 0), |usage| (usage.claims, usage.bytes));
+            tenant.stored_claims.store(claims, Relaxed);
+            tenant.stored_bytes.store(bytes, Relaxed);
+        }
+    }
+}
+
+/// One workspace's counts.
+pub struct Tenant {
+    limits: Arc<TenantLimits>,
+    taken: [AtomicUsize; Limit::ALL.len()],
+    bodies: Arc<Semaphore>,
+    parsed: Arc<Semaphore>,
+    lookups: Arc<Semaphore>,
+    bucket: Mutex<Bucket>,
+    /// As last measured, and what this server has accepted since.
+    stored_claims: AtomicU64,
+    stored_bytes: AtomicU64,
+}
+
+/// Fills at the workspace's rate, and holds one second's worth.
+struct Bucket {
+    left: f64,
+    at: Instant,
+}
+
+impl Tenant {
+    fn new(limits: &Arc<TenantLimits>) -> Arc<Tenant> {
+        let WorkspaceLimits { body_bytes, lookups, .. } = limits.workspace;
+        let units = || Arc::new(Semaphore::new((body_bytes / UNIT_BYTES).max(1)));
+        Arc::new(Tenant {
+            taken: Default::default(),
+            bodies: units(),
+            parsed: units(),
+            lookups: Arc::new(Semaphore::new(lookups)),
+            bucket: Mutex::new(Bucket { left: f64::from(limits.rate), at: Instant::now() }),
+            stored_claims: AtomicU64::new(0),
+            stored_bytes: AtomicU64::new(0),
+            limits: limits.clone(),
+        })
+    }
+
+    /// Whether nothing would be forgotten with it.
+    fn is_idle(self: &Arc<Self>) -> bool {
+        let quota = &self.limits.workspace;
+        Arc::strong_count(self) == 1
+            && self.refilled(Instant::now()) >= f64::from(self.limits.rate)
+            && !quota.is_reached_by(self.stored_claims.load(Relaxed), self.stored_bytes.load(Relaxed))
+    }
+
+    fn max(&self, limit: Limit) -> usize {
+        let WorkspaceLimits { connections, requests, waiters, followers, answer_bytes, .. } = self.limits.workspace;
+        match limit {
+            Limit::Connections => connections,
+            Limit::Requests => requests,
+            Limit::Waiters => waiters,
+            Limit::Followers => followers,
+            Limit::Answers => answer_bytes,
+        }
+    }
+
+    /// So many more of what has a number, until the result is dropped.
+    pub fn take(self: &Arc<Self>, limit: Limit, amount: usize) -> Result<Taken, Problem> {
+        let (taken, max) = (&self.taken[limit as usize], self.max(limit));
+        let before = taken.fetch_add(amount, Relaxed);
+        let taken = Taken { tenant: self.clone(), limit, amount };
+        if before.saturating_add(amount) <= max {
+            return Ok(taken);
+        }
+        drop(taken);
+        let setting = limit.name();
+        Err(refused(setting, format!("a workspace may have {max} {}", limit.words())))
+    }
+
+    /// Room for so many bytes of a body, or of what is parsed of it, in the workspace's turn.
+    pub async fn room(&self, share: Share, bytes: usize) -> Result<Room, Problem> {
+        if bytes <= UNIT_BYTES {
+            return Ok(Room::default());
+        }
+        let (own, all) = match share {
+            Share::Bodies => (&self.bodies, &self.limits.bodies),
+            _ => (&self.parsed, &self.limits.parsed),
+        };
+        let most = (self.limits.workspace.body_bytes / UNIT_BYTES).max(1);
+        let units = bytes.div_ceil(UNIT_BYTES).min(most).min(BODIES_BYTES_MAX / UNIT_BYTES) as u32;
+        let turn = async {
+            let own = own.clone().acquire_many_owned(units).await.expect("never closed");
+            // One of all only for who has its own turn: a workspace that waits holds up no other.
+            let all = all.clone().acquire_many_owned(units).await.expect("never closed");
+            Room { _permits: Some([own, all]) }
+        };
+        tokio::time::timeout(TURN_TIMEOUT, turn).await.map_err(|_| self.no_turn(share))
+    }
+
+    /// The workspace's turn to look something up.
+    pub async fn lookup(&self) -> Result<OwnedSemaphorePermit, Problem> {
+        let turn = self.lookups.clone().acquire_owned();
+        let turn = tokio::time::timeout(TURN_TIMEOUT, turn).await.map_err(|_| self.no_turn(Share::Lookups))?;
+        Ok(turn.expect("never closed"))
+    }
+
+    /// For many lookups of one request: each takes its turn.
+    pub fn lookups(&self) -> &Semaphore {
+        &self.lookups
+    }
+
+    fn no_turn(&self, share: Share) -> Problem {
+        let WorkspaceLimits { body_bytes, lookups, .. } = self.limits.workspace;
+        let what = match share {
+            Share::Bodies => format!("{body_bytes} bytes of bodies being read"),
+            Share::Parsed => format!("{body_bytes} bytes of parsed JSON"),
+            Share::Lookups => format!("{lookups} lookups"),
+        };
+        refused(share.name(), format!("a workspace may have {what} at once, and there was no turn in {TURN_TIMEOUT:?}"))
+    }
+
+    /// Takes one request's worth of the rate, or says when there will be one.
+    pub fn pay(&self) -> Result<(), Problem> {
+        // Without a limit nothing looks at the clock for it.
+        if self.limits.rate == 0 { Ok(()) } else { self.pay_at(Instant::now()) }
+    }
+
+    fn pay_at(&self, now: Instant) -> Result<(), Problem> {
+        let per_second = self.limits.rate;
+        self.with_bucket(now, |bucket| {
+            if bucket.left < 1.0 {
+                let seconds = ((1.0 - bucket.left) / f64::from(per_second)).ceil();
+                return Err(Kind::RateLimited
+                    .because(format!("the workspace may make {per_second} requests per second"))
+                    .retry_after(seconds as u64));
+            }
+            bucket.left -= 1.0;
+            Ok(())
+        })
+    }
+
+    /// What a list costs beyond the one request that was let through: the next requests pay for it.
+    pub fn owe(&self, cost: usize) {
+        if self.limits.rate > 0 && cost > 0 {
+            self.with_bucket(Instant::now(), |bucket| bucket.left -= cost as f64);
+        }
+    }
+
+    fn with_bucket<T>(&self, now: Instant, spend: impl FnOnce(&mut Bucket) -> T) -> T {
+        let mut bucket = self.bucket.lock().expect("no holder of this lock panics");
+        bucket.left = refill(&bucket, now, self.limits.rate);
+        bucket.at = now;
+        spend(&mut bucket)
+    }
+
+    fn refilled(&self, now: Instant) -> f64 {
+        refill(&self.bucket.lock().expect("no holder of this lock panics"), now, self.limits.rate)
+    }
+
+    /// Refuses a request that would store something more, where the workspace has stored too much.
+    pub fn check_quota(&self) -> Result<(), Problem> {
+        let quota = &self.limits.workspace;
+        let (claims, bytes) = (self.stored_claims.load(Relaxed), self.stored_bytes.load(Relaxed));
+        if !quota.is_reached_by(claims, bytes) {
+            return Ok(());
+        }
+        let has = match (quota.claims, quota.stored_bytes) {
+            (Some(max), _) if claims >= max => format!("{claims} claims and records of at most {max}"),
+            (_, max) => format!("{bytes} bytes of at most {}", max.unwrap_or_default()),
+        };
+        note("stored");
+        Err(Kind::QuotaExceeded.because(format!("the workspace has stored {has}")).retry_after(QUOTA_RETRY_SECONDS))
+    }
+
+    /// Something was stored: it counts until all is measured again.
+    pub fn stores(&self, claims: usize, bytes: usize) {
+        self.stored_claims.fetch_add(claims as u64, Relaxed);
+        self.stored_bytes.fetch_add(bytes as u64, Relaxed);
+    }
+}
+
+/// Something has to expire before there is room, and to be measured.
+const QUOTA_RETRY_SECONDS: u64 = 60;
+
+fn refill(bucket: &Bucket, now: Instant, per_second: u32) -> f64 {
+    let full = f64::from(per_second);
+    (bucket.left + now.duration_since(bucket.at).as_secs_f64() * full).min(full)
+}
+
+fn refused(setting: &'static str, detail: String) -> Problem {
+    note(setting);
+    Kind::WorkspaceLimit.because(format!("{detail} (limits.workspace.{setting})")).retry_after(1)
+}
+
+/// Which workspace it is, is in the log of its requests; a label of a metric it is not.
+fn note(limit: &'static str) {
+    static BRAKE: Brake = Brake::new();
+    metrics::counter!(LIMITED, "limit" => limit).increment(1);
+    if let Some(left_out) = BRAKE.admit(Instant::now()) {
+        tracing::warn!(event = "workspace.limited", limit, leftOut = left_out);
+    }
+}
+
+/// Room in memory, until it is dropped: of the workspace's, and of everything.
+#[derive(Debug, Default)]
+pub struct Room {
+    _permits: Option<[OwnedSemaphorePermit; 2]>,
+}
+
+/// So many of what has a number, until it is dropped.
+pub struct Taken {
+    tenant: Arc<Tenant>,
+    limit: Limit,
+    amount: usize,
+}
+
+impl Taken {
+    pub fn tenant(&self) -> &Arc<Tenant> {
+        &self.tenant
+    }
+
+    /// Takes more, if there is so much: true if so.
+    pub fn try_grow(&mut self, amount: usize) -> bool {
+        match self.tenant.take(self.limit, amount) {
+            Ok(mut more) => {
+                self.amount += std::mem::take(&mut more.amount);
+                true
+            }
+            Err(_) => false,
+        }
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.tenant.taken[self.limit as usize].fetch_sub(self.amount, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tenants(rate: u32, change: impl FnOnce(&mut WorkspaceLimits)) -> Tenants {
+        let mut limits = Limits {
+            body_bytes: 1024,
+            event_body_bytes: 1024,
+            connections: 10,
+            rate: Some(rate),
+            workspace: WorkspaceLimits {
+                connections: 10,
+                requests: 10,
+                waiters: 10,
+                followers: 10,
+                lookups: 1,
+                body_bytes: UNIT_BYTES,
+                answer_bytes: UNIT_BYTES,
+                claims: None,
+                stored_bytes: None,
+            },
+        };
+        change(&mut limits.workspace);
+        Tenants::new(&limits)
+    }
+
+    fn workspace(name: &str) -> WorkspaceName {
+        WorkspaceName::new(name).unwrap()
+    }
+
+    #[test]
+    fn a_workspace_at_a_limit_is_refused_more_and_another_is_not() {
+        let tenants = tenants(0, |limits| limits.waiters = 2);
+        let (busy, calm) = (tenants.of(&workspace("busy")), tenants.of(&workspace("calm")));
+        let waiting = [busy.take(Limit::Waiters, 1).unwrap(), busy.take(Limit::Waiters, 1).unwrap()];
+        let refused = busy.take(Limit::Waiters, 1).err().unwrap();
+        assert_eq!((refused.kind, refused.retry_after_seconds), (Kind::WorkspaceLimit, Some(1)));
+        assert!(refused.detail.contains("2 callers waiting") && refused.detail.contains("limits.workspace.waiters"));
+        assert!(busy.take(Limit::Followers, 1).is_ok(), "another limit");
+        assert!(calm.take(Limit::Waiters, 2).is_ok(), "another workspace");
+        drop(waiting);
+        assert!(tenants.of(&workspace("busy")).take(Limit::Waiters, 2).is_ok(), "what is over makes room");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_waits_for_its_own_workspaces_turn_and_not_for_anothers() {
+        let tenants = tenants(0, |limits| limits.body_bytes = 4 * UNIT_BYTES);
+        let (busy, calm) = (tenants.of(&workspace("busy")), tenants.of(&workspace("calm")));
+        let room = busy.room(Share::Bodies, 100 * UNIT_BYTES).await.unwrap();
+        assert_eq!(busy.room(Share::Bodies, 2 * UNIT_BYTES).await.unwrap_err().kind, Kind::WorkspaceLimit);
+        busy.room(Share::Bodies, UNIT_BYTES).await.expect("a small body needs no turn");
+        busy.room(Share::Parsed, 2 * UNIT_BYTES).await.expect("what is parsed has a turn of its own");
+        calm.room(Share::Bodies, 4 * UNIT_BYTES).await.expect("another workspace");
+        drop(room);
+        busy.room(Share::Bodies, 2 * UNIT_BYTES).await.expect("there is room again");
+    }
+
+    #[test]
+    fn a_workspace_over_its_rate_is_told_when_to_come_back_and_others_are_not_touched() {
+        let tenants = tenants(2, |_| {});
+        let (busy, calm) = (tenants.of(&workspace("busy")), tenants.of(&workspace("calm")));
+        let start = Instant::now();
+        assert!(busy.pay_at(start).is_ok());
+        assert!(busy.pay_at(start).is_ok());
+        let refused = busy.pay_at(start).unwrap_err();
+        assert_eq!((refused.kind, refused.retry_after_seconds), (Kind::RateLimited, Some(1)));
+        assert!(calm.pay_at(start).is_ok());
+        assert!(busy.pay_at(start + Duration::from_millis(500)).is_ok());
+        assert!(busy.pay_at(start + Duration::from_secs(2)).is_ok());
+        busy.owe(9);
+        assert!(busy.pay_at(start + Duration::from_secs(5)).is_err(), "what a list borrowed is paid back");
+    }
+
+    #[test]
+    fn of_too_many_workspaces_the_newcomers_share_one_and_the_others_keep_theirs() {
+        let tenants = tenants(2, |_| {});
+        let start = Instant::now();
+        let numbered = |number: usize| workspace(&format!("w{number}"));
+        let pay = |number, at| tenants.of(&numbered(number)).pay_at(at).is_ok();
+        let known: HashMap<_, _> =
+            (0..TENANTS_MAX).map(|number| (numbered(number), Tenant::new(&tenants.limits))).collect();
+        tenants.by_name.store(Arc::new(known));
+        let soon = start + Duration::from_secs(3600);
+        assert!((0..TENANTS_MAX).all(|number| pay(number, soon)));
+        let newcomers: Vec<_> = (TENANTS_MAX..TENANTS_MAX + 3).map(|number| pay(number, soon)).collect();
+        assert_eq!(newcomers, [true, true, false]);
+        assert!(pay(0, soon), "a workspace that was known has its own rate");
+    }
+
+    #[test]
+    fn what_is_stored_counts_at_once_and_is_measured_now_and_then() {
+        let tenants = tenants(0, |limits| (limits.claims, limits.stored_bytes) = (Some(2), Some(1000)));
+        let full = tenants.of(&workspace("full"));
+        full.stores(2, 1);
+        let refused = full.check_quota().unwrap_err();
+        assert_eq!(refused.kind, Kind::QuotaExceeded);
+        assert!(refused.detail.contains("2 claims and records of at most 2"), "{}", refused.detail);
+        let usage = |claims, bytes| [Usage { workspace: workspace("full"), claims, bytes }];
+        tenants.stored(&usage(1, 1000));
+        assert!(full.check_quota().unwrap_err().detail.contains("1000 bytes of at most 1000"));
+        tenants.stored(&usage(1, 10));
+        assert!(full.check_quota().is_ok(), "something has expired");
+        assert!(tenants.of(&workspace("other")).check_quota().is_ok());
+    }
+}

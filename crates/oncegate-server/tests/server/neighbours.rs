@@ -1,0 +1,271 @@
+//! Two workspaces on one server, of which one takes all that it can get: it is refused more, and the other does not notice.
+//!
+//! How long the other waits meanwhile is measured by `oncegate bench --only neighbours`.
+
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::support::{Client, Follower, Home, PATIENCE, Raw, SEARCH_IMPORT, Server, claim_of, eventually, with};
+
+/// What the neighbour's claim takes at most on a busy machine. The attacks below held it up for 2.5 s to 30 s.
+const UNDISTURBED: Duration = Duration::from_secs(2);
+
+/// A server with a workspace that is busy and one that is calm.
+struct Street {
+    server: Server,
+    busy: String,
+    calm: String,
+    _home: Home,
+}
+
+impl Street {
+    fn open(toml: &str) -> Street {
+        let home = Home::with_config(toml);
+        let (_, busy) = home.make_key("busy", "operate");
+        let (_, calm) = home.make_key("calm", "operate");
+        Street { server: home.serve(), busy, calm, _home: home }
+    }
+
+    fn busy(&self) -> Client {
+        self.server.client_with(&self.busy)
+    }
+
+    /// A request of the busy workspace, up to its body.
+    fn head(&self, path: &str, more: &str) -> String {
+        format!(
+            "POST {path} HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer {}\r\ncontent-type: application/json\r\n{more}\r\n\r\n",
+            self.server.address, self.busy
+        )
+    }
+
+    async fn follow(&self, key: &str) -> Follower {
+        let key = format!("Bearer {key}");
+        Follower::open_with(self.server.address, "/api/decisions", &[("authorization", &key)]).await
+    }
+
+    /// The calm workspace claims, and somebody asks after the server's health.
+    async fn is_undisturbed(&self, part: &str) {
+        let asked = Instant::now();
+        self.server.client_with(&self.calm).claim(&claim_of("g", part)).await.expect(201);
+        let claimed = asked.elapsed();
+        self.server.client().get("/healthz").await.expect(200);
+        let answered = asked.elapsed();
+        assert!(claimed < UNDISTURBED && answered < UNDISTURBED, "{part}: {claimed:?}, {answered:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_workspace_at_its_rate_pays_for_each_event_of_a_list() {
+    let street = Street::open("[limits]\nrate = 5");
+    let list: Vec<Value> = (0..500).map(|_| json!({"type": "Nothing"})).collect();
+    street.busy().post("/api/events", &json!(list)).await.expect(200);
+    let refused = street.busy().claim(&claim_of("g", "a")).await.expect_problem(429, "rate-limited");
+    let seconds: u64 = refused.header("retry-after").expect("a time").parse().expect("seconds");
+    assert!(seconds > 90, "500 events at 5 a second: {seconds}");
+    street.is_undisturbed("rate").await;
+}
+
+#[tokio::test]
+async fn callers_that_wait_are_limited_and_leave_connections_to_others() {
+    let street = Street::open("[limits]\nconnections = 40\nworkspace.waiters = 20\nworkspace.connections = 30");
+    street.busy().win(&claim_of("g", "k")).await;
+    let waiting = with(claim_of("g", "k"), json!({"waitSeconds": 20}));
+    let mut waiters: Vec<_> = (0..29)
+        .map(|_| {
+            let (mut client, body) = (street.busy(), waiting.clone());
+            tokio::spawn(async move { client.claim(&body).await })
+        })
+        .collect();
+    // Nine are refused at once, and the others wait.
+    for _ in 0..9 {
+        let (refused, _, rest) = futures::future::select_all(waiters).await;
+        let refused = refused.expect("no panic").expect_problem(429, "workspace-limit");
+        assert!(refused.text("detail").contains("20 callers waiting at once"), "{refused:?}");
+        waiters = rest;
+    }
+    street.is_undisturbed("waiters").await;
+    let lease = json!({"types": ["t"], "waitSeconds": 20});
+    street.busy().post("/api/actions/lease", &lease).await.expect_problem(429, "workspace-limit");
+    waiters.iter().for_each(|waiter| waiter.abort());
+    eventually("the waiters have gone", || async {
+        let short = with(claim_of("g", "k"), json!({"waitSeconds": 0.01}));
+        (street.busy().claim(&short).await.status == 409).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn connections_of_a_workspace_are_limited_and_health_is_told_when_all_are_taken() {
+    let street = Street::open("[limits]\nconnections = 12\nworkspace.connections = 10");
+    let mut idle = vec![];
+    for _ in 0..10 {
+        let mut client = street.busy();
+        client.get("/api/claims").await.expect(200);
+        idle.push(client);
+    }
+    let mut refused = street.busy();
+    let problem = refused.get("/api/claims").await.expect_problem(429, "workspace-limit");
+    assert_eq!(problem.header("connection"), Some("close"), "{problem:?}");
+    assert!(problem.text("detail").contains("10 connections at once"), "{problem:?}");
+    street.is_undisturbed("connections").await;
+
+    // Connections that say nothing are no workspace's: together they may take all there are, for as long as a head may take.
+    let mut silent = vec![];
+    for _ in 0..4 {
+        silent.push(Raw::connect(street.server.address).await);
+    }
+    street.server.client().get("/healthz").await.expect(200);
+    street.server.client().get("/readyz").await.expect(200);
+    let busy = street.server.client_with(&street.calm).get("/api/claims").await.expect_problem(503, "server-busy");
+    assert_eq!(busy.header("connection"), Some("close"), "{busy:?}");
+    drop(silent);
+    eventually("there is room again", || async {
+        (street.server.client_with(&street.calm).get("/api/claims").await.status == 200).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn followers_of_one_workspace_leave_live_views_to_others() {
+    let street = Street::open("[limits]\nworkspace.followers = 3");
+    let mut following = vec![];
+    for _ in 0..3 {
+        following.push(street.follow(&street.busy).await);
+    }
+    street.busy().get("/api/decisions").await.expect_problem(429, "workspace-limit");
+    let mut calm = street.follow(&street.calm).await;
+    street.is_undisturbed("followers").await;
+    assert_eq!(calm.decision().await["event"], "claim.won");
+    drop(following);
+    // A stream that is let in does not end: it is cut off after its head.
+    eventually("followers that left make room", || async {
+        let asked =
+            tokio::time::timeout(Duration::from_millis(300), async { street.busy().get("/api/decisions").await });
+        asked.await.is_err().then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn bodies_that_stall_take_the_room_of_their_own_workspace_alone() {
+    let street = Street::open("[limits]\nworkspace.bodies = \"8MiB\"");
+    let stalled = async |head: String, begun: &[u8]| {
+        let mut client = Raw::connect(street.server.address).await;
+        client.write(head.as_bytes()).await;
+        client.write(begun).await;
+        client
+    };
+    let mut clients = vec![];
+    for _ in 0..100 {
+        let head = street.head("/api/events", "transfer-encoding: chunked");
+        clients.push(stalled(head, b"1\r\n[\r\n").await);
+        let head = street.head("/api/events", "content-length: 4000000");
+        clients.push(stalled(head, b"[").await);
+    }
+    street.is_undisturbed("bodies").await;
+    // A large body of the calm workspace has room of its own.
+    let large = json!({"type": "Nothing", "data": "x".repeat(2_000_000)});
+    let asked = Instant::now();
+    street.server.client_with(&street.calm).post("/api/events", &large).await.expect(200);
+    assert!(asked.elapsed() < UNDISTURBED, "{:?}", asked.elapsed());
+    // Those that have their turn and do not use it lose it; those that get none are told so.
+    let mut said = vec![];
+    for client in &mut clients[..10] {
+        said.push(client.read_to_close(PATIENCE + Duration::from_secs(15)).await);
+    }
+    assert!(said.iter().any(|said| said.starts_with("HTTP/1.1 408 ")), "{said:?}");
+    street.is_undisturbed("bodies, later").await;
+}
+
+#[tokio::test]
+async fn lists_of_events_wait_for_the_turns_of_their_own_workspace() {
+    let street = Street::open(&format!("[sagas]\nfiles = [{SEARCH_IMPORT:?}]"));
+    let lists = (0..40).map(|list| {
+        let mut client = street.busy();
+        let started = |i| json!({"type": "SearchUploadStarted", "id": format!("{list} {i}"), "data": {"searchId": format!("{list} {i}")}});
+        let events: Vec<Value> = (0..500).map(started).collect();
+        async move { client.post("/api/events", &json!(events)).await.expect(200) }
+    });
+    let flood = tokio::spawn(join_all(lists.collect::<Vec<_>>()));
+    let mut asked = 0;
+    while !flood.is_finished() && asked < 50 {
+        street.is_undisturbed(&format!("events {asked}")).await;
+        asked += 1;
+    }
+    assert!(asked > 3, "the flood was over at once");
+    flood.await.expect("every list is applied");
+}
+
+#[tokio::test]
+async fn what_a_workspace_may_store_is_limited_in_number_and_in_bytes() {
+    let street = Street::open("[limits.workspace]\nclaims = 1000000\nstored = \"1MiB\"");
+    let mut busy = street.busy();
+    let ten_years = json!({"ttlSeconds": 10 * 365 * 24 * 3600});
+    let (first, first_token) = busy.win(&with(claim_of("g", "0"), ten_years.clone())).await;
+    let mut refused = None;
+    for number in 1..20 {
+        let body = with(claim_of("g", &number.to_string()), ten_years.clone());
+        let claimed = busy.claim(&body).await;
+        if claimed.status == 429 {
+            refused = Some(claimed);
+            break;
+        }
+        let won = claimed.expect(201);
+        let (id, token) = (won.text("id"), won.body["token"].as_i64().expect("a token"));
+        busy.settle("g", &id, token, &json!("x".repeat(200_000))).await.expect(200);
+    }
+    let refused = refused.expect("it is refused at some time").expect_problem(429, "quota-exceeded");
+    assert!(refused.text("detail").contains("of at most 1048576"), "{refused:?}");
+    for path in ["/api/messages", "/api/actions", "/api/sends", "/api/reminders", "/api/events", "/api/leads"] {
+        busy.post(path, &json!({})).await.expect_problem(429, "quota-exceeded");
+    }
+    let batch = json!([claim_of("g", "in a batch")]);
+    busy.post("/api/claims/batch", &batch).await.expect_problem(429, "quota-exceeded");
+    // What is owned can still be settled, and people can still look.
+    busy.settle("g", &first, first_token, &json!("small")).await.expect(200);
+    busy.get("/api/claims").await.expect(200);
+    street.is_undisturbed("quota").await;
+    // It is measured, too: a server that starts knows it.
+    let street = Street { server: street._home.serve(), ..street };
+    eventually("the next server has measured it", || async {
+        let claimed = street.busy().claim(&claim_of("g", "another")).await;
+        (claimed.status == 429).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_limit_that_was_reached_is_counted_and_logged() {
+    let street = Street::open("[limits]\nworkspace.followers = 1");
+    let _follower = street.follow(&street.busy).await;
+    street.busy().get("/api/decisions").await.expect(429);
+    let metrics = street.busy().get("/metrics").await.expect(200).text;
+    assert!(metrics.contains("oncegate_workspace_limited_total{limit=\"followers\"} 1"), "{metrics}");
+    assert_eq!(street.server.logged("workspace.limited", 1).await[0]["limit"], "followers");
+}
+
+#[tokio::test]
+async fn a_server_under_all_of_it_still_stops_in_its_time() {
+    let mut street = Street::open("");
+    street.busy().win(&claim_of("g", "k")).await;
+    let waiting = with(claim_of("g", "k"), json!({"waitSeconds": 60}));
+    for _ in 0..50 {
+        let (mut client, body) = (street.busy(), waiting.clone());
+        tokio::spawn(async move {
+            client.try_send(hyper::Method::POST, "/api/claims", Some(body.to_string().into())).await
+        });
+    }
+    let mut stalled = vec![];
+    for _ in 0..50 {
+        let mut client = Raw::connect(street.server.address).await;
+        client.write(street.head("/api/events", "transfer-encoding: chunked").as_bytes()).await;
+        stalled.push(client);
+    }
+    street.is_undisturbed("before").await;
+    street.server.signal(Signal::TERM);
+    let status = street.server.wait(Duration::from_secs(12));
+    assert!(status.success(), "{status:?}");
+}
