@@ -23,7 +23,7 @@ use tokio::sync::Notify;
 
 use crate::client_stream::{ClientStream, Closes};
 use crate::problem::Problem;
-use crate::tenants::{Limit, Taken, Tenant, Tenants};
+use crate::tenants::{Limit, Taken, Tenant, Tenants, Unread};
 
 /// How long a client may take to send the head of a request.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
@@ -173,22 +173,22 @@ pub struct Answer<B> {
     body: B,
     connection: Arc<Connection>,
     /// What it takes of its workspace's bytes. It goes with the bytes themselves, which hyper keeps until they are written.
-    unread: Option<Arc<Taken>>,
+    unread: Option<Arc<Unread>>,
 }
 
 impl<B> Answer<B> {
-    pub fn of(response: Response<B>, connection: Arc<Connection>, unread: Option<Arc<Taken>>) -> Response<Answer<B>> {
+    pub fn of(response: Response<B>, connection: Arc<Connection>, unread: Option<Arc<Unread>>) -> Response<Answer<B>> {
         response.map(|body| Answer { body, connection, unread })
     }
 }
 
 /// Bytes that count among the answers that a workspace's clients have not read.
-struct Unread {
+struct Counted {
     bytes: Bytes,
-    _taken: Arc<Taken>,
+    _unread: Arc<Unread>,
 }
 
-impl AsRef<[u8]> for Unread {
+impl AsRef<[u8]> for Counted {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
@@ -205,7 +205,7 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Answer<B> {
         match Pin::new(&mut self.body).poll_frame(context) {
             Poll::Pending if self.connection.client.has_left() => Poll::Ready(None),
             Poll::Ready(Some(Ok(frame))) => Poll::Ready(Some(Ok(match &self.unread {
-                Some(taken) => frame.map_data(|bytes| Bytes::from_owner(Unread { bytes, _taken: taken.clone() })),
+                Some(unread) => frame.map_data(|bytes| Bytes::from_owner(Counted { bytes, _unread: unread.clone() })),
                 None => frame,
             }))),
             frame => frame,

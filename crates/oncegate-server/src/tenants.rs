@@ -22,6 +22,7 @@ use crate::problem::{Kind, Problem};
 const TENANTS_MAX: usize = 10_000;
 /// Bytes of bodies are counted in units of this. A body of one unit fits into what a connection buffers anyway, and is not counted.
 pub const UNIT_BYTES: usize = 64 * 1024;
+const KIB: usize = 1024;
 /// How long a request waits for its workspace's turn.
 const TURN_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -34,12 +35,10 @@ pub enum Limit {
     Requests,
     Waiters,
     Followers,
-    /// Bytes of answers that their clients have not read yet.
-    Answers,
 }
 
 impl Limit {
-    const ALL: [Limit; 5] = [Limit::Connections, Limit::Requests, Limit::Waiters, Limit::Followers, Limit::Answers];
+    const ALL: [Limit; 4] = [Limit::Connections, Limit::Requests, Limit::Waiters, Limit::Followers];
 
     /// The last segment of its setting, `limits.workspace.*`.
     const fn name(self) -> &'static str {
@@ -48,7 +47,6 @@ impl Limit {
             Limit::Requests => "requests",
             Limit::Waiters => "waiters",
             Limit::Followers => "followers",
-            Limit::Answers => "answers",
         }
     }
 
@@ -58,7 +56,6 @@ impl Limit {
             Limit::Requests => "requests in flight at once",
             Limit::Waiters => "callers waiting at once",
             Limit::Followers => "followers of streams at once",
-            Limit::Answers => "bytes of answers that are not read yet",
         }
     }
 }
@@ -72,6 +69,8 @@ pub enum Share {
     Parsed,
     /// Lookups in the store: pages, lists, and events to apply.
     Lookups,
+    /// Bytes of answers that are being made, or that their clients have not read yet.
+    Answers,
 }
 
 impl Share {
@@ -80,6 +79,7 @@ impl Share {
             Share::Bodies => "bodies",
             Share::Parsed => "parsed",
             Share::Lookups => "lookups",
+            Share::Answers => "answers",
         }
     }
 }
@@ -172,6 +172,8 @@ pub struct Tenant {
     taken: [AtomicUsize; Limit::ALL.len()],
     bodies: Arc<Semaphore>,
     parsed: Arc<Semaphore>,
+    /// In KiB.
+    answers: Arc<Semaphore>,
     lookups: Arc<Semaphore>,
     bucket: Mutex<Bucket>,
     /// As last measured, and what this server has accepted since.
@@ -187,12 +189,13 @@ struct Bucket {
 
 impl Tenant {
     fn new(limits: &Arc<TenantLimits>) -> Arc<Tenant> {
-        let WorkspaceLimits { body_bytes, lookups, .. } = limits.workspace;
+        let WorkspaceLimits { body_bytes, answer_bytes, lookups, .. } = limits.workspace;
         let units = || Arc::new(Semaphore::new((body_bytes / UNIT_BYTES).max(1)));
         Arc::new(Tenant {
             taken: Default::default(),
             bodies: units(),
             parsed: units(),
+            answers: Arc::new(Semaphore::new(answer_bytes / KIB)),
             lookups: Arc::new(Semaphore::new(lookups)),
             bucket: Mutex::new(Bucket { left: f64::from(limits.rate), at: Instant::now() }),
             stored_claims: AtomicU64::new(0),
@@ -210,13 +213,12 @@ impl Tenant {
     }
 
     fn max(&self, limit: Limit) -> usize {
-        let WorkspaceLimits { connections, requests, waiters, followers, answer_bytes, .. } = self.limits.workspace;
+        let WorkspaceLimits { connections, requests, waiters, followers, .. } = self.limits.workspace;
         match limit {
             Limit::Connections => connections,
             Limit::Requests => requests,
             Limit::Waiters => waiters,
             Limit::Followers => followers,
-            Limit::Answers => answer_bytes,
         }
     }
 
@@ -253,6 +255,31 @@ impl Tenant {
         tokio::time::timeout(TURN_TIMEOUT, turn).await.map_err(|_| self.no_turn(share))
     }
 
+    /// Room for an answer of so many bytes that is there, until its client has read it.
+    pub fn answer(&self, bytes: usize) -> Result<Unread, Problem> {
+        let room = self.answers.clone().try_acquire_many_owned(self.kib(bytes));
+        let most = self.limits.workspace.answer_bytes;
+        let full = |_| {
+            refused(
+                Share::Answers.name(),
+                format!("a workspace may have {most} bytes of answers that are not read yet"),
+            )
+        };
+        room.map(Unread).map_err(full)
+    }
+
+    /// The same for an answer that is about to be made.
+    pub async fn answer_in_turn(&self, bytes: usize) -> Result<Unread, Problem> {
+        let turn = self.answers.clone().acquire_many_owned(self.kib(bytes));
+        let turn = tokio::time::timeout(TURN_TIMEOUT, turn).await.map_err(|_| self.no_turn(Share::Answers))?;
+        Ok(Unread(turn.expect("never closed")))
+    }
+
+    /// One that is larger than all there may be takes all.
+    fn kib(&self, bytes: usize) -> u32 {
+        bytes.div_ceil(KIB).min(self.limits.workspace.answer_bytes / KIB) as u32
+    }
+
     /// The workspace's turn to look something up.
     pub async fn lookup(&self) -> Result<OwnedSemaphorePermit, Problem> {
         let turn = self.lookups.clone().acquire_owned();
@@ -266,11 +293,12 @@ impl Tenant {
     }
 
     fn no_turn(&self, share: Share) -> Problem {
-        let WorkspaceLimits { body_bytes, lookups, .. } = self.limits.workspace;
+        let WorkspaceLimits { body_bytes, lookups, answer_bytes, .. } = self.limits.workspace;
         let what = match share {
             Share::Bodies => format!("{body_bytes} bytes of bodies being read"),
             Share::Parsed => format!("{body_bytes} bytes of parsed JSON"),
             Share::Lookups => format!("{lookups} lookups"),
+            Share::Answers => format!("{answer_bytes} bytes of answers that are not read yet"),
         };
         refused(share.name(), format!("a workspace may have {what} at once, and there was no turn in {TURN_TIMEOUT:?}"))
     }
@@ -298,8 +326,12 @@ impl Tenant {
     /// What a list costs beyond the one request that was let through: the next requests pay for it.
     pub fn owe(&self, cost: usize) {
         if self.limits.rate > 0 && cost > 0 {
-            self.with_bucket(Instant::now(), |bucket| bucket.left -= cost as f64);
+            self.owe_at(cost, Instant::now());
         }
+    }
+
+    fn owe_at(&self, cost: usize, now: Instant) {
+        self.with_bucket(now, |bucket| bucket.left -= cost as f64);
     }
 
     fn with_bucket<T>(&self, now: Instant, spend: impl FnOnce(&mut Bucket) -> T) -> T {
@@ -363,6 +395,16 @@ pub struct Room {
     _permits: Option<[OwnedSemaphorePermit; 2]>,
 }
 
+/// Room of a workspace's answers, until it is dropped.
+pub struct Unread(OwnedSemaphorePermit);
+
+impl Unread {
+    /// Gives back what the answer does not take.
+    pub fn shrink_to(&mut self, bytes: usize) {
+        drop(self.0.split(self.0.num_permits().saturating_sub(bytes.div_ceil(KIB))));
+    }
+}
+
 /// So many of what has a number, until it is dropped.
 pub struct Taken {
     tenant: Arc<Tenant>,
@@ -373,17 +415,6 @@ pub struct Taken {
 impl Taken {
     pub fn tenant(&self) -> &Arc<Tenant> {
         &self.tenant
-    }
-
-    /// Takes more, if there is so much: true if so.
-    pub fn try_grow(&mut self, amount: usize) -> bool {
-        match self.tenant.take(self.limit, amount) {
-            Ok(mut more) => {
-                self.amount += std::mem::take(&mut more.amount);
-                true
-            }
-            Err(_) => false,
-        }
     }
 }
 
@@ -450,6 +481,20 @@ mod tests {
         busy.room(Share::Bodies, 2 * UNIT_BYTES).await.expect("there is room again");
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn answers_have_room_until_they_are_read() {
+        let tenants = tenants(0, |limits| limits.answer_bytes = 100 * KIB);
+        let slow = tenants.of(&workspace("slow"));
+        let mut made = slow.answer_in_turn(90 * KIB).await.unwrap();
+        assert_eq!(slow.answer(20 * KIB).err().unwrap().kind, Kind::WorkspaceLimit);
+        made.shrink_to(50 * KIB);
+        let read = slow.answer(50 * KIB).unwrap();
+        assert_eq!(slow.answer_in_turn(KIB).await.err().unwrap().kind, Kind::WorkspaceLimit);
+        drop(read);
+        assert!(slow.answer_in_turn(KIB).await.is_ok());
+        assert!(tenants.of(&workspace("other")).answer(100 * KIB).is_ok());
+    }
+
     #[test]
     fn a_workspace_over_its_rate_is_told_when_to_come_back_and_others_are_not_touched() {
         let tenants = tenants(2, |_| {});
@@ -462,7 +507,7 @@ mod tests {
         assert!(calm.pay_at(start).is_ok());
         assert!(busy.pay_at(start + Duration::from_millis(500)).is_ok());
         assert!(busy.pay_at(start + Duration::from_secs(2)).is_ok());
-        busy.owe(9);
+        busy.owe_at(9, start + Duration::from_secs(2));
         assert!(busy.pay_at(start + Duration::from_secs(5)).is_err(), "what a list borrowed is paid back");
     }
 

@@ -10,16 +10,17 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
+use http_body_util::Either;
 use oncegate::store::{Clock, Cursor, Query, Reading, Role, SystemClock};
 use oncegate::{Answer, ClaimId, ClaimKey, Command, GuardName, StoreError, Verdict, limits};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::extract::{self, Arriving, Json, Named, Params, WithOutcome};
-use super::{Answered, App, Exchange, Under};
+use super::{Answered, App, Exchange, Handle, Reply, Under, count_answer};
 use crate::auth::Caller;
 use crate::decisions::timeline::What;
-use crate::problem::{Kind, Problem, Whole};
+use crate::problem::{Kind, Problem};
 use crate::task::to_the_end;
 use crate::tenants::Limit;
 use crate::trace;
@@ -42,26 +43,29 @@ const HEADERS_KEPT_MAX: usize = 32;
     (status = 422, description = "`fingerprint-mismatch`."),
     (status = 503, description = "The store cannot be asked.")))]
 pub async fn create(State(app): State<Arc<App>>, Under(exchange): Under, request: Request) -> Response {
-    claim(&app, &exchange, request).await.map(Body::new)
+    let handle = Handle::new(app, exchange.connection.clone());
+    claim(Arc::new(handle), request).await.map(Body::new)
 }
 
 /// The same, of requests that need not go through the router.
-pub async fn claim<B: Arriving>(app: &App, exchange: &Exchange, request: Request<B>) -> Whole {
+pub async fn claim<B: Arriving>(app: Arc<Handle>, request: Request<B>) -> Reply {
+    let exchange = Exchange::new(app.connection.clone());
     let (asked, headers) = {
         let (mut parts, body) = request.into_parts();
-        let asked = read_claim(app, exchange, &parts, body).await;
+        let asked = read_claim(&app, &exchange, &parts, body).await;
         // What the request came in is let go of. The memory of its headers is the answer's, and then the next request's; unless there were many.
         parts.headers.clear();
         (asked, Some(parts.headers).filter(|headers| headers.capacity() <= HEADERS_KEPT_MAX).unwrap_or_default())
     };
     let answered = match asked {
-        Ok(asked) => decide(app, exchange, &asked).await,
+        Ok(asked) => decide(&app, &exchange, &asked).await,
         Err(problem) => Err(problem),
     };
-    match answered {
+    let answer = match answered {
         Ok(answered) => answered.answer(headers),
         Err(problem) => problem.answer(headers),
-    }
+    };
+    count_answer(&app, &exchange, answer.map(Either::Left))
 }
 
 async fn read_claim(app: &App, exchange: &Exchange, parts: &Parts, body: impl Arriving) -> Result<ToClaim, Problem> {

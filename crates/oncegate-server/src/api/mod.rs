@@ -66,7 +66,7 @@ use crate::problem::{Kind, Problem, Whole};
 use crate::reminders::Desk;
 use crate::sagas::Director;
 use crate::sends::SendLog;
-use crate::tenants::{Limit, Room, Taken, Tenant, Tenants};
+use crate::tenants::{Limit, Room, Taken, Tenant, Tenants, Unread};
 use crate::trace;
 
 /// What every request needs.
@@ -168,7 +168,7 @@ pub struct Exchange {
 struct Held {
     rooms: Vec<Room>,
     lookup: Option<OwnedSemaphorePermit>,
-    unread: Option<Arc<Taken>>,
+    unread: Option<Arc<Unread>>,
 }
 
 impl Exchange {
@@ -191,7 +191,7 @@ impl Exchange {
     }
 
     /// What the answer takes, which has been counted while it was made.
-    pub fn holds_answer(&self, unread: Taken) {
+    pub fn holds_answer(&self, unread: Unread) {
         self.held().unread = Some(Arc::new(unread));
     }
 
@@ -291,13 +291,7 @@ pub fn router(app: Arc<App>) -> Router {
 pub fn answer(app: &Arc<Handle>, router: &Router, request: Request<Incoming>) -> impl Future<Output = Reply> + use<> {
     let request = Asked::of(request);
     if request.method() == Method::POST && request.uri().path() == claims::PATH {
-        let (app, exchange) = (app.clone(), Exchange::new(app.connection.clone()));
-        let answering = async move {
-            let answered = claims::claim(&app, &exchange, request).await;
-            let bytes = answered.body().size_hint().exact().unwrap_or(0);
-            count_answer(&app, &exchange, answered.map(Either::Left), bytes as usize)
-        };
-        return answering.left_future();
+        return claims::claim(app.clone(), request).left_future();
     }
     let exchange = Arc::new(Exchange::new(app.connection.clone()));
     let mut request = request.map(Body::new);
@@ -306,8 +300,7 @@ pub fn answer(app: &Arc<Handle>, router: &Router, request: Request<Incoming>) ->
     let app = app.clone();
     let answering = async move {
         let response = routed.await.unwrap_or_else(|never| match never {});
-        let bytes = response.body().size_hint().exact().unwrap_or(0);
-        count_answer(&app, &exchange, response.map(Either::Right), bytes as usize)
+        count_answer(&app, &exchange, response.map(Either::Right))
     };
     Box::pin(answering).right_future()
 }
@@ -328,14 +321,15 @@ const COUNTED_ANSWER_BYTES: usize = 64 * 1024;
 
 /// Counts an answer among those that the workspace's clients have not read. Where there are too many the caller is told to come again: what
 /// is so large is only read (a list, an outcome, a reply that is told again), or has been counted while it was made.
-fn count_answer(app: &App, exchange: &Exchange, response: Response<Either<Full<Bytes>, Body>>, bytes: usize) -> Reply {
+fn count_answer(app: &App, exchange: &Exchange, response: Response<Either<Full<Bytes>, Body>>) -> Reply {
     let connection = exchange.connection.clone();
     let counted = exchange.held().unread.take();
+    let bytes = response.body().size_hint().exact().unwrap_or(0) as usize;
     if bytes <= COUNTED_ANSWER_BYTES || counted.is_some() {
         return connection::Answer::of(response, connection, counted);
     }
-    match exchange.tenant(app).take(Limit::Answers, bytes) {
-        Ok(taken) => connection::Answer::of(response, connection, Some(Arc::new(taken))),
+    match exchange.tenant(app).answer(bytes) {
+        Ok(unread) => connection::Answer::of(response, connection, Some(Arc::new(unread))),
         Err(problem) => connection::Answer::of(problem.answer(HeaderMap::new()).map(Either::Left), connection, None),
     }
 }

@@ -163,8 +163,29 @@ impl Client {
         Ok(Client { stream, buffer: Vec::with_capacity(64 * 1024), head: 0 })
     }
 
-    /// Sends a request and reads its whole response, which must not be a server's error.
+    /// Sends a request and reads its whole response, which must not be a refusal or a server's error.
     pub async fn ask(&mut self, request: &[u8]) -> std::io::Result<()> {
+        self.exchange(request).await?;
+        let line = self.buffer.split(|byte| *byte == b'\r').next().unwrap_or_default();
+        let is_expected =
+            ["HTTP/1.1 2", "HTTP/1.1 303", "HTTP/1.1 409"].iter().any(|status| line.starts_with(status.as_bytes()));
+        if is_expected { Ok(()) } else { Err(std::io::Error::other(String::from_utf8_lossy(line).into_owned())) }
+    }
+
+    pub fn stream(&mut self) -> &mut TcpStream {
+        &mut self.stream
+    }
+
+    /// Reads whatever comes, and keeps none of it.
+    pub async fn read_on(&mut self) -> std::io::Result<()> {
+        loop {
+            self.buffer.clear();
+            self.read_more().await?;
+        }
+    }
+
+    /// Sends a request and reads its whole response, whatever it is.
+    pub async fn exchange(&mut self, request: &[u8]) -> std::io::Result<()> {
         self.stream.write_all(request).await?;
         self.buffer.clear();
         let (head, length) = loop {
@@ -195,17 +216,13 @@ impl Client {
 
 fn content_length(head: &[u8]) -> std::io::Result<usize> {
     let head = String::from_utf8_lossy(head);
-    let is_expected = ["HTTP/1.1 2", "HTTP/1.1 303", "HTTP/1.1 409"].iter().any(|status| head.starts_with(status));
-    if !is_expected {
-        return Err(std::io::Error::other(head.lines().next().unwrap_or_default().to_owned()));
-    }
     head.lines()
         .find_map(|line| line.strip_prefix("content-length: ")?.trim().parse().ok())
         .ok_or_else(|| std::io::Error::other("a response without a length"))
 }
 
 /// This same program, on an empty store.
-async fn start(arguments: &[&str], setting: &Setting) -> Result<Served, Failure> {
+pub async fn start(arguments: &[&str], setting: &Setting) -> Result<Served, Failure> {
     let broken = |error: std::io::Error| Failure::new(format!("cannot start {}: {error}", arguments[0]));
     let folder = setting.folder.join("server");
     let _ = std::fs::remove_dir_all(&folder);

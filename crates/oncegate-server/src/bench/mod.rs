@@ -7,6 +7,7 @@ mod actions;
 mod decisions;
 mod http;
 mod library;
+mod neighbours;
 mod pages;
 mod postgres;
 mod sagas;
@@ -58,6 +59,8 @@ enum Part {
     Actions,
     Sagas,
     Sends,
+    /// What one workspace notices of another: only where it is asked for
+    Neighbours,
     /// The dashboard's pages, on a full store: only where it is asked for, since filling one takes minutes
     Pages,
 }
@@ -162,6 +165,10 @@ async fn round(setting: &Setting, only: Option<Part>, bar: &ProgressBar) -> Resu
     if measures(Part::Sends) {
         bar.set_message("sends");
         measured.extend(http::sends(setting).await?);
+    }
+    if only == Some(Part::Neighbours) {
+        bar.set_message("neighbours");
+        measured.extend(neighbours::measure(setting).await?);
     }
     Ok(measured)
 }

@@ -108,7 +108,7 @@ pub static SETTINGS: &[Setting] = &[
     setting(
         "limits.workspace.answers",
         MEMORY,
-        "32MiB",
+        "64MiB",
         "large answers of one workspace that its clients have not read yet",
     ),
     setting(

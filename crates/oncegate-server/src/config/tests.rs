@@ -71,7 +71,7 @@ fn without_anything_the_defaults_hold() {
         followers: 64,
         lookups: 16,
         body_bytes: 64 << 20,
-        answer_bytes: 32 << 20,
+        answer_bytes: 64 << 20,
         claims: Some(10_000_000),
         stored_bytes: Some(16 << 30),
     };

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
-use futures::future::join_all;
+use futures::stream::{FuturesUnordered, Stream, StreamExt};
+use hyper::body::Body as _;
 use oncegate::limits;
 use serde_json::value::RawValue;
 
@@ -15,12 +16,11 @@ use crate::api::extract::Json;
 use crate::api::{Answered, App, Exchange, Under};
 use crate::auth::Caller;
 use crate::problem::{Kind, Problem};
-use crate::tenants::Limit;
 
 /// Outcomes in one answer, all together; past it they are left out, and said to be.
 const OUTCOMES_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// What an answer takes in the list, without its outcome.
-const ANSWER_BYTES: usize = 320;
+/// What an answer takes in the list at most, without its outcome: a problem takes the most.
+const ANSWER_BYTES: usize = 1024;
 /// Claims asked for at once: what the store answers at once is bounded too.
 const AT_ONCE: usize = 250;
 
@@ -44,8 +44,8 @@ pub async fn batch(
     }
     let tenant = exchange.tenant(&app);
     tenant.owe(bodies.len() - 1);
-    // What is won cannot be told to come again, so it is told now.
-    let mut unread = tenant.take(Limit::Answers, bodies.len() * ANSWER_BYTES)?;
+    // What is won cannot be told to come again: there is room for the answer before anything is claimed.
+    let mut unread = tenant.answer_in_turn(bodies.len() * ANSWER_BYTES + OUTCOMES_BYTES_MAX).await?;
     let checked: Vec<Result<ToClaim, Problem>> =
         bodies.iter().map(|body| ClaimBody::parse(body)?.check(&caller.workspace, &app.config)).collect();
     let mut answers: Vec<Option<Result<view::Answered, Problem>>> = Vec::new();
@@ -60,12 +60,15 @@ pub async fn batch(
         let mut keep = |(place, mut answer): (usize, Result<view::Answered, Problem>)| {
             if let Ok(answer) = &mut answer {
                 won += usize::from(answer.is_won());
-                answer.fit_into(&mut outcome_bytes_left, &mut unread);
+                answer.fit_into(&mut outcome_bytes_left);
             }
             answers[place] = Some(answer);
         };
         // The waiting ones first: what is won at once should not spend its lease on them.
-        claim_waiting(&app, &exchange, waiting).await.into_iter().for_each(&mut keep);
+        let mut answered = claim_waiting(&app, &exchange, waiting);
+        while let Some(answer) = answered.next().await {
+            keep(answer);
+        }
         for some in at_once.chunks(AT_ONCE) {
             claim_at_once(&app, some).await.into_iter().for_each(&mut keep);
         }
@@ -77,6 +80,7 @@ pub async fn batch(
     });
     tenant.stores(won, 0);
     let answer = view::batch(answers).map(Body::new);
+    unread.shrink_to(answer.body().size_hint().exact().unwrap_or_default() as usize);
     exchange.holds_answer(unread);
     Ok(answer)
 }
@@ -101,10 +105,12 @@ async fn claim_at_once(app: &App, claims: &[Place<'_>]) -> Vec<(usize, Result<vi
     answers.collect()
 }
 
-async fn claim_waiting(
-    app: &App,
-    exchange: &Exchange,
-    claims: Vec<Place<'_>>,
-) -> Vec<(usize, Result<view::Answered, Problem>)> {
-    join_all(claims.into_iter().map(|(place, claim)| async move { (place, decide(app, exchange, claim).await) })).await
+/// Answers as they come: what there is no room for is not kept until the last of them is over.
+fn claim_waiting<'c>(
+    app: &'c App,
+    exchange: &'c Exchange,
+    claims: Vec<Place<'c>>,
+) -> impl Stream<Item = (usize, Result<view::Answered, Problem>)> {
+    let deciding = claims.into_iter().map(async move |(place, claim)| (place, decide(app, exchange, claim).await));
+    deciding.collect::<FuturesUnordered<_>>()
 }

@@ -1,6 +1,7 @@
 //! What callers get.
 
 use axum::http::{HeaderMap, StatusCode};
+use bytes::Bytes;
 use oncegate::store::{Cursor, Page, Reading};
 use oncegate::{Answer, Claim, ClaimId, ClaimKey, Time, Token};
 use serde::Serialize;
@@ -9,7 +10,6 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use crate::problem::{Kind, Problem, Whole, to_json, whole};
-use crate::tenants::Taken;
 
 const JSON: &str = "application/json";
 
@@ -39,7 +39,7 @@ pub struct Duplicate {
     id: String,
     state: &'static str,
     #[schema(value_type = Option<serde_json::Value>)]
-    outcome: Option<Box<RawValue>>,
+    outcome: Option<Outcome>,
     /// In a batch: it was left out, as the answer would be too large. `GET /api/claims/{id}` has it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     outcome_omitted: bool,
@@ -80,7 +80,7 @@ pub fn answered(key: &ClaimKey, reading: Reading<Answer>) -> Result<Answered, Pr
             claim: "duplicate",
             id: key.id.to_string(),
             state: claim.state.as_str(),
-            outcome: outcome(&claim),
+            outcome: claim.outcome.clone().map(Outcome),
             outcome_omitted: false,
             age_seconds: age_seconds(&claim, now),
         })),
@@ -108,14 +108,13 @@ impl Answered {
         matches!(self, Answered::Won(_))
     }
 
-    /// Takes the outcome's length from what is left for outcomes, and from what the workspace's answers may take while they are not read; or
-    /// leaves it out where that is too little.
-    pub fn fit_into(&mut self, bytes_left: &mut usize, unread: &mut Taken) {
+    /// Takes the outcome's length from what is left for outcomes, or leaves it out where that is too little.
+    pub fn fit_into(&mut self, bytes_left: &mut usize) {
         if let Answered::Duplicate(duplicate) = self {
-            let length = duplicate.outcome.as_ref().map_or(0, |outcome| outcome.get().len());
+            let length = duplicate.outcome.as_ref().map_or(0, |outcome| outcome.0.len());
             match bytes_left.checked_sub(length) {
-                Some(left) if unread.try_grow(length) => *bytes_left = left,
-                _ => (duplicate.outcome, duplicate.outcome_omitted) = (None, true),
+                Some(left) => *bytes_left = left,
+                None => (duplicate.outcome, duplicate.outcome_omitted) = (None, true),
             }
         }
     }
@@ -190,7 +189,7 @@ pub struct ClaimView {
     /// Not in lists, which it could make too large.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
-    outcome: Option<Option<Box<RawValue>>>,
+    outcome: Option<Option<Outcome>>,
     duplicates: i64,
     last_duplicate_at: Option<String>,
     #[schema(value_type = Option<Object>)]
@@ -216,7 +215,7 @@ impl ClaimView {
             expires_at: claim.expires_at.to_string(),
             created_at: claim.created_at.to_string(),
             settled_at: time(claim.settled_at),
-            outcome: Some(outcome(claim)),
+            outcome: Some(claim.outcome.clone().map(Outcome)),
             duplicates: claim.duplicates,
             last_duplicate_at: time(claim.last_duplicate_at),
             attributes: raw(&claim.attributes),
@@ -271,9 +270,14 @@ fn age_seconds(claim: &Claim, now: Time) -> f64 {
     now.since(claim.created_at).as_millis() as f64 / 1000.0
 }
 
-/// Claims of the API have JSON outcomes. One that a library wrote otherwise is shown as text.
-fn outcome(claim: &Claim) -> Option<Box<RawValue>> {
-    let bytes = claim.outcome.as_deref()?;
-    let json = std::str::from_utf8(bytes).ok().and_then(|text| RawValue::from_string(text.to_owned()).ok());
-    json.or_else(|| serde_json::value::to_raw_value(&String::from_utf8_lossy(bytes)).ok())
+/// An outcome as it is kept, which many answers share. Those of the API are JSON. One that a library wrote otherwise is shown as text.
+pub struct Outcome(Bytes);
+
+impl Serialize for Outcome {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match serde_json::from_slice::<&RawValue>(&self.0) {
+            Ok(json) => json.serialize(serializer),
+            Err(_) => String::from_utf8_lossy(&self.0).serialize(serializer),
+        }
+    }
 }
