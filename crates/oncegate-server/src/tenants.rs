@@ -223,11 +223,11 @@ impl Tenant {
     }
 
     /// So many more of what has a number, until the result is dropped.
-    pub fn take(self: &Arc<Self>, limit: Limit, amount: usize) -> Result<Taken, Problem> {
+    pub fn take(self: &Arc<Self>, limit: Limit, amount: u32) -> Result<Taken, Problem> {
         let (taken, max) = (&self.taken[limit as usize], self.max(limit));
-        let before = taken.fetch_add(amount, Relaxed);
+        let before = taken.fetch_add(amount as usize, Relaxed);
         let taken = Taken { tenant: self.clone(), limit, amount };
-        if before.saturating_add(amount) <= max {
+        if before.saturating_add(amount as usize) <= max {
             return Ok(taken);
         }
         drop(taken);
@@ -409,7 +409,7 @@ impl Unread {
 pub struct Taken {
     tenant: Arc<Tenant>,
     limit: Limit,
-    amount: usize,
+    amount: u32,
 }
 
 impl Taken {
@@ -420,7 +420,7 @@ impl Taken {
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        self.tenant.taken[self.limit as usize].fetch_sub(self.amount, Relaxed);
+        self.tenant.taken[self.limit as usize].fetch_sub(self.amount as usize, Relaxed);
     }
 }
 

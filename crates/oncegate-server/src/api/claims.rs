@@ -78,17 +78,16 @@ async fn read_claim(app: &App, exchange: &Exchange, parts: &Parts, body: impl Ar
 
 /// Claims, waits if asked to, and puts the answer in the API's words.
 async fn decide(app: &App, exchange: &Exchange, claim: &ToClaim) -> Result<view::Answered, Problem> {
-    let tenant = exchange.tenant(app);
     if claim.wait.is_zero() {
         let claimed = app.ledger.claim(&claim.key, claim.terms.clone(), claim.wait).await;
         if let Ok(Reading { value: Answer::Won(_), .. }) = &claimed {
-            tenant.stores(1, 0);
+            exchange.tenant(app).stores(1, 0);
         }
         return answered(claim, claimed);
     }
     // Boxed: few wait, and no other request is to carry what it takes.
     Box::pin(async {
-        let _waiter = tenant.take(Limit::Waiters, 1)?;
+        let _waiter = exchange.tenant(app).take(Limit::Waiters, 1)?;
         let left = exchange.client().left();
         answered(claim, app.ledger.claim_unless_left(&claim.key, claim.terms.clone(), claim.wait, left).await)
     })

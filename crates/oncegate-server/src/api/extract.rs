@@ -142,14 +142,15 @@ fn wrong_type(declared: Option<&str>, right: &str) -> Problem {
 }
 
 /// What is in a JSON body.
-pub async fn json<T: DeserializeOwned>(
+pub fn json<T: DeserializeOwned>(
     headers: &HeaderMap,
     body: impl Arriving,
     app: &App,
     exchange: &Exchange,
     limit: usize,
-) -> Result<T, Problem> {
-    read(&json_bytes(headers, body, app, exchange, limit).await?)
+) -> impl Future<Output = Result<T, Problem>> {
+    // Not in an async block, which would have room for all of these twice.
+    json_bytes(headers, body, app, exchange, limit).map(|bytes| read(&bytes?))
 }
 
 /// JSON that may be parsed.

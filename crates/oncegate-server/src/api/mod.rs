@@ -161,7 +161,8 @@ pub struct Exchange {
     connection: Arc<Connection>,
     /// Set once it is known which workspace asks.
     place: OnceLock<Taken>,
-    held: Mutex<Held>,
+    /// In a box: most requests hold nothing, and each connection has room for one.
+    held: Mutex<Option<Box<Held>>>,
 }
 
 #[derive(Default)]
@@ -187,22 +188,26 @@ impl Exchange {
 
     /// Until it is answered.
     pub fn hold(&self, room: Room) {
-        self.held().rooms.push(room);
+        self.with_held(|held| held.rooms.push(room));
     }
 
     /// What the answer takes, which has been counted while it was made.
     pub fn holds_answer(&self, unread: Unread) {
-        self.held().unread = Some(Arc::new(unread));
+        self.with_held(|held| held.unread = Some(Arc::new(unread)));
     }
 
     /// Waits for the workspace's turn to look something up.
     pub async fn look_up(&self, app: &App) -> Result<(), Problem> {
         let lookup = self.tenant(app).lookup().await?;
-        self.held().lookup = Some(lookup);
+        self.with_held(|held| held.lookup = Some(lookup));
         Ok(())
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
+    fn with_held(&self, change: impl FnOnce(&mut Held)) {
+        change(self.held().get_or_insert_default());
+    }
+
+    fn held(&self) -> MutexGuard<'_, Option<Box<Held>>> {
         self.held.lock().expect("no holder of this lock panics")
     }
 }
@@ -323,7 +328,7 @@ const COUNTED_ANSWER_BYTES: usize = 64 * 1024;
 /// is so large is only read (a list, an outcome, a reply that is told again), or has been counted while it was made.
 fn count_answer(app: &App, exchange: &Exchange, response: Response<Either<Full<Bytes>, Body>>) -> Reply {
     let connection = exchange.connection.clone();
-    let counted = exchange.held().unread.take();
+    let counted = exchange.held().as_mut().and_then(|held| held.unread.take());
     let bytes = response.body().size_hint().exact().unwrap_or(0) as usize;
     if bytes <= COUNTED_ANSWER_BYTES || counted.is_some() {
         return connection::Answer::of(response, connection, counted);
