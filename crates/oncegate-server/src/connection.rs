@@ -110,12 +110,10 @@ impl Client {
 
 /// The body of a request. What a refusal left unread is read on and thrown away for a moment, beside the answer: a client
 /// that writes its whole request before it reads would otherwise find its connection reset, and no answer.
-pub struct Asked {
+pub struct Asked(
     /// None, once it is handed over to be drained.
-    body: Option<Incoming>,
-    /// The client waits to be told to send it: then there is nothing to drain.
-    waits: bool,
-}
+    Option<Incoming>,
+);
 
 /// How much of a body is drained, and for how long.
 const DRAIN_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -123,8 +121,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 
 impl Asked {
     pub fn of(request: Request<Incoming>) -> Request<Asked> {
-        let waits = request.headers().contains_key(axum::http::header::EXPECT);
-        request.map(|body| Asked { body: Some(body), waits })
+        request.map(|body| Asked(Some(body)))
     }
 }
 
@@ -136,25 +133,24 @@ impl Body for Asked {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        self.waits = false;
-        match &mut self.body {
+        match &mut self.0 {
             Some(body) => Pin::new(body).poll_frame(context),
             None => Poll::Ready(None),
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.as_ref().is_none_or(Body::is_end_stream)
+        self.0.as_ref().is_none_or(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.as_ref().map_or(SizeHint::with_exact(0), Body::size_hint)
+        self.0.as_ref().map_or(SizeHint::with_exact(0), Body::size_hint)
     }
 }
 
 impl Drop for Asked {
     fn drop(&mut self) {
-        let Some(mut body) = self.body.take().filter(|body| !self.waits && !body.is_end_stream()) else { return };
+        let Some(mut body) = self.0.take().filter(|body| !body.is_end_stream()) else { return };
         let drains = async move {
             let mut left = DRAIN_BYTES_MAX;
             while let Some(Ok(frame)) = http_body_util::BodyExt::frame(&mut body).await {

@@ -370,11 +370,11 @@ impl Connections {
             place = Place { _permit: permit, is_spare: false };
         }
         let connection = Arc::new(Connection::default());
-        let (app, router) = (Arc::new(Handle::new(self.app.clone(), connection.clone())), self.router.clone());
-        let is_spare = place.is_spare;
-        let service = service_fn(move |request: Request<Incoming>| match is_spare && !is_about_health(&request) {
+        let app = Arc::new(Handle { is_spare: place.is_spare, ..Handle::new(self.app.clone(), connection.clone()) });
+        let router = self.router.clone();
+        let service = service_fn(move |request: Request<Incoming>| match app.is_spare && !is_about_health(&request) {
             true => refuse(&app, request).left_future(),
-            false => answer(&app, &router, request, is_spare).right_future(),
+            false => answer(&app, &router, request).right_future(),
         });
         let (tls, stop) = (self.tls.clone(), self.stop.watcher());
         tokio::spawn(async move {
@@ -415,7 +415,6 @@ fn answer(
     app: &Arc<Handle>,
     router: &axum::Router,
     request: Request<Incoming>,
-    is_last: bool,
 ) -> impl Future<Output = Result<Reply, Infallible>> + use<> {
     let asked = Instant::now();
     let asker = app.clone();
@@ -425,7 +424,7 @@ fn answer(
     AssertUnwindSafe(answering).catch_unwind().map(move |answered| {
         let panicked = |_| asker.reply(Kind::Internal.because("the request ended in a panic").answer(HeaderMap::new()));
         let mut response = answered.unwrap_or_else(panicked);
-        if is_last || !asker.may_stay(response.status()) {
+        if !asker.may_stay(response.status()) {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         asker.responses.count(response.status(), asked.elapsed());
@@ -454,7 +453,7 @@ mod tests {
     /// It is moved for each request, and each connection has one: of many, they have to fit into the processor's cache together.
     #[test]
     fn what_a_connection_keeps_for_a_request_is_small() {
-        fn size<F>(_: impl Fn(&Arc<Handle>, &axum::Router, Request<Incoming>, bool) -> F) -> usize {
+        fn size<F>(_: impl Fn(&Arc<Handle>, &axum::Router, Request<Incoming>) -> F) -> usize {
             size_of::<F>()
         }
         let bytes = size(answer);

@@ -138,11 +138,13 @@ impl App {
 pub struct Handle {
     app: Arc<App>,
     connection: Arc<Connection>,
+    /// All other places for connections are taken: this one ends with its answer.
+    pub is_spare: bool,
 }
 
 impl Handle {
     pub fn new(app: Arc<App>, connection: Arc<Connection>) -> Handle {
-        Handle { app, connection }
+        Handle { app, connection, is_spare: false }
     }
 
     /// An answer of our own.
@@ -152,7 +154,7 @@ impl Handle {
 
     /// Whether the connection goes on after this answer. One that its workspace has no place for does not.
     pub fn may_stay(&self, status: StatusCode) -> bool {
-        status != StatusCode::TOO_MANY_REQUESTS || self.connection.is_counted()
+        !self.is_spare && (status != StatusCode::TOO_MANY_REQUESTS || self.connection.is_counted())
     }
 }
 
