@@ -370,7 +370,9 @@ impl Connections {
             place = Place { _permit: permit, is_spare: false };
         }
         let connection = Arc::new(Connection::default());
-        let app = Arc::new(Handle { is_spare: place.is_spare, ..Handle::new(self.app.clone(), connection.clone()) });
+        let mut handle = Handle::new(self.app.clone(), connection.clone());
+        handle.is_spare = place.is_spare;
+        let app = Arc::new(handle);
         let router = self.router.clone();
         let service = service_fn(move |request: Request<Incoming>| match app.is_spare && !is_about_health(&request) {
             true => refuse(&app, request).left_future(),
