@@ -231,6 +231,10 @@ pub async fn run(mut options: Options) -> Result<Report, String> {
         error = failed => Err(format!("seed {}: a fault could not be made: {error}", run.options.seed)),
     };
     progress.abort();
+    if ended.is_err() {
+        // An hour that ends so still says what it has seen.
+        eprintln!("{}", Report::of(&run));
+    }
     ended?;
     if let Err(why) = run.site.check_servers() {
         run.tally.violate(why);

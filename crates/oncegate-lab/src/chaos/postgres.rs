@@ -13,7 +13,7 @@ use super::process::free_address;
 /// A crash recovery on a busy machine.
 const START_MAX: Duration = Duration::from_secs(60);
 /// Tools that hang are ended, and their step counts as failed.
-const TOOL_MAX: Duration = Duration::from_secs(60);
+const TOOL_MAX: Duration = Duration::from_secs(300);
 
 /// One cluster in a folder of its own. Stopped and removed when it is dropped.
 pub struct Cluster {
