@@ -4,6 +4,7 @@ use async_trait::async_trait;
 use oncegate_core::{Time, WorkspaceName};
 use oncegate_store::{ApiKey, Keyring, Role, StoreError};
 use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 
 use crate::store::PostgresStore;
 
@@ -12,6 +13,7 @@ const CREATE_WORKSPACE: &str = include_str!("../sql/create_workspace.sql");
 const LIST_KEYS: &str = include_str!("../sql/list_keys.sql");
 const LIST_WORKSPACES: &str = include_str!("../sql/list_workspaces.sql");
 const REVOKE_KEY: &str = include_str!("../sql/revoke_key.sql");
+const TOUCH_KEYS: &str = include_str!("../sql/touch_keys.sql");
 
 #[async_trait]
 impl Keyring for PostgresStore {
@@ -29,7 +31,10 @@ impl Keyring for PostgresStore {
         let now = self.front.injected_time();
         let revoked_at = key.revoked_at.map(|at| at.micros());
         let (workspace, role, hash) = (key.workspace.as_str(), key.role.as_str(), &key.hash[..]);
-        Ok(self.tell(CREATE_KEY, &[&now, &workspace, &key.id, &role, &hash, &revoked_at]).await? == 1)
+        let (name, created_by, expires_at) = (&key.name, &key.created_by, key.expires_at.map(Time::micros));
+        let values: [&(dyn ToSql + Sync); 9] =
+            [&now, &workspace, &key.id, &role, &hash, &revoked_at, name, created_by, &expires_at];
+        Ok(self.tell(CREATE_KEY, &values).await? == 1)
     }
 
     async fn keys(&self) -> Result<Vec<ApiKey>, StoreError> {
@@ -39,6 +44,14 @@ impl Keyring for PostgresStore {
     async fn revoke_key(&self, id: &str) -> Result<bool, StoreError> {
         let now = self.front.injected_time();
         Ok(self.tell(REVOKE_KEY, &[&now, &id]).await? == 1)
+    }
+
+    async fn touch_keys(&self, ids: &[String]) -> Result<(), StoreError> {
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let now = self.front.injected_time();
+        self.tell(TOUCH_KEYS, &[&now, &ids]).await.map(drop)
     }
 }
 
@@ -51,6 +64,10 @@ fn api_key(row: &Row) -> Result<ApiKey, StoreError> {
         hash: row.get::<_, &[u8]>(3).try_into().map_err(|_| strange("hash"))?,
         created_at: Time::from_micros(row.get(4)),
         revoked_at: row.get::<_, Option<i64>>(5).map(Time::from_micros),
+        name: row.get(6),
+        created_by: row.get(7),
+        expires_at: row.get::<_, Option<i64>>(8).map(Time::from_micros),
+        last_used_at: row.get::<_, Option<i64>>(9).map(Time::from_micros),
     })
 }
 

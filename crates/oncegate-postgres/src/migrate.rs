@@ -13,7 +13,7 @@ use crate::link::Link;
 use crate::server::{Options, Server};
 
 /// Version, the oldest build that still runs on it, name and statements.
-const STEPS: [(i64, i64, &str, &str); 6] = [
+const STEPS: [(i64, i64, &str, &str); 7] = [
     (1, 1, "claims", include_str!("../migrations/0001_claims.sql")),
     (2, 2, "keyring", include_str!("../migrations/0002_keyring.sql")),
     (3, 3, "books", include_str!("../migrations/0003_books.sql")),
@@ -21,6 +21,7 @@ const STEPS: [(i64, i64, &str, &str); 6] = [
     (5, 5, "ends", include_str!("../migrations/0005_ends.sql")),
     // Earlier builds believe a lost COMMIT on another replica's evidence: they must not run beside this one.
     (6, 6, "commit_marks", include_str!("../migrations/0006_commit_marks.sql")),
+    (7, 6, "keys", include_str!("../migrations/0007_keys.sql")),
 ];
 /// The step with which the list of steps begins to say which builds run on them.
 const OLDEST_BUILD_SINCE: i64 = 6;

@@ -1,27 +1,40 @@
 //! Who asks, and what they may do.
 //!
-//! Keys are kept as hashes and compared in constant time. While no key exists the server is open, but only
-//! to its own machine: it listens on a loopback address, and answers requests that name that address and do
-//! not come from another site's page in a browser.
+//! Keys are kept as hashes and compared in constant time. The server is open, which means that it answers without a key, only while no
+//! key has ever existed, and only to requests that come straight from its own machine and user (`local.rs`, `peer.rs`). Once a key was
+//! seen, by this process or by any other on the same store (`mark.rs`), the server never opens again, whatever becomes of the table of keys.
+
+mod first_key;
+mod local;
+pub mod mark;
+mod peer;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use axum::http::{HeaderMap, HeaderName, Uri, header};
-use oncegate::WorkspaceName;
-use oncegate::store::{ApiKey, KeyHash, Keyring, Role, StoreError};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, Uri, Version, header};
+use oncegate::store::{ApiKey, Clock, KeyHash, MainStore, Role, StoreError, SystemClock};
+use oncegate::{Time, WorkspaceName};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
+pub use first_key::{FirstKey, make as make_first_key};
+pub use peer::Peer;
+
+use self::local::Listen;
 use crate::problem::{Kind, Problem};
 
 pub const WORKSPACE_HEADER: HeaderName = HeaderName::from_static("oncegate-workspace");
-const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// Who asks while there are no keys.
-const LOCAL: &str = "local";
+/// The caller's name while the server is open.
+pub const LOCAL: &str = "local";
+/// The last use of a key is written this often at most.
+const USE_NOTED_EVERY: Duration = Duration::from_secs(60);
 
 /// A key as its holder has it: `og_ID_SECRET`. Shown once, kept by nobody but them.
 pub struct NewKey {
@@ -61,13 +74,11 @@ pub struct Caller {
     pub role: Role,
     /// For the audit line: a key's id, or where the server is open, `local`.
     pub name: String,
+    /// What people call the key.
+    pub label: Option<Arc<str>>,
 }
 
 impl Caller {
-    fn of(key: &ApiKey) -> Caller {
-        Caller { workspace: key.workspace.clone(), role: key.role, name: key.id.clone() }
-    }
-
     pub fn require(&self, role: Role) -> Result<(), Problem> {
         if self.role >= role {
             return Ok(());
@@ -80,141 +91,198 @@ impl Caller {
     }
 }
 
+/// What of a request says who asks.
+#[derive(Clone, Copy)]
+pub struct Credentials<'r> {
+    pub uri: &'r Uri,
+    pub headers: &'r HeaderMap,
+    pub version: Version,
+    /// None: it is not known where the request comes from, and an open server does not answer it.
+    pub peer: Option<&'r Peer>,
+}
+
+impl<'r> Credentials<'r> {
+    pub fn new(parts: &'r Parts, peer: Option<&'r Peer>) -> Credentials<'r> {
+        Credentials { uri: &parts.uri, headers: &parts.headers, version: parts.version, peer }
+    }
+}
+
+/// A wrong key that was sent: which one it says it is, as far as the server knows that one.
+pub struct WrongKey {
+    pub workspace: WorkspaceName,
+    pub id: Option<String>,
+}
+
 /// Who may ask. Looked at for every request, by all processors at once, and seldom changed.
-pub struct Keys(ArcSwap<Admission>);
+pub struct Keys {
+    admission: ArcSwap<Admission>,
+    /// `[auth] required`: the server is never open.
+    required: bool,
+    /// The keys could not be read again. They have a way of their own to the store: it is away, and not only busy.
+    is_store_away: AtomicBool,
+}
 
 #[derive(Clone)]
 struct Admission {
     listen: Listen,
     /// The keys as last read from the store.
-    by_id: Arc<HashMap<String, ApiKey>>,
-    /// This process has seen no key yet. What becomes of the table of keys later, a wrong restore say, does not open the server.
-    is_open: bool,
+    by_id: Arc<HashMap<String, Held>>,
+    /// A key exists, or has existed. What becomes of the table of keys later, a wrong restore say, does not open the server.
+    seen: bool,
+    /// The store says so too.
+    marked: bool,
+}
+
+struct Held {
+    key: ApiKey,
+    label: Option<Arc<str>>,
+    /// It was used since its last use was written. A flag, so that a request only reads it once it is set.
+    used: Arc<AtomicBool>,
+}
+
+impl Held {
+    fn caller(&self) -> Caller {
+        let ApiKey { workspace, role, id, .. } = &self.key;
+        Caller { workspace: workspace.clone(), role: *role, name: id.clone(), label: self.label.clone() }
+    }
+
+    /// By the server's own clock, which is read for keys alone that have an end.
+    fn is_live(&self) -> bool {
+        self.key.revoked_at.is_none() && self.key.expires_at.is_none_or(|expires_at| SystemClock.now() < expires_at)
+    }
+
+    fn note_use(&self) {
+        if !self.used.load(Relaxed) {
+            self.used.store(true, Relaxed);
+        }
+    }
 }
 
 impl Keys {
-    pub async fn load(store: &dyn Keyring, listen: SocketAddr) -> Result<Self, StoreError> {
+    pub async fn load(store: &dyn MainStore, listen: SocketAddr, required: bool) -> Result<Self, StoreError> {
+        let admission = Admission { listen: listen.into(), by_id: Arc::default(), seen: false, marked: false };
         let keys =
-            Keys(ArcSwap::from_pointee(Admission { listen: listen.into(), by_id: Arc::default(), is_open: true }));
+            Keys { admission: ArcSwap::from_pointee(admission), required, is_store_away: AtomicBool::new(false) };
         keys.refresh(store).await?;
         Ok(keys)
     }
 
-    pub async fn refresh(&self, store: &dyn Keyring) -> Result<(), StoreError> {
-        let keys = store.keys().await?.into_iter().map(|key| (key.id.clone(), key));
-        let by_id = Arc::new(keys.collect::<HashMap<_, _>>());
-        self.0.rcu(|now| Admission {
-            is_open: now.is_open && by_id.is_empty(),
+    /// Reads the keys again, and notes in the store that there are some.
+    pub async fn refresh(&self, store: &dyn MainStore) -> Result<(), StoreError> {
+        let refreshed = self.read(store).await;
+        self.is_store_away.store(refreshed.is_err(), Relaxed);
+        refreshed
+    }
+
+    /// Whether the keys could not be read when that was last tried.
+    pub fn is_store_away(&self) -> bool {
+        self.is_store_away.load(Relaxed)
+    }
+
+    async fn read(&self, store: &dyn MainStore) -> Result<(), StoreError> {
+        let before = self.admission.load_full();
+        let held = |key: ApiKey| {
+            let used = before.by_id.get(&key.id).map(|held| held.used.clone()).unwrap_or_default();
+            (key.id.clone(), Held { label: key.name.as_deref().map(Arc::from), key, used })
+        };
+        let by_id: HashMap<String, Held> = store.keys().await?.into_iter().map(held).collect();
+        let by_id = Arc::new(by_id);
+        let is_empty = by_id.is_empty();
+        self.admission.rcu(|now| Admission {
+            seen: now.seen || !is_empty,
             by_id: by_id.clone(),
             ..Admission::clone(now)
         });
+        if before.marked {
+            return Ok(());
+        }
+        let marked = if is_empty { mark::is_set(store).await? } else { mark::set(store).await.map(|()| true)? };
+        self.admission.rcu(|now| Admission { seen: now.seen || marked, marked, ..Admission::clone(now) });
         Ok(())
+    }
+
+    /// The keys that were used since their last use was written, if that is long enough ago.
+    pub fn take_used(&self, now: Time) -> Vec<String> {
+        let admission = self.admission.load();
+        let is_noted = |held: &&Held| held.key.last_used_at.is_some_and(|at| now < at + USE_NOTED_EVERY);
+        let stale = admission.by_id.values().filter(|held| held.used.load(Relaxed)).filter(|held| !is_noted(held));
+        stale.filter(|held| held.used.swap(false, Relaxed)).map(|held| held.key.id.clone()).collect()
     }
 
     /// The address that was got, where port 0 was asked for.
     pub fn listens_on(&self, address: SocketAddr) {
-        self.0.rcu(|now| Admission { listen: address.into(), ..Admission::clone(now) });
+        self.admission.rcu(|now| Admission { listen: address.into(), ..Admission::clone(now) });
     }
 
     /// As it is written in a URL.
     pub fn address(&self) -> String {
-        let Listen { host, port } = &self.0.load().listen;
-        format!("{host}:{port}")
+        self.admission.load().listen.to_string()
     }
 
-    /// This process has seen no key. (A revoked one counts: revoking the last key must not open the server.)
+    /// No key exists or has existed, as far as this process and the store know. (A revoked one counts: revoking the last key must not open
+    /// the server.)
+    pub fn never_existed(&self) -> bool {
+        !self.admission.load().seen
+    }
+
+    /// The server answers its own machine without a key.
     pub fn is_open(&self) -> bool {
-        self.0.load().is_open
+        self.is_open_with(&self.admission.load())
     }
 
-    pub fn authenticate(&self, uri: &Uri, headers: &HeaderMap) -> Result<Caller, Problem> {
-        let admission = self.0.load();
-        if admission.is_open {
-            admission.listen.check_local(uri, headers)?;
+    fn is_open_with(&self, admission: &Admission) -> bool {
+        !self.required && !admission.seen && admission.listen.is_loopback()
+    }
+
+    pub fn authenticate(&self, asked: Credentials<'_>) -> Result<Caller, Problem> {
+        let admission = self.admission.load();
+        let headers = asked.headers;
+        if self.is_open_with(&admission) {
+            admission.listen.check_local(asked)?;
             let workspace = named_workspace(headers)?.unwrap_or_else(WorkspaceName::default_workspace);
-            return Ok(Caller { workspace, role: Role::Admin, name: LOCAL.into() });
+            return Ok(Caller { workspace, role: Role::Admin, name: LOCAL.into(), label: None });
         }
-        let key = bearer(headers)
+        let held = bearer(headers)
             .and_then(|secret| verify(&admission.by_id, secret))
             .ok_or_else(|| Kind::Unauthorized.because("the request has no valid API key"))?;
-        if named_workspace(headers)?.is_some_and(|named| named != key.workspace) {
+        if named_workspace(headers)?.is_some_and(|named| named != held.key.workspace) {
             return Err(Kind::Forbidden.because("the key is not for the workspace that the request names"));
         }
-        Ok(Caller::of(key))
+        held.note_use();
+        Ok(held.caller())
     }
 
     /// Who has the key with this id, if it stands.
     pub fn holder(&self, id: &str) -> Option<Caller> {
-        self.0.load().by_id.get(id).filter(|key| key.revoked_at.is_none()).map(Caller::of)
+        self.admission.load().by_id.get(id).filter(|held| held.is_live()).map(Held::caller)
     }
 
-    /// Whether somebody who was let in may stay: their key stands, or there is still none at all.
+    /// Whether a caller that was let in may stay: its key stands, or there is still none at all.
     pub fn stands(&self, caller: &Caller) -> bool {
         if caller.name == LOCAL { self.is_open() } else { self.holder(&caller.name).is_some() }
     }
 
     /// Who has this key.
     pub fn holder_of(&self, secret: &str) -> Option<Caller> {
-        verify(&self.0.load().by_id, secret).map(Caller::of)
+        let admission = self.admission.load();
+        let held = verify(&admission.by_id, secret)?;
+        held.note_use();
+        Some(held.caller())
+    }
+
+    /// Of a key that was sent and is none, or is over.
+    pub fn wrong_key(&self, secret: &str) -> WrongKey {
+        let admission = self.admission.load();
+        match admission.by_id.get(id_in(secret)) {
+            Some(held) => WrongKey { workspace: held.key.workspace.clone(), id: Some(held.key.id.clone()) },
+            None => WrongKey { workspace: WorkspaceName::default_workspace(), id: None },
+        }
     }
 
     /// For what needs no key: open to all once there are keys, and to this machine alone before.
-    pub fn check_nearby(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
-        let admission = self.0.load();
-        if admission.is_open { admission.listen.check_local(uri, headers) } else { Ok(()) }
-    }
-}
-
-/// The address that the server listens on, as it is written in a URL.
-#[derive(Clone)]
-struct Listen {
-    host: String,
-    port: u16,
-}
-
-impl From<SocketAddr> for Listen {
-    fn from(address: SocketAddr) -> Self {
-        let ip = address.ip();
-        Listen { host: if ip.is_ipv6() { format!("[{ip}]") } else { ip.to_string() }, port: address.port() }
-    }
-}
-
-impl Listen {
-    /// Against pages of other sites (and names that resolve to us), which a browser on this machine may have open.
-    fn check_local(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
-        // Said twice, or in letters that cannot be read, is said wrongly.
-        let text = |name: HeaderName| {
-            let mut values = headers.get_all(name).iter();
-            let value = values.next()?;
-            Some(value.to_str().ok().filter(|_| values.next().is_none()).unwrap_or_default())
-        };
-        let host = text(header::HOST).unwrap_or_default();
-        if !self.is_named(host) || uri.authority().is_some_and(|name| !self.is_named(name.as_str())) {
-            return Err(Kind::Forbidden.because(format!(
-                "without keys the server answers as {}:{} or localhost, not as {host:?}",
-                self.host, self.port
-            )));
-        }
-        if let Some(site) = text(SEC_FETCH_SITE)
-            && !matches!(site, "same-origin" | "none")
-        {
-            return Err(Kind::Forbidden.because("without keys the server does not answer cross-site requests"));
-        }
-        if let Some(origin) = text(header::ORIGIN)
-            && origin.split_once("://").is_none_or(|(_, origin_host)| !origin_host.eq_ignore_ascii_case(host))
-        {
-            return Err(Kind::Forbidden.because("without keys the server does not answer cross-origin requests"));
-        }
-        Ok(())
-    }
-
-    fn is_named(&self, name: &str) -> bool {
-        ["localhost", &self.host].into_iter().any(|host| match name.split_at_checked(host.len()) {
-            Some((given, rest)) if given.eq_ignore_ascii_case(host) => {
-                rest.is_empty() || rest.strip_prefix(':').is_some_and(|port| port.parse() == Ok(self.port))
-            }
-            _ => false,
-        })
+    pub fn check_nearby(&self, asked: Credentials<'_>) -> Result<(), Problem> {
+        let admission = self.admission.load();
+        if self.is_open_with(&admission) { admission.listen.check_local(asked) } else { Ok(()) }
     }
 }
 
@@ -227,19 +295,24 @@ fn named_workspace(headers: &HeaderMap) -> Result<Option<WorkspaceName>, Problem
     }
 }
 
-fn bearer(headers: &HeaderMap) -> Option<&str> {
+/// The key that a request has sent, whatever it is.
+pub fn bearer(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     let (scheme, secret) = value.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| secret.trim())
 }
 
+/// The id of a key is in its secret.
+fn id_in(secret: &str) -> &str {
+    secret.strip_prefix("og_").and_then(|rest| rest.split_once('_')).map_or("", |(id, _)| id)
+}
+
 /// A key that does not exist takes as long as one that is wrong.
-fn verify<'k>(keys: &'k HashMap<String, ApiKey>, secret: &str) -> Option<&'k ApiKey> {
-    let id = secret.strip_prefix("og_").and_then(|rest| rest.split_once('_')).map_or("", |(id, _)| id);
-    let key = keys.get(id);
-    let kept = key.map_or([0; 32], |key| key.hash);
+fn verify<'k>(keys: &'k HashMap<String, Held>, secret: &str) -> Option<&'k Held> {
+    let held = keys.get(id_in(secret));
+    let kept = held.map_or([0; 32], |held| held.key.hash);
     let equal: bool = kept.ct_eq(&hash(secret)).into();
-    key.filter(|key| equal && key.revoked_at.is_none())
+    held.filter(|held| equal && held.is_live())
 }
 
 #[cfg(test)]
@@ -250,9 +323,16 @@ mod tests {
     use super::*;
 
     fn keys(listen: &str, keys: Vec<ApiKey>) -> Keys {
-        let by_id: HashMap<_, _> = keys.into_iter().map(|key| (key.id.clone(), key)).collect();
+        let held = |key: ApiKey| (key.id.clone(), Held { key, label: None, used: Arc::default() });
+        let by_id: HashMap<_, _> = keys.into_iter().map(held).collect();
         let listen = listen.parse::<SocketAddr>().unwrap().into();
-        Keys(ArcSwap::from_pointee(Admission { listen, is_open: by_id.is_empty(), by_id: Arc::new(by_id) }))
+        let admission = Admission { listen, seen: !by_id.is_empty(), marked: false, by_id: Arc::new(by_id) };
+        Keys { admission: ArcSwap::from_pointee(admission), required: false, is_store_away: AtomicBool::new(false) }
+    }
+
+    fn ask(keys: &Keys, uri: &Uri, headers: &HeaderMap) -> Result<Caller, Problem> {
+        let peer = Peer::of_our_own();
+        keys.authenticate(Credentials { uri, headers, version: Version::HTTP_11, peer: Some(&peer) })
     }
 
     fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
@@ -271,6 +351,10 @@ mod tests {
             hash: new.hash,
             created_at: Time::from_micros(1),
             revoked_at,
+            name: None,
+            created_by: None,
+            expires_at: None,
+            last_used_at: None,
         }
     }
 
@@ -287,7 +371,7 @@ mod tests {
         ];
         for request in answered {
             assert_eq!(
-                open.authenticate(&Uri::default(), &headers(request)).unwrap().workspace.as_str(),
+                ask(&open, &Uri::default(), &headers(request)).unwrap().workspace.as_str(),
                 "default",
                 "{request:?}"
             );
@@ -306,25 +390,25 @@ mod tests {
         ];
         for request in refused {
             assert_eq!(
-                open.authenticate(&Uri::default(), &headers(request)).unwrap_err().kind,
+                ask(&open, &Uri::default(), &headers(request)).unwrap_err().kind,
                 Kind::Forbidden,
                 "{request:?}"
             );
         }
         let elsewhere: Uri = "http://evil.example/api/claims".parse().unwrap();
-        assert!(open.authenticate(&elsewhere, &headers(&[("host", "localhost")])).is_err());
+        assert!(ask(&open, &elsewhere, &headers(&[("host", "localhost")])).is_err());
         let other = headers(&[("host", "localhost"), ("oncegate-workspace", "acme")]);
-        assert_eq!(open.authenticate(&Uri::default(), &other).unwrap().workspace.as_str(), "acme");
+        assert_eq!(ask(&open, &Uri::default(), &other).unwrap().workspace.as_str(), "acme");
         let bad = headers(&[("host", "localhost"), ("oncegate-workspace", "a b")]);
-        assert_eq!(open.authenticate(&Uri::default(), &bad).unwrap_err().kind, Kind::InvalidRequest);
+        assert_eq!(ask(&open, &Uri::default(), &bad).unwrap_err().kind, Kind::InvalidRequest);
     }
 
     #[test]
     fn with_keys_only_a_live_key_is_answered_and_all_others_alike() {
         let (live, revoked, stranger) = (NewKey::generate(), NewKey::generate(), NewKey::generate());
         let closed = keys("0.0.0.0:4600", vec![kept(&live, None), kept(&revoked, Some(Time::from_micros(2)))]);
-        let ask = |value: &str| closed.authenticate(&Uri::default(), &headers(&[("authorization", value)]));
-        let caller = ask(&format!("Bearer {}", live.secret)).unwrap();
+        let send = |value: &str| ask(&closed, &Uri::default(), &headers(&[("authorization", value)]));
+        let caller = send(&format!("Bearer {}", live.secret)).unwrap();
         assert_eq!((caller.workspace.as_str(), caller.role), ("acme", Role::Send));
         assert!(caller.require(Role::Send).is_ok());
         assert_eq!(caller.require(Role::Operate).unwrap_err().kind, Kind::Forbidden);
@@ -337,9 +421,9 @@ mod tests {
             "Bearer".into(),
             format!("Basic {}", live.secret),
         ];
-        let without = closed.authenticate(&Uri::default(), &headers(&[("host", "localhost:4600")])).unwrap_err();
+        let without = ask(&closed, &Uri::default(), &headers(&[("host", "localhost:4600")])).unwrap_err();
         for value in wrong.iter().filter(|value| !value.ends_with(&live.secret) || value.starts_with("Basic")) {
-            let problem = ask(value).unwrap_err();
+            let problem = send(value).unwrap_err();
             assert_eq!((problem.kind, &problem.detail), (without.kind, &without.detail), "{value}");
         }
     }
@@ -350,8 +434,50 @@ mod tests {
         let closed = keys("127.0.0.1:4600", vec![kept(&revoked, Some(Time::from_micros(2)))]);
         assert!(!closed.is_open());
         assert_eq!(
-            closed.authenticate(&Uri::default(), &headers(&[("host", "localhost")])).unwrap_err().kind,
+            ask(&closed, &Uri::default(), &headers(&[("host", "localhost")])).unwrap_err().kind,
             Kind::Unauthorized
         );
+    }
+
+    #[test]
+    fn a_key_is_refused_like_a_wrong_one_from_its_end_on() {
+        let (over, later) = (NewKey::generate(), NewKey::generate());
+        let ends_in = |new: &NewKey, span: Duration| {
+            let now = SystemClock.now();
+            let at = if span.is_zero() { now } else { now + span };
+            ApiKey { expires_at: Some(at), ..kept(new, None) }
+        };
+        let hour = Duration::from_secs(3600);
+        let closed = keys("0.0.0.0:4600", vec![ends_in(&over, Duration::ZERO), ends_in(&later, hour)]);
+        let send =
+            |secret: &str| ask(&closed, &Uri::default(), &headers(&[("authorization", &format!("Bearer {secret}"))]));
+        assert!(send(&later.secret).is_ok());
+        assert_eq!(send(&over.secret).unwrap_err().kind, Kind::Unauthorized);
+        assert!(closed.holder(&over.id).is_none() && closed.holder_of(&over.secret).is_none());
+    }
+
+    #[test]
+    fn the_use_of_a_key_is_noted_once_a_minute() {
+        let (new, idle) = (NewKey::generate(), NewKey::generate());
+        let at = |seconds: u64| Time::from_micros(1) + Duration::from_secs(seconds);
+        let used = |last_used_at: Option<Time>| {
+            let held = keys("0.0.0.0:4600", vec![ApiKey { last_used_at, ..kept(&new, None) }, kept(&idle, None)]);
+            assert!(held.holder_of(&new.secret).is_some());
+            held
+        };
+        let first = used(None);
+        assert_eq!(first.take_used(at(0)), [new.id.clone()]);
+        assert!(first.take_used(at(0)).is_empty(), "it was not used again");
+        let again = used(Some(at(0)));
+        assert!(again.take_used(at(59)).is_empty());
+        assert_eq!(again.take_used(at(60)), [new.id.clone()], "what was not noted is not lost");
+    }
+
+    #[test]
+    fn where_keys_are_required_no_request_is_answered_without_one() {
+        let required = Keys { required: true, ..keys("127.0.0.1:4600", vec![]) };
+        assert!(!required.is_open() && required.never_existed());
+        let local = headers(&[("host", "localhost")]);
+        assert_eq!(ask(&required, &Uri::default(), &local).unwrap_err().kind, Kind::Unauthorized);
     }
 }

@@ -21,6 +21,7 @@ use oncegate::WorkspaceName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
 
+use crate::auth::Peer;
 use crate::client_stream::{ClientStream, Closes};
 use crate::problem::Problem;
 use crate::tenants::{Limit, Taken, Tenant, Tenants, Unread};
@@ -34,11 +35,16 @@ const BUFFER_BYTES: usize = 64 * 1024;
 #[derive(Default)]
 pub struct Connection {
     pub client: Client,
+    pub peer: Peer,
     /// The workspace of its last request, among whose connections it counts.
     counted: Mutex<Option<(WorkspaceName, Taken)>>,
 }
 
 impl Connection {
+    pub fn new(peer: Peer) -> Connection {
+        Connection { peer, ..Connection::default() }
+    }
+
     /// The workspace that a request is in, as far as limits go. From now on the connection is one of that workspace's.
     pub fn tenant(&self, tenants: &Tenants, workspace: &WorkspaceName) -> Result<Arc<Tenant>, Problem> {
         let mut counted = self.counted.lock().expect("no holder of this lock panics");

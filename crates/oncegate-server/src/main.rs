@@ -2,6 +2,7 @@
 
 mod actions;
 mod api;
+mod audit;
 mod auth;
 mod bench;
 mod channels;
@@ -16,14 +17,17 @@ mod decisions;
 mod demo;
 mod drill;
 mod events;
+mod keys;
 mod late;
 mod log;
 mod loopback;
 mod messages;
+mod metrics_listener;
 mod observe;
 mod outgoing;
 mod problem;
 mod reminders;
+mod routes;
 mod sagas;
 mod sends;
 mod serve;

@@ -47,6 +47,9 @@ kinds! {
     Forbidden "forbidden" 403 "Not allowed",
         "Use a key with a larger role, or, without keys, call the server by its loopback address.",
         "The key's role does not cover this (send < operate < admin), the key belongs to another workspace than the one named, or the server has no keys yet and the request did not come straight to its loopback address: while no key exists it answers only local, same-site requests.";
+    BehindAProxy "behind-a-proxy" 403 "A server without keys is not open through a proxy",
+        "Make a key: `oncegate key create --workspace default --role admin`. Send it as `Authorization: Bearer og_…`.",
+        "No key exists, so the server answers only direct requests of its own machine and its own user. This one came through a reverse proxy (it has one of the headers Forwarded, X-Forwarded-*, X-Real-IP or Via, or is in HTTP/1.0), or from another user of the machine. Behind a reverse proxy every caller needs a key.";
     NotFound "not-found" 404 "There is no such thing",
         "Ids belong to one workspace and one guard; a claim whose window has ended is gone.",
         "No such path, or no such thing in this workspace. What belongs to another workspace is answered as if it did not exist, and so is a claim whose window has ended.";
@@ -130,6 +133,7 @@ impl Kind {
         Problem {
             kind: self,
             detail: detail.into(),
+            cause: None,
             retry_after_seconds: None,
             more: vec![],
             request_id: uuid::Uuid::now_v7(),
@@ -160,6 +164,8 @@ impl Words {
 pub struct Problem {
     pub kind: Kind,
     pub detail: Cow<'static, str>,
+    /// For the log alone: it may name the store's host.
+    cause: Option<String>,
     pub retry_after_seconds: Option<u64>,
     /// What a program may want to read, beside the standard members.
     more: Vec<(&'static str, Value)>,
@@ -169,6 +175,11 @@ pub struct Problem {
 impl Problem {
     pub fn retry_after(self, seconds: u64) -> Self {
         Problem { retry_after_seconds: Some(seconds.max(1)), ..self }
+    }
+
+    /// What the log says beside the detail.
+    fn caused_by(self, cause: String) -> Self {
+        Problem { cause: Some(cause), ..self }
     }
 
     /// It is this field that is not right.
@@ -187,8 +198,8 @@ impl Problem {
         static BRAKE: Brake = Brake::new();
         if status >= 500 {
             if let Some(left_out) = BRAKE.admit(Instant::now()) {
-                let detail = &self.detail;
-                tracing::error!(event = "http.problem", problem, status, requestId = %request_id, %detail, leftOut = left_out);
+                let (detail, cause) = (&self.detail, &self.cause);
+                tracing::error!(event = "http.problem", problem, status, requestId = %request_id, %detail, cause, leftOut = left_out);
             }
         } else {
             // Without the detail: it repeats to the sender what they sent, which may be personal data.
@@ -217,6 +228,11 @@ impl Serialize for Problem {
     }
 }
 
+/// Answers are personal, or of the moment: no cache keeps them.
+pub const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
+/// They are what their content type says.
+pub const NO_SNIFF: HeaderValue = HeaderValue::from_static("nosniff");
+
 /// An answer that is there, whole: what is made of it needs no box.
 pub type Whole = Response<Full<Bytes>>;
 
@@ -229,6 +245,8 @@ pub fn whole(status: StatusCode, content_type: &'static str, mut json: Vec<u8>, 
         json.shrink_to_fit();
     }
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(header::CACHE_CONTROL, NO_STORE);
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, NO_SNIFF);
     let mut response = Response::new(json.into());
     (*response.status_mut(), *response.headers_mut()) = (status, headers);
     response
@@ -272,8 +290,15 @@ impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Refused(detail) => Kind::InvalidRequest.because(detail),
-            StoreError::Unavailable(_) => Kind::StoreUnavailable.because(error.to_string()).retry_after(1),
-            StoreError::Unknown(_) => Kind::StoreUnknown.because(error.to_string()).retry_after(1),
+            StoreError::Unavailable(_) => {
+                let away = Kind::StoreUnavailable.because("the store is unavailable; the server's log says why");
+                away.caused_by(error.to_string()).retry_after(1)
+            }
+            StoreError::Unknown(_) => {
+                let unknown =
+                    Kind::StoreUnknown.because("the store did not say whether it wrote; the server's log says why");
+                unknown.caused_by(error.to_string()).retry_after(1)
+            }
         }
     }
 }

@@ -23,7 +23,8 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use crate::actions::Runner;
 use crate::api::{self, App, Handle, Reply};
-use crate::auth::Keys;
+use crate::audit::Audit;
+use crate::auth::{self, FirstKey, Keys, Peer};
 use crate::channels::Channels;
 use crate::cli::Failure;
 use crate::config::Config;
@@ -31,6 +32,7 @@ use crate::connection::{self, Asked, Connection};
 use crate::decisions::timeline::{self, Timelines};
 use crate::decisions::{Decisions, tally};
 use crate::messages::{self, Messages};
+use crate::metrics_listener;
 use crate::observe::{self, Responses, Telemetry};
 use crate::problem::Kind;
 use crate::reminders::Desk;
@@ -65,7 +67,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub async fn serve(
     config: Config,
     decisions: Arc<Decisions>,
-    announce: impl FnOnce(&Config, SocketAddr),
+    announce: impl FnOnce(&Config, SocketAddr, bool),
 ) -> Result<(), Failure> {
     let metrics = observe::install_metrics();
     let traces = trace::start()?;
@@ -93,10 +95,15 @@ pub async fn serve(
     app.sagas.start();
     app.sends.start();
     app.reminders.start();
+    if let Some(listen) = app.config.metrics.listen {
+        let started = metrics_listener::start(listen, app.metrics.clone()).await;
+        let address = started.map_err(|error| Failure::new(format!("cannot listen on {listen}: {error}")))?;
+        tracing::info!(event = "metrics.listening", %address);
+    }
     let consumers = Consumers::start(&app.config, &app.sagas, &app.tenants);
     let (store, version) = (&app.config.store, env!("CARGO_PKG_VERSION"));
     tracing::info!(event = "server.listening", %address, %store, version);
-    announce(&app.config, address);
+    announce(&app.config, address, app.keys.is_open());
     let refresher = tokio::spawn(refresh(app.clone(), tls.clone()));
     let measurer = tokio::spawn(measure(app.clone()));
     let told_to_stop = Arc::new(Notify::new());
@@ -133,13 +140,16 @@ async fn start(
     metrics: metrics_exporter_prometheus::PrometheusHandle,
     decisions: Arc<Decisions>,
 ) -> Result<Arc<App>, Failure> {
-    let keys = Keys::load(&*store, config.listen).await?;
-    if keys.is_open() && !config.listen.ip().is_loopback() {
+    let keys = Keys::load(&*store, config.listen, config.auth.required).await?;
+    if keys.never_existed() && !config.auth.required && !config.listen.ip().is_loopback() {
         return Err(Failure::new(format!(
             "refusing to listen on {}: no API key exists, and anybody could ask",
             config.listen
         ))
-        .hint("oncegate key create --workspace default"));
+        .hint("oncegate key create --workspace default --role admin"));
+    }
+    if keys.never_existed() && config.auth.required {
+        make_first_key(&config, &store, &keys).await?;
     }
     let tenants = Tenants::new(&config.limits);
     let timelines = Arc::new(Timelines::new(store.clone(), &observe::replica()));
@@ -170,6 +180,7 @@ async fn start(
     Ok(Arc::new(App {
         config,
         keys,
+        audit: sends.audit.clone(),
         store,
         ledger,
         messages,
@@ -187,6 +198,17 @@ async fn start(
     }))
 }
 
+/// Where keys are required, the first start makes one. Its secret is in a file, and never in the log.
+async fn make_first_key(config: &Config, store: &Arc<dyn MainStore>, keys: &Keys) -> Result<(), Failure> {
+    let audit = Audit::new(store.clone());
+    let made = auth::make_first_key(&**store, &audit, &config.data_dir, &observe::replica()).await;
+    let FirstKey { id, file, host, is_ours } =
+        made.map_err(|error| Failure::new(error.to_string()).hint("oncegate doctor"))?;
+    tracing::warn!(event = "auth.first_key", keyId = id, file = %file.display(), host, isOurs = is_ours);
+    eprintln!("oncegate: the first admin key is in {} on {host}", file.display());
+    Ok(keys.refresh(&**store).await?)
+}
+
 async fn warn_of_weaknesses(store: &dyn Store) {
     match store.report().await {
         Ok(report) => {
@@ -199,11 +221,15 @@ async fn warn_of_weaknesses(store: &dyn Store) {
 }
 
 /// To people, on standard error.
-pub fn announce(config: &Config, address: SocketAddr) {
+pub fn announce(config: &Config, address: SocketAddr, is_open: bool) {
     let scheme = config.scheme();
     eprintln!("oncegate {} listens on {scheme}://{address}", env!("CARGO_PKG_VERSION"));
     eprintln!("  store  {}", config.store);
     eprintln!("  see    {scheme}://{address}/");
+    if is_open {
+        eprintln!("  open   it answers this machine's user without a key, and nobody else. To end that:");
+        eprintln!("         oncegate key create --workspace default --role admin");
+    }
     eprintln!(
         "  try    curl -s {scheme}://{address}/api/messages -H 'content-type: application/json' \
          -d '{{\"recipientPhone\":\"+15550100\",\"message\":\"Your table is ready.\"}}'"
@@ -216,9 +242,7 @@ async fn refresh(app: Arc<App>, tls: Option<Arc<Tls>>) {
         tokio::time::sleep(REFRESH_EVERY).await;
         app.metrics.run_upkeep();
         _ = tls.as_ref().map(|tls| tls.refresh());
-        if let Err(error) = app.keys.refresh(&*app.store).await {
-            tracing::warn!(event = "keys.not_refreshed", %error);
-        }
+        app.refresh_keys().await;
     }
 }
 
@@ -369,7 +393,7 @@ impl Connections {
         {
             place = Place { _permit: permit, is_spare: false };
         }
-        let connection = Arc::new(Connection::default());
+        let connection = Arc::new(Connection::new(Peer::of(&stream)));
         let mut handle = Handle::new(self.app.clone(), connection.clone());
         handle.is_spare = place.is_spare;
         let app = Arc::new(handle);

@@ -35,12 +35,14 @@ impl Keyring for SqliteStore {
     async fn create_key(&self, key: ApiKey) -> Result<bool, StoreError> {
         self.writer
             .run(move |connection, moment| {
-                let insert = "INSERT INTO api_keys (id, workspace, role, hash, created_at)
-                              SELECT ?1, name, ?3, ?4, ?5 FROM workspaces WHERE name = ?2";
-                let (workspace, role) = (key.workspace.as_str(), key.role.as_str());
-                connection
-                    .execute(insert, params![key.id, workspace, role, key.hash, moment.now.micros()])
-                    .map(|rows| rows == 1)
+                let insert =
+                    "INSERT INTO api_keys (id, workspace, role, hash, created_at, name, created_by, expires_at)
+                              SELECT ?1, workspaces.name, ?3, ?4, ?5, ?6, ?7, ?8
+                              FROM workspaces WHERE workspaces.name = ?2";
+                let (workspace, role, now) = (key.workspace.as_str(), key.role.as_str(), moment.now.micros());
+                let expires_at = key.expires_at.map(Time::micros);
+                let values = params![key.id, workspace, role, key.hash, now, key.name, key.created_by, expires_at];
+                connection.execute(insert, values).map(|rows| rows == 1)
             })
             .await
     }
@@ -49,7 +51,8 @@ impl Keyring for SqliteStore {
         self.readers
             .run(|connection| {
                 let mut statement = connection.prepare_cached(
-                    "SELECT id, workspace, role, hash, created_at, revoked_at FROM api_keys ORDER BY created_at, id",
+                    "SELECT id, workspace, role, hash, created_at, revoked_at, name, created_by, expires_at, last_used_at
+                     FROM api_keys ORDER BY created_at, id",
                 )?;
                 let rows = statement.query_map([], |row| {
                     Ok(ApiKey {
@@ -60,6 +63,10 @@ impl Keyring for SqliteStore {
                         hash: row.get(3)?,
                         created_at: Time::from_micros(row.get(4)?),
                         revoked_at: row.get::<_, Option<i64>>(5)?.map(Time::from_micros),
+                        name: row.get(6)?,
+                        created_by: row.get(7)?,
+                        expires_at: row.get::<_, Option<i64>>(8)?.map(Time::from_micros),
+                        last_used_at: row.get::<_, Option<i64>>(9)?.map(Time::from_micros),
                     })
                 })?;
                 rows.collect()
@@ -73,6 +80,19 @@ impl Keyring for SqliteStore {
             .run(move |connection, moment| {
                 let revoke = "UPDATE api_keys SET revoked_at = ?2 WHERE id = ?1 AND revoked_at IS NULL";
                 connection.execute(revoke, params![id, moment.now.micros()]).map(|rows| rows == 1)
+            })
+            .await
+    }
+
+    async fn touch_keys(&self, ids: &[String]) -> Result<(), StoreError> {
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let ids = ids.to_vec();
+        self.writer
+            .run(move |connection, moment| {
+                let mut touch = connection.prepare_cached("UPDATE api_keys SET last_used_at = ?2 WHERE id = ?1")?;
+                ids.iter().try_for_each(|id| touch.execute(params![id, moment.now.micros()]).map(drop))
             })
             .await
     }

@@ -14,6 +14,7 @@ const STEPS: &[(&str, &str, i64)] = &[
     ("ends", include_str!("../migrations/0005_ends.sql"), 5),
     // Earlier builds go by the wall clock: beside this one they would own what is not theirs.
     ("clock", include_str!("../migrations/0006_clock.sql"), 6),
+    ("keys", include_str!("../migrations/0007_keys.sql"), 6),
 ];
 
 /// All steps, and whether a file at `version` has them.

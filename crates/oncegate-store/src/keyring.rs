@@ -13,9 +13,9 @@ pub type KeyHash = [u8; 32];
 pub enum Role {
     /// Claim, and settle what one owns.
     Send,
-    /// See everything of the workspace; forget and resolve.
+    /// See everything of the workspace; lease actions; forget, resolve and retry; read the audit log and the metrics.
     Operate,
-    /// Manage the workspace.
+    /// Make and revoke the workspace's keys.
     Admin,
 }
 
@@ -44,6 +44,21 @@ pub struct ApiKey {
     pub hash: KeyHash,
     pub created_at: Time,
     pub revoked_at: Option<Time>,
+    /// What people call it.
+    pub name: Option<String>,
+    /// The key, or the person at the command line, that made it.
+    pub created_by: Option<String>,
+    /// From then on it is refused as if it were revoked.
+    pub expires_at: Option<Time>,
+    /// Written behind, and not more than once a minute.
+    pub last_used_at: Option<Time>,
+}
+
+impl ApiKey {
+    /// Whether the server answers it at this time.
+    pub fn is_live(&self, now: Time) -> bool {
+        self.revoked_at.is_none() && self.expires_at.is_none_or(|expires_at| now < expires_at)
+    }
 }
 
 /// The part of a store that knows who may ask.
@@ -55,7 +70,7 @@ pub trait Keyring: Send + Sync {
     async fn workspaces(&self) -> Result<Vec<(WorkspaceName, Time)>, StoreError>;
 
     /// Adds a key to an existing workspace; `false` if there is no such workspace.
-    /// The store's clock says when: `created_at` of the argument is ignored.
+    /// The store's clock says when: `created_at` of the argument is ignored. A new key has not been used.
     async fn create_key(&self, key: ApiKey) -> Result<bool, StoreError>;
 
     /// All keys, revoked ones included.
@@ -63,4 +78,7 @@ pub trait Keyring: Send + Sync {
 
     /// Revokes a key; `false` if there is no such key, or it was revoked already.
     async fn revoke_key(&self, id: &str) -> Result<bool, StoreError>;
+
+    /// Notes that the keys with these ids were used, now by the store's clock. An id of no key is ignored.
+    async fn touch_keys(&self, ids: &[String]) -> Result<(), StoreError>;
 }

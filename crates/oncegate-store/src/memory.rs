@@ -453,13 +453,15 @@ impl Keyring for MemoryStore {
         let mut shelves = self.lock();
         let exists = shelves.workspaces.contains_key(&key.workspace);
         if exists {
-            shelves.keys.push(ApiKey { created_at, ..key });
+            shelves.keys.push(ApiKey { created_at, last_used_at: None, ..key });
         }
         Ok(exists)
     }
 
     async fn keys(&self) -> Result<Vec<ApiKey>, StoreError> {
-        Ok(self.lock().keys.clone())
+        let mut keys = self.lock().keys.clone();
+        keys.sort_by(|a, b| (a.created_at, &a.id).cmp(&(b.created_at, &b.id)));
+        Ok(keys)
     }
 
     async fn revoke_key(&self, id: &str) -> Result<bool, StoreError> {
@@ -467,5 +469,13 @@ impl Keyring for MemoryStore {
         let mut shelves = self.lock();
         let key = shelves.keys.iter_mut().find(|key| key.id == id && key.revoked_at.is_none());
         Ok(key.map(|key| key.revoked_at = Some(now)).is_some())
+    }
+
+    async fn touch_keys(&self, ids: &[String]) -> Result<(), StoreError> {
+        let now = self.clock.now();
+        for key in self.lock().keys.iter_mut().filter(|key| ids.contains(&key.id)) {
+            key.last_used_at = Some(now);
+        }
+        Ok(())
     }
 }

@@ -28,6 +28,7 @@ pub use events::Event;
 pub use remote::LeaseRequest;
 pub use view::ActionView;
 
+use crate::audit::{self, Act, Audit, By, Receipt};
 use crate::channels::lines::JsonLines;
 use crate::config::{self, Config, HandlerKind};
 use crate::problem::Problem;
@@ -68,6 +69,17 @@ impl Verb {
             Verb::RunNow => "run-now",
             Verb::Done => "done",
             Verb::LetBe => "let-be",
+        }
+    }
+
+    /// As the audit log names it.
+    const fn audited(self) -> &'static str {
+        match self {
+            Verb::Cancel => "audit.action_cancelled",
+            Verb::Retry => "audit.action_retried",
+            Verb::RunNow => "audit.action_run_now",
+            Verb::Done => "audit.action_done",
+            Verb::LetBe => "audit.action_let_be",
         }
     }
 
@@ -180,37 +192,50 @@ impl Runner {
     /// What a person does, with who and why in the log.
     pub async fn by_hand(
         self: Arc<Self>,
+        audit: Arc<Audit>,
         workspace: WorkspaceName,
         id: Uuid,
         verb: Verb,
-        by: String,
+        by: By,
         why: Option<String>,
     ) -> Result<Found, Problem> {
         to_the_end(async move {
-            let (event, found) = match verb {
-                Verb::Cancel => {
-                    let found = self.actions.cancel(&workspace, id).await?;
-                    Event::Ended(found.status()).tell(&workspace, id, &found.action.action_type);
-                    ("audit.action_cancelled", found)
-                }
-                Verb::Retry => ("audit.action_retried", self.actions.retry(&workspace, id).await?),
-                Verb::RunNow => ("audit.action_run_now", self.actions.run_now(&workspace, id).await?),
-                Verb::Done | Verb::LetBe => {
-                    let done = verb == Verb::Done;
-                    let found = self.actions.resolve(&workspace, id, done, &by, why.clone()).await?;
-                    let said = found.action.ended.as_ref().and_then(|ended| ended.resolved.as_ref());
-                    // Somebody else had said the same.
-                    if said.is_some_and(|said| said.by != by || said.note != why) {
-                        return Ok(found);
-                    }
-                    (if done { "audit.action_done" } else { "audit.action_let_be" }, found)
-                }
-            };
+            let event = verb.audited();
+            let act = Act::new(event, &workspace, ("action", id), &by, why.as_deref());
+            let (found, receipt) =
+                audit.act(act.clone(), self.apply_by_hand(&workspace, id, verb, &by.id, why.clone())).await?;
+            let said = found.action.ended.as_ref().and_then(|ended| ended.resolved.as_ref());
+            let resolves = matches!(verb, Verb::Done | Verb::LetBe);
+            if resolves && said.is_some_and(|said| said.by != by.id || said.note != why) {
+                audit.ended(act, &receipt, "unchanged", audit::SETTLED_BEFORE).await;
+                return Ok(found);
+            }
+            let (by, Receipt { seq, hash }) = (by.id, receipt);
             // A warning, so that no usual level leaves it out.
-            tracing::warn!(event, %workspace, actionId = %id, by, why);
+            tracing::warn!(event, %workspace, actionId = %id, by, why, auditSeq = seq, auditHash = hash);
             Ok(found)
         })
         .await
+    }
+
+    async fn apply_by_hand(
+        &self,
+        workspace: &WorkspaceName,
+        id: Uuid,
+        verb: Verb,
+        by: &str,
+        why: Option<String>,
+    ) -> Result<Found, Problem> {
+        Ok(match verb {
+            Verb::Cancel => {
+                let found = self.actions.cancel(workspace, id).await?;
+                Event::Ended(found.status()).tell(workspace, id, &found.action.action_type);
+                found
+            }
+            Verb::Retry => self.actions.retry(workspace, id).await?,
+            Verb::RunNow => self.actions.run_now(workspace, id).await?,
+            Verb::Done | Verb::LetBe => self.actions.resolve(workspace, id, verb == Verb::Done, by, why).await?,
+        })
     }
 
     pub fn open(

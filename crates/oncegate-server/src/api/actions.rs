@@ -17,8 +17,9 @@ use uuid::Uuid;
 use super::claims::check_note;
 use super::extract::{Json, Named, Params};
 use super::page::{self, Page, missing};
-use super::{Answered, App};
+use super::{Answered, App, shown};
 use crate::actions::{ActionView, Verb};
+use crate::audit::By;
 use crate::auth::Caller;
 use crate::crash;
 use crate::problem::{Kind, Problem};
@@ -141,7 +142,7 @@ pub fn filter(
     (status = 200, description = "The action.", body = ActionView), (status = 404, description = "None.")))]
 pub async fn show(State(app): State<Arc<App>>, caller: Caller, Named(id): Named) -> Answered {
     let found = app.actions.actions.find(&caller.workspace, page::id(&id, "action")?).await?;
-    answered(&found.ok_or_else(|| missing("action"))?)
+    shown(&ActionView::from(&found.ok_or_else(|| missing("action"))?), caller.role)
 }
 
 /// Cancel an action that has not started, or a schedule
@@ -156,7 +157,8 @@ pub async fn cancel(State(app): State<Arc<App>>, caller: Caller, Named(id): Name
 async fn by_hand(app: &App, caller: Caller, id: &str, verb: Verb, note: Option<String>) -> Answered {
     caller.require(Role::Operate)?;
     let id = page::id(id, "action")?;
-    answered(&app.actions.clone().by_hand(caller.workspace, id, verb, caller.name, note).await?)
+    let (by, audit) = (By::from(&caller), app.audit.clone());
+    answered(&app.actions.clone().by_hand(audit, caller.workspace, id, verb, by, note).await?)
 }
 
 /// Try an action again that is dead, unknown or cancelled, from its first try on

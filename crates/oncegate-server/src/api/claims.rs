@@ -18,7 +18,8 @@ use utoipa::IntoParams;
 
 use super::extract::{self, Arriving, Json, Named, Params, WithOutcome};
 use super::{Answered, App, Exchange, Handle, Reply, Under, count_answer};
-use crate::auth::Caller;
+use crate::audit::{Act, By, Receipt};
+use crate::auth::{Caller, Credentials};
 use crate::decisions::timeline::What;
 use crate::problem::{Kind, Problem};
 use crate::task::to_the_end;
@@ -70,7 +71,7 @@ pub async fn claim<B: Arriving>(app: Arc<Handle>, request: Request<B>) -> Reply 
 
 async fn read_claim(app: &App, exchange: &Exchange, parts: &Parts, body: impl Arriving) -> Result<ToClaim, Problem> {
     trace::routed(&parts.method, PATH);
-    let caller = app.caller(parts, exchange)?;
+    let caller = app.caller(Credentials::new(parts, Some(exchange.peer())), exchange)?;
     exchange.tenant(app).check_quota()?;
     let body: ClaimBody = extract::json(&parts.headers, body, app, exchange, app.config.limits.body_bytes).await?;
     body.check(&caller.workspace, &app.config)
@@ -209,7 +210,7 @@ pub async fn forget(
     caller.require(Role::Operate)?;
     body::check_note(params.note.as_deref())?;
     let key = key(&caller, &id, body::guard(&params.guard)?)?;
-    by_hand(app, key, Command::Forget, caller.name, params.note).await
+    by_hand(app, key, Command::Forget, By::from(&caller), params.note).await
 }
 
 /// Resolve an unknown claim
@@ -226,21 +227,27 @@ pub async fn resolve(
     body::check_note(body.note.as_deref())?;
     let key = key(&caller, &id, body.guard()?)?;
     let resolve = Command::Resolve { done: body.is_done(), outcome: None };
-    by_hand(app, key, resolve, caller.name, body.note).await
+    by_hand(app, key, resolve, By::from(&caller), body.note).await
 }
 
 /// What a person does, forget or resolve, with who and why in the log.
-pub async fn by_hand(app: Arc<App>, key: ClaimKey, command: Command, by: String, why: Option<String>) -> Answered {
+pub async fn by_hand(app: Arc<App>, key: ClaimKey, command: Command, by: By, why: Option<String>) -> Answered {
     let (event, what) = match command {
         Command::Forget => ("audit.forget", What::Forgotten),
         _ => ("audit.resolve", What::Resolved),
     };
     to_the_end(async move {
-        let response = apply(&app, &key, command).await?;
-        app.timelines.done_by(&key, what, SystemClock.now(), &by, why.as_deref()).await;
         let ClaimKey { workspace, guard, id } = &key;
+        let act = Act::new(event, workspace, ("claim", id), &by, why.as_deref()).about("guard", guard);
+        let act = match &command {
+            Command::Resolve { done, .. } => act.about("as", if *done { "done" } else { "not_done" }),
+            _ => act,
+        };
+        let (response, Receipt { seq, hash }) = app.audit.act(act, apply(&app, &key, command)).await?;
+        let by = &by.id;
+        app.timelines.done_by(&key, what, SystemClock.now(), by, why.as_deref()).await;
         // A warning, so that no usual level leaves it out.
-        tracing::warn!(event, %workspace, %guard, claimId = %id, by, why);
+        tracing::warn!(event, %workspace, %guard, claimId = %id, by, why, auditSeq = seq, auditHash = hash);
         Ok(response)
     })
     .await

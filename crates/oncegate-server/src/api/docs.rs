@@ -6,7 +6,9 @@ use axum::response::IntoResponse;
 use serde_json::{Value, json};
 use utoipa::OpenApi;
 
-use super::{Nearby, actions, claims, decisions, events, health, leads, messages, reminders, sagas, sends};
+use super::{
+    Nearby, actions, audit, claims, decisions, events, health, keys, leads, messages, reminders, sagas, sends,
+};
 use crate::problem::Kind;
 
 #[derive(OpenApi)]
@@ -22,9 +24,10 @@ use crate::problem::Kind;
         reminders::create, reminders::list, reminders::show, reminders::edit, reminders::cancel, reminders::send, reminders::resolve,
         decisions::follow, events::create, events::s3, sagas::list, sagas::show, sagas::list_letters, sagas::show_letter, sagas::retry_letter,
         sagas::discard_letter, messages::create, messages::list, messages::show, messages::resolve, leads::create, leads::list, leads::show, leads::show_thread,
+        keys::list, keys::create, keys::revoke, audit::list,
         health::healthz, health::readyz, health::metrics
     ),
-    tags((name = "messages"), (name = "leads"), (name = "actions"), (name = "sends"), (name = "reminders"), (name = "sagas"), (name = "claims"), (name = "decisions"), (name = "health"))
+    tags((name = "messages"), (name = "leads"), (name = "actions"), (name = "sends"), (name = "reminders"), (name = "sagas"), (name = "claims"), (name = "decisions"), (name = "keys"), (name = "audit"), (name = "health"))
 )]
 struct Api;
 

@@ -17,7 +17,8 @@ use super::claims::check_note;
 use super::extract::{Json, Named, Params, RawJson, parse};
 use super::page::{self, Wanted, missing};
 use super::sends::WasSent;
-use super::{Answered, App};
+use super::{Answered, App, shown};
+use crate::audit::By;
 use crate::auth::Caller;
 use crate::messages::Asked;
 use crate::messages::document::{Message, Status};
@@ -85,7 +86,7 @@ fn key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
 pub async fn show(State(app): State<Arc<App>>, caller: Caller, Named(id): Named) -> Answered {
     let found = app.messages.find::<Message>(&caller.workspace, page::id(&id, "message")?).await?;
     let message = found.ok_or_else(|| missing("message"))?;
-    Ok(axum::Json(MessageView::from(&message)).into_response())
+    shown(&MessageView::from(&message), caller.role)
 }
 
 /// What a person found out at the carrier.
@@ -117,7 +118,8 @@ pub async fn resolve(
     caller.require(Role::Operate)?;
     check_note(body.note.as_deref())?;
     let id = page::id(&id, "message")?;
-    let message = app.messages.resolve(caller.workspace, id, body.is_sent(), caller.name, body.note).await?;
+    let (by, audit) = (By::from(&caller), app.audit.clone());
+    let message = app.messages.resolve(audit, caller.workspace, id, body.is_sent(), by, body.note).await?;
     Ok(axum::Json(MessageView::from(&message)).into_response())
 }
 

@@ -1,12 +1,14 @@
 //! The HTTP API: one file per resource.
 
 mod actions;
+mod audit;
 mod claims;
 mod decisions;
 mod docs;
 mod events;
 mod extract;
 mod health;
+mod keys;
 mod leads;
 mod messages;
 mod page;
@@ -16,7 +18,7 @@ mod sends;
 
 use std::convert::Infallible;
 use std::ops::Deref;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock};
 
 use axum::Router;
@@ -24,9 +26,8 @@ use axum::body::Body;
 use axum::extract::{FromRequestParts, MatchedPath};
 use axum::http::header::{ACCEPT, CONNECTION};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
 use bytes::Bytes;
 use futures::FutureExt;
 use http_body_util::{Either, Full};
@@ -36,24 +37,27 @@ use oncegate::actions::GUARD as SLOTS;
 use oncegate::reminders::GUARD as REMINDERS;
 use oncegate::sagas::GUARD as INBOX;
 use oncegate::sends::GUARD as SENDS;
-use oncegate::store::{Clock, MainStore, SystemClock};
+use oncegate::store::{Clock, MainStore, Role, SystemClock};
 use oncegate::{GuardName, Ledger, WorkspaceName};
 use tokio::sync::OwnedSemaphorePermit;
 use tower::ServiceExt;
 
 pub use actions::filter as action_filter;
+pub use audit::{AuditView, cursor as audit_cursor};
 pub use claims::{
     ClaimView, PageView, by_hand, check_note, cursor as claim_cursor, cursor_of, guard as claim_guard, parse_cursor,
     state as claim_state,
 };
 pub use docs::description;
 pub use extract::{RawForm, Shape, parse as read_json};
+pub use keys::{KeyView, end as end_key, make as make_key};
 pub use page::{Page, cursor as page_cursor, id as page_id, missing};
 pub use sagas::HISTORY_MAX;
 pub use sends::esp_id;
 
 use crate::actions::Runner;
-use crate::auth::{Caller, Keys};
+use crate::audit::Audit;
+use crate::auth::{Caller, Credentials, Keys, Peer, bearer};
 use crate::config::Config;
 use crate::connection;
 use crate::connection::{Asked, Client, Connection};
@@ -62,8 +66,9 @@ use crate::decisions::Decisions;
 use crate::decisions::timeline::Timelines;
 use crate::messages::{GUARD as MESSAGES, IDEMPOTENCY, Messages};
 use crate::observe::Responses;
-use crate::problem::{Kind, Problem, Whole};
+use crate::problem::{Kind, NO_SNIFF, NO_STORE, Problem, Whole};
 use crate::reminders::Desk;
+use crate::routes::{Needs, routes};
 use crate::sagas::Director;
 use crate::sends::SendLog;
 use crate::tenants::{Limit, Room, Taken, Tenant, Tenants, Unread};
@@ -73,6 +78,7 @@ use crate::trace;
 pub struct App {
     pub config: Config,
     pub keys: Keys,
+    pub audit: Arc<Audit>,
     pub store: Arc<dyn MainStore>,
     /// Over the store that claims are kept in.
     pub ledger: Arc<Ledger>,
@@ -96,6 +102,7 @@ impl App {
     /// Writes down some of what was noted of claims, and, if it is time, what was counted. It is for people to look at, and not worth holding anything up
     /// for. True: there is more.
     pub async fn record(&self, counts: bool) -> bool {
+        self.audit.write_behind(self.stopping.load(Ordering::SeqCst)).await;
         let noted = self.timelines.write().await;
         let counted = match counts {
             true => self.decisions.tally.write(&*self.store, SystemClock.now()).await,
@@ -111,11 +118,40 @@ impl App {
     }
 
     /// The first thing that every endpoint of `/api` asks for: nothing is read before it is known who asks.
-    fn caller(&self, parts: &Parts, exchange: &Exchange) -> Result<Caller, Problem> {
-        let caller = self.keys.authenticate(&parts.uri, &parts.headers)?;
+    fn caller(&self, credentials: Credentials<'_>, exchange: &Exchange) -> Result<Caller, Problem> {
+        let caller = self.authenticate(credentials)?;
         trace::asked_by(&caller.workspace);
         self.enter(&caller.workspace, exchange)?;
         Ok(caller)
+    }
+
+    /// Who asks. A wrong key that was sent is a failed login, and is counted for the audit log.
+    pub fn authenticate(&self, asked: Credentials<'_>) -> Result<Caller, Problem> {
+        let answered = self.keys.authenticate(asked);
+        if let Err(problem) = &answered
+            && problem.kind == Kind::Unauthorized
+            && let Some(secret) = bearer(asked.headers)
+        {
+            self.login_failed(secret, asked.peer);
+        }
+        answered
+    }
+
+    pub fn login_failed(&self, secret: &str, peer: Option<&Peer>) {
+        let wrong = self.keys.wrong_key(secret);
+        let source = peer.and_then(Peer::ip).map_or_else(|| "unknown address".to_owned(), |ip| ip.to_string());
+        self.audit.logins.count(wrong.workspace, source, wrong.id);
+    }
+
+    /// The keys may have changed, and some were used.
+    pub async fn refresh_keys(&self) {
+        if let Err(error) = self.keys.refresh(&*self.store).await {
+            tracing::warn!(event = "keys.not_refreshed", %error);
+        }
+        let used = self.keys.take_used(SystemClock.now());
+        if let Err(error) = self.store.touch_keys(&used).await {
+            tracing::debug!(event = "keys.use_not_noted", %error);
+        }
     }
 
     /// A request takes its place among those of its workspace.
@@ -183,6 +219,10 @@ impl Exchange {
         &self.connection.client
     }
 
+    pub fn peer(&self) -> &Peer {
+        &self.connection.peer
+    }
+
     /// The workspace that asks; the one that all share, as long as that is not known.
     pub fn tenant<'a>(&'a self, app: &'a App) -> &'a Arc<Tenant> {
         self.place.get().map_or(app.tenants.others(), Taken::tenant)
@@ -234,57 +274,71 @@ pub fn is_own(guard: &GuardName) -> bool {
     OWN_GUARDS.iter().any(|own| ***own == *guard)
 }
 
+const NOTHING: Needs = Needs::Nothing;
+const SEND: Needs = Needs::Key(Role::Send);
+const OPERATE: Needs = Needs::Key(Role::Operate);
+const ADMIN: Needs = Needs::Key(Role::Admin);
+
+routes! {
+    "/api/actions" => { get OPERATE => actions::list, post SEND => actions::create, }
+    "/api/actions/lease" => { post OPERATE => actions::lease, }
+    "/api/actions/{id}" => { get SEND => actions::show, }
+    "/api/actions/{id}/cancel" => { post OPERATE => actions::cancel, }
+    "/api/actions/{id}/complete" => { post OPERATE => actions::complete, }
+    "/api/actions/{id}/fail" => { post OPERATE => actions::fail, }
+    "/api/actions/{id}/renew" => { post OPERATE => actions::renew, }
+    "/api/actions/{id}/retry" => { post OPERATE => actions::retry, }
+    "/api/actions/{id}/run-now" => { post OPERATE => actions::run_now, }
+    "/api/actions/{id}/resolve" => { post OPERATE => actions::resolve, }
+    "/api/audit" => { get OPERATE => audit::list, }
+    // Claims do not come this way (see `answer`); but the path takes that method.
+    claims::PATH => { get OPERATE => claims::list, post SEND => claims::create, }
+    "/api/claims/batch" => { post SEND => claims::batch::batch, }
+    "/api/claims/find" => { post SEND => claims::find, }
+    "/api/claims/{id}" => { get SEND => claims::show, delete OPERATE => claims::forget, }
+    "/api/claims/{id}/renew" => { post SEND => claims::renew, }
+    "/api/claims/{id}/settle" => { post SEND => claims::settle, }
+    "/api/claims/{id}/fail" => { post SEND => claims::fail, }
+    "/api/claims/{id}/release" => { post SEND => claims::release, }
+    "/api/claims/{id}/resolve" => { post OPERATE => claims::resolve, }
+    "/api/decisions" => { get SEND => decisions::follow, }
+    "/api/events" => { post SEND => events::create, }
+    "/api/events/s3" => { post SEND => events::s3, }
+    "/api/keys" => { get ADMIN => keys::list, post ADMIN => keys::create, }
+    "/api/keys/{id}" => { delete ADMIN => keys::revoke, }
+    "/api/leads" => { get OPERATE => leads::list, post SEND => leads::create, }
+    "/api/leads/{id}" => { get SEND => leads::show, }
+    "/api/messages" => { get OPERATE => messages::list, post SEND => messages::create, }
+    "/api/messages/{id}" => { get SEND => messages::show, }
+    "/api/messages/{id}/resolve" => { post OPERATE => messages::resolve, }
+    "/api/reminders" => { get OPERATE => reminders::list, post SEND => reminders::create, }
+    "/api/reminders/{id}" => {
+        get SEND => reminders::show, put SEND => reminders::edit, delete SEND => reminders::cancel,
+    }
+    "/api/reminders/{id}/send" => { post OPERATE => reminders::send, }
+    "/api/reminders/{id}/resolve" => { post OPERATE => reminders::resolve, }
+    "/api/sends" => { get OPERATE => sends::list, post SEND => sends::begin, }
+    "/api/sends/{id}" => { get SEND => sends::show, }
+    "/api/sends/{id}/failed" => { post SEND => sends::failed, }
+    "/api/sends/{id}/renew" => { post SEND => sends::renew, }
+    "/api/sends/{id}/resolve" => { post OPERATE => sends::resolve, }
+    "/api/sends/{id}/sent" => { post SEND => sends::sent, }
+    "/api/sagas" => { get OPERATE => sagas::list, }
+    "/api/sagas/dead-letters" => { get OPERATE => sagas::list_letters, }
+    "/api/sagas/dead-letters/{id}" => { get OPERATE => sagas::show_letter, }
+    "/api/sagas/dead-letters/{id}/discard" => { post OPERATE => sagas::discard_letter, }
+    "/api/sagas/dead-letters/{id}/retry" => { post OPERATE => sagas::retry_letter, }
+    "/api/sagas/{definition}/{correlation_id}" => { get SEND => sagas::show, }
+    "/api/threads/{id}" => { get SEND => leads::show_thread, }
+    "/healthz" => { get NOTHING => health::healthz, }
+    "/metrics" => { get OPERATE => health::metrics, }
+    "/openapi.json" => { get NOTHING => docs::openapi, }
+    // With a key of the role `operate` it says more.
+    "/readyz" => { get NOTHING => health::readyz, }
+}
+
 pub fn router(app: Arc<App>) -> Router {
-    Router::new()
-        .route("/api/actions", get(actions::list).post(actions::create))
-        .route("/api/actions/lease", post(actions::lease))
-        .route("/api/actions/{id}", get(actions::show))
-        .route("/api/actions/{id}/cancel", post(actions::cancel))
-        .route("/api/actions/{id}/complete", post(actions::complete))
-        .route("/api/actions/{id}/fail", post(actions::fail))
-        .route("/api/actions/{id}/renew", post(actions::renew))
-        .route("/api/actions/{id}/retry", post(actions::retry))
-        .route("/api/actions/{id}/run-now", post(actions::run_now))
-        .route("/api/actions/{id}/resolve", post(actions::resolve))
-        // Claims do not come this way (see `answer`); but the path takes that method.
-        .route(claims::PATH, get(claims::list).post(claims::create))
-        .route("/api/claims/batch", post(claims::batch::batch))
-        .route("/api/claims/find", post(claims::find))
-        .route("/api/claims/{id}", get(claims::show).delete(claims::forget))
-        .route("/api/claims/{id}/renew", post(claims::renew))
-        .route("/api/claims/{id}/settle", post(claims::settle))
-        .route("/api/claims/{id}/fail", post(claims::fail))
-        .route("/api/claims/{id}/release", post(claims::release))
-        .route("/api/claims/{id}/resolve", post(claims::resolve))
-        .route("/api/decisions", get(decisions::follow))
-        .route("/api/events", post(events::create))
-        .route("/api/events/s3", post(events::s3))
-        .route("/api/leads", get(leads::list).post(leads::create))
-        .route("/api/leads/{id}", get(leads::show))
-        .route("/api/messages", get(messages::list).post(messages::create))
-        .route("/api/messages/{id}", get(messages::show))
-        .route("/api/messages/{id}/resolve", post(messages::resolve))
-        .route("/api/reminders", get(reminders::list).post(reminders::create))
-        .route("/api/reminders/{id}", get(reminders::show).put(reminders::edit).delete(reminders::cancel))
-        .route("/api/reminders/{id}/send", post(reminders::send))
-        .route("/api/reminders/{id}/resolve", post(reminders::resolve))
-        .route("/api/sends", get(sends::list).post(sends::begin))
-        .route("/api/sends/{id}", get(sends::show))
-        .route("/api/sends/{id}/failed", post(sends::failed))
-        .route("/api/sends/{id}/renew", post(sends::renew))
-        .route("/api/sends/{id}/resolve", post(sends::resolve))
-        .route("/api/sends/{id}/sent", post(sends::sent))
-        .route("/api/sagas", get(sagas::list))
-        .route("/api/sagas/dead-letters", get(sagas::list_letters))
-        .route("/api/sagas/dead-letters/{id}", get(sagas::show_letter))
-        .route("/api/sagas/dead-letters/{id}/discard", post(sagas::discard_letter))
-        .route("/api/sagas/dead-letters/{id}/retry", post(sagas::retry_letter))
-        .route("/api/sagas/{definition}/{correlation_id}", get(sagas::show))
-        .route("/api/threads/{id}", get(leads::show_thread))
-        .route("/healthz", get(health::healthz))
-        .route("/metrics", get(health::metrics))
-        .route("/openapi.json", get(docs::openapi))
-        .route("/readyz", get(health::readyz))
+    routed()
         .merge(dashboard::router())
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
@@ -303,10 +357,16 @@ pub fn answer(app: &Arc<Handle>, router: &Router, request: Request<Incoming>) ->
     let exchange = Arc::new(Exchange::new(app.connection.clone()));
     let mut request = request.map(Body::new);
     request.extensions_mut().insert(exchange.clone());
+    // Browsers keep the assets. What else is answered is personal, or of the moment.
+    let is_asset = request.uri().path().starts_with(dashboard::ASSET_PATHS);
     let routed = router.clone().oneshot(request);
     let app = app.clone();
     let answering = async move {
-        let response = routed.await.unwrap_or_else(|never| match never {});
+        let mut response = routed.await.unwrap_or_else(|never| match never {});
+        if !is_asset {
+            response.headers_mut().insert(header::CACHE_CONTROL, NO_STORE);
+        }
+        response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, NO_SNIFF);
         count_answer(&app, &exchange, response.map(Either::Right))
     };
     Box::pin(answering).right_future()
@@ -360,7 +420,7 @@ impl FromRequestParts<Arc<App>> for Caller {
             trace::routed(&parts.method, route.as_str());
         }
         let exchange = exchange(parts);
-        let caller = app.caller(parts, &exchange)?;
+        let caller = app.caller(credentials(parts), &exchange)?;
         let route = parts.extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str);
         match parts.method {
             // Lists and pages look things up: each in its workspace's turn.
@@ -389,6 +449,11 @@ pub fn exchange(parts: &Parts) -> Arc<Exchange> {
     parts.extensions.get::<Arc<Exchange>>().expect("every request of the router has one").clone()
 }
 
+/// What of a request says who asks.
+pub fn credentials(parts: &Parts) -> Credentials<'_> {
+    Credentials::new(parts, parts.extensions.get::<Arc<Exchange>>().map(|exchange| exchange.peer()))
+}
+
 /// The request that a handler answers.
 pub struct Under(pub Arc<Exchange>);
 
@@ -400,6 +465,19 @@ impl<S: Sync> FromRequestParts<S> for Under {
     }
 }
 
+/// Whether a caller may see how the system is: with a key of the role `operate`, or while the server is open.
+pub struct Insight(pub bool);
+
+impl FromRequestParts<Arc<App>> for Insight {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
+        let credentials = credentials(parts);
+        app.keys.check_nearby(credentials)?;
+        Ok(Insight(app.keys.authenticate(credentials).is_ok_and(|caller| caller.role >= Role::Operate)))
+    }
+}
+
 /// For pages that need no key but say something about the system: while there are no keys, only this machine sees them.
 pub struct Nearby;
 
@@ -407,9 +485,24 @@ impl FromRequestParts<Arc<App>> for Nearby {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
-        app.keys.check_nearby(&parts.uri, &parts.headers)?;
+        app.keys.check_nearby(credentials(parts))?;
         Ok(Nearby)
     }
 }
 
-type Answered = Result<axum::response::Response, Problem>;
+type Answered = Result<Response, Problem>;
+
+/// A document for a caller. Who settled it, and why, is for the roles that may do the same.
+fn shown(view: &impl serde::Serialize, role: Role) -> Answered {
+    if role >= Role::Operate {
+        return Ok(axum::Json(view).into_response());
+    }
+    let mut document = serde_json::to_value(view).map_err(|error| Kind::Internal.because(error.to_string()))?;
+    if let Some(resolved) = document.get_mut("resolved").and_then(serde_json::Value::as_object_mut) {
+        resolved.retain(|field, _| !["by", "note"].contains(&field.as_str()));
+    }
+    if let Some(fields) = document.as_object_mut() {
+        fields.remove("sentBy");
+    }
+    Ok(axum::Json(document).into_response())
+}

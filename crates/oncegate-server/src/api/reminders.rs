@@ -15,7 +15,8 @@ use super::claims::check_note;
 use super::extract::{Json, Named, Params};
 use super::messages::ResolveBody;
 use super::page::{self, Page, missing};
-use super::{Answered, App};
+use super::{Answered, App, shown};
+use crate::audit::By;
 use crate::auth::Caller;
 use crate::channels::Channels;
 use crate::crash;
@@ -185,8 +186,8 @@ pub async fn send(
     caller.require(Role::Operate)?;
     check_note(body.note.as_deref())?;
     let id = page::id(&id, "reminder")?;
-    let Caller { workspace, name: by, .. } = caller;
-    answered(&app.reminders.clone().send_by_hand(workspace, id, by, body.note).await?)
+    let (by, workspace, audit) = (By::from(&caller), caller.workspace, app.audit.clone());
+    answered(&app.reminders.clone().send_by_hand(audit, workspace, id, by, body.note).await?)
 }
 
 /// Settle a reminder that was missed, without sending it
@@ -204,8 +205,8 @@ pub async fn resolve(
     caller.require(Role::Operate)?;
     check_note(body.note.as_deref())?;
     let id = page::id(&id, "reminder")?;
-    let Caller { workspace, name: by, .. } = caller;
-    answered(&app.reminders.clone().resolve_by_hand(workspace, id, body.is_sent(), by, body.note).await?)
+    let (by, workspace, audit) = (By::from(&caller), caller.workspace, app.audit.clone());
+    answered(&app.reminders.clone().resolve_by_hand(audit, workspace, id, body.is_sent(), by, body.note).await?)
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -246,7 +247,7 @@ pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): P
     (status = 200, description = "The reminder.", body = ReminderView), (status = 404, description = "None.")))]
 pub async fn show(State(app): State<Arc<App>>, caller: Caller, Named(id): Named) -> Answered {
     let found = app.reminders.reminders.find(&caller.workspace, page::id(&id, "reminder")?).await?;
-    answered(&found.ok_or_else(|| missing("reminder"))?)
+    shown(&ReminderView::from(&found.ok_or_else(|| missing("reminder"))?), caller.role)
 }
 
 fn answered(kept: &Kept) -> Answered {

@@ -12,6 +12,7 @@ use utoipa::IntoParams;
 use super::extract::{Named, NamedTwice, Params};
 use super::page::{self, Page, missing};
 use super::{Answered, App};
+use crate::audit::By;
 use crate::auth::Caller;
 use crate::problem::{Kind, Problem};
 use crate::sagas::{DeadLetterView, HandledView, InstanceView};
@@ -116,7 +117,10 @@ pub async fn retry_letter(State(app): State<Arc<App>>, caller: Caller, Named(id)
     caller.require(Role::Operate)?;
     let id = page::id(&id, "dead letter")?;
     let handled =
-        to_the_end(async move { Ok(app.sagas.retry(&caller.workspace, id, &caller.name, None).await?) }).await?;
+        to_the_end(
+            async move { Ok(app.sagas.retry(&app.audit, &caller.workspace, id, &By::from(&caller), None).await?) },
+        )
+        .await?;
     Ok(axum::Json(HandledView::from(handled)).into_response())
 }
 
@@ -128,7 +132,10 @@ pub async fn discard_letter(State(app): State<Arc<App>>, caller: Caller, Named(i
     caller.require(Role::Operate)?;
     let id = page::id(&id, "dead letter")?;
     let letter =
-        to_the_end(async move { Ok(app.sagas.discard(&caller.workspace, id, &caller.name, None).await?) }).await?;
+        to_the_end(
+            async move { Ok(app.sagas.discard(&app.audit, &caller.workspace, id, &By::from(&caller), None).await?) },
+        )
+        .await?;
     Ok(axum::Json(DeadLetterView::from(letter)).into_response())
 }
 

@@ -18,7 +18,8 @@ use super::actions::remote::{error_text, reached};
 use super::claims::check_note;
 use super::extract::{Json, Named, Params, seconds};
 use super::page::{self, Page, missing};
-use super::{Answered, App};
+use super::{Answered, App, shown};
+use crate::audit::By;
 use crate::auth::Caller;
 use crate::channels::http::MESSAGE_ID_CHARS_MAX;
 use crate::crash;
@@ -269,7 +270,7 @@ pub async fn resolve(
         return Err(bad("espMessageId: what was not sent has none".into()));
     }
     let esp_message_id = checked_esp_id(body.esp_message_id)?;
-    let resolution = Resolution { sent, esp_message_id, by: caller.name, note: body.note };
+    let resolution = Resolution { sent, esp_message_id, by: By::from(&caller), note: body.note };
     let (id, workspace) = (page::id(&id, "send")?, caller.workspace);
     told(&to_the_end(async move { Ok(app.sends.resolve(&workspace, id, resolution).await?) }).await?)
 }
@@ -318,5 +319,5 @@ pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): P
 pub async fn show(State(app): State<Arc<App>>, caller: Caller, Named(id): Named) -> Answered {
     let found = app.sends.sends.find(&caller.workspace, page::id(&id, "send")?).await?;
     let (kept, now) = found.ok_or_else(|| missing("send"))?;
-    Ok(axum::Json(SendView::of(&kept, now)).into_response())
+    shown(&SendView::of(&kept, now), caller.role)
 }

@@ -5,12 +5,13 @@ use oncegate::WorkspaceName;
 use oncegate::actions::{Actions, Filter, Found, Refused, Status};
 use uuid::Uuid;
 
-use super::args::{One, Paging, audit, more, who};
+use super::args::{One, Paging, Wanted, audit, more, who};
 use super::claims::{Note, Resolution};
 use super::output::{Format, table};
 use super::{Failure, fields, open_existing};
 use crate::actions::ActionView;
 use crate::api::Page;
+use crate::audit::{Act, Audit, By};
 use crate::config::Config;
 
 #[derive(Subcommand)]
@@ -82,27 +83,35 @@ pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
     match command {
         Command::List { filter, format } => {
             let (workspace, filter) = filter.filter()?;
-            with_actions(config, async |actions| list(actions, &workspace, &filter, format).await).await
+            with_actions(config, async |actions, _| list(actions, &workspace, &filter, format).await).await
         }
         Command::Show(one) => {
-            print(one, config, async |actions, workspace, id| {
-                actions.find(workspace, id).await?.ok_or(Refused::Missing)
+            let wanted = one.read("action", "actions")?;
+            with_actions(config, async |actions, _| {
+                let found = actions.find(&wanted.workspace, wanted.id).await?;
+                show(&found.ok_or_else(|| wanted.missing())?, one.format);
+                Ok(())
             })
             .await
         }
         Command::Cancel(one) => {
-            print(one, config, async |actions, workspace, id| actions.cancel(workspace, id).await).await
+            let deed = Deed { event: "audit.action_cancelled", note: None };
+            act(one, config, deed, async |actions, workspace, id| actions.cancel(workspace, id).await).await
         }
         Command::Retry(one) => {
-            print(one, config, async |actions, workspace, id| actions.retry(workspace, id).await).await
+            let deed = Deed { event: "audit.action_retried", note: None };
+            act(one, config, deed, async |actions, workspace, id| actions.retry(workspace, id).await).await
         }
         Command::RunNow(one) => {
-            print(one, config, async |actions, workspace, id| actions.run_now(workspace, id).await).await
+            let deed = Deed { event: "audit.action_run_now", note: None };
+            act(one, config, deed, async |actions, workspace, id| actions.run_now(workspace, id).await).await
         }
         Command::Resolve { one, resolution, note } => {
             let note = note.read()?;
-            print(one, config, async |actions, workspace, id| {
-                let found = actions.resolve(workspace, id, resolution.is_done(), &who(), note.clone()).await?;
+            let done = resolution.is_done();
+            let event = if done { "audit.action_done" } else { "audit.action_let_be" };
+            act(one, config, Deed { event, note: note.clone() }, async |actions, workspace, id| {
+                let found = actions.resolve(workspace, id, done, &who(), note.clone()).await?;
                 audit(id, resolution.says(), note.as_deref());
                 Ok(found)
             })
@@ -111,34 +120,56 @@ pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
     }
 }
 
-/// Over the store that the configuration names, which is closed however it went.
-async fn with_actions(config: &Config, work: impl AsyncFnOnce(&Actions) -> Result<(), Failure>) -> Result<(), Failure> {
-    let store = open_existing(config).await?;
-    let done = work(&Actions::over(store.clone())).await;
-    store.close().await;
-    done
+/// What a person does to an action, for the audit log.
+struct Deed {
+    event: &'static str,
+    note: Option<String>,
 }
 
-/// Does something with the action, and shows it.
-async fn print(
+/// Does something to the action, with a line in the audit log, and shows it.
+async fn act(
     one: One,
     config: &Config,
+    deed: Deed,
     verb: impl AsyncFnOnce(&Actions, &WorkspaceName, Uuid) -> Result<Found, Refused>,
 ) -> Result<(), Failure> {
     let wanted = one.read("action", "actions")?;
-    with_actions(config, async |actions| {
-        let found = verb(actions, &wanted.workspace, wanted.id).await.map_err(|refused| match refused {
-            Refused::Missing => wanted.missing(),
-            Refused::Status(..) => wanted.refused(refused),
-            Refused::Store(error) => error.into(),
-        })?;
-        one.format.print(&ActionView::from(&found), |view| {
-            let json = serde_json::to_string(view).expect("output is JSON");
-            table(["FIELD", "VALUE"], fields::rows(&json))
-        });
+    with_actions(config, async |actions, log| {
+        let by = By::from(who().as_str());
+        let act = Act::new(deed.event, &wanted.workspace, ("action", wanted.id), &by, deed.note.as_deref());
+        let verb =
+            async { verb(actions, &wanted.workspace, wanted.id).await.map_err(|refused| failed(&wanted, refused)) };
+        let (found, _) = log.act(act, verb).await?;
+        show(&found, one.format);
         Ok(())
     })
     .await
+}
+
+fn failed(wanted: &Wanted, refused: Refused) -> Failure {
+    match refused {
+        Refused::Missing => wanted.missing(),
+        Refused::Status(..) => wanted.refused(refused),
+        Refused::Store(error) => error.into(),
+    }
+}
+
+fn show(found: &Found, format: Format) {
+    format.print(&ActionView::from(found), |view| {
+        let json = serde_json::to_string(view).expect("output is JSON");
+        table(["FIELD", "VALUE"], fields::rows(&json))
+    });
+}
+
+/// Over the store that the configuration names, which is closed however it went.
+async fn with_actions(
+    config: &Config,
+    work: impl AsyncFnOnce(&Actions, &Audit) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let store = open_existing(config).await?;
+    let done = work(&Actions::over(store.clone()), &Audit::new(store.clone())).await;
+    store.close().await;
+    done
 }
 
 async fn list(actions: &Actions, workspace: &WorkspaceName, filter: &Filter, format: Format) -> Result<(), Failure> {

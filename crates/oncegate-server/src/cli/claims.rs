@@ -7,8 +7,9 @@ use serde_json::json;
 
 use super::args::who;
 use super::output::{Format, table};
-use super::{Failure, fields, open_existing_guards, with};
+use super::{Failure, fields, open_existing, open_existing_guards, with};
 use crate::api::{ClaimView, PageView};
+use crate::audit::{Act, Audit, By};
 use crate::config::Config;
 
 #[derive(Subcommand)]
@@ -263,18 +264,33 @@ struct Deed {
 
 async fn by_hand(config: &Config, key: &ClaimKey, deed: Deed, format: Format) -> Result<(), Failure> {
     let Deed { command, done, note } = deed;
+    let event = if matches!(command, ClaimCommand::Forget) { "audit.forget" } else { "audit.resolve" };
+    let by = By::from(who().as_str());
+    let act = Act::new(event, &key.workspace, ("claim", key.id), &by, note.as_deref());
+    let act = act.about("guard", &key.guard).about("done", done);
     let op = oncegate::store::Op { key: key.clone(), command };
-    with(open_existing_guards(config, Some(&key.guard)).await?, async |store| {
-        match store.commit(op.into()).await?.only() {
-            Answer::Refused(oncegate::Refusal::Missing) => Err(missing(key)),
-            Answer::Refused(refusal) => Err(Failure::new(refusal.to_string())),
-            _ => {
-                tell(key, done, note, format);
-                Ok(())
+    // The log is in the main store, wherever the claims are.
+    let is_beside = config.guard_store.is_none() || crate::api::is_kept_beside(&key.guard);
+    let main = if is_beside { None } else { Some(open_existing(config).await?) };
+    let store = open_existing_guards(config, Some(&key.guard)).await?;
+    let log = Audit::new(main.clone().unwrap_or_else(|| store.clone()));
+    let applied = with(store, async |store| {
+        let apply = async {
+            match store.commit(op.into()).await?.only() {
+                Answer::Refused(oncegate::Refusal::Missing) => Err(missing(key)),
+                Answer::Refused(refusal) => Err(Failure::new(refusal.to_string())),
+                _ => Ok(()),
             }
-        }
-    })
-    .await
+        };
+        log.act(act, apply).await?;
+        tell(key, done, note, format);
+        Ok(())
+    });
+    let applied = applied.await;
+    if let Some(main) = main {
+        main.close().await;
+    }
+    applied
 }
 
 /// The audit line goes to standard error, with who and why.

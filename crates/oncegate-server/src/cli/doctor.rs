@@ -3,11 +3,12 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
-use oncegate::store::MainStore;
+use oncegate::store::{Clock, MainStore, SystemClock};
 use serde_json::json;
 
 use super::output::{Format, table};
 use super::{Failure, open_existing, open_existing_guards};
+use crate::auth::mark;
 use crate::config::Loaded;
 
 /// How far the store's clock may be from this machine's before it is worth a word. (Nothing depends on it:
@@ -44,7 +45,7 @@ pub async fn run(command: Command, loaded: &Loaded) -> Result<(), Failure> {
             // The server makes it, and finds no keys in it.
             let detail = format!("{} yet; oncegate serve makes it", failure.message);
             findings.push(Finding { verdict: Verdict::Warning, what: "store", detail });
-            findings.push(access(0, 0, loaded));
+            findings.push(access(0, false, loaded));
         }
         Err(failure) => findings.push(Finding { verdict: Verdict::Bad, what: "store", detail: failure.message }),
     }
@@ -118,7 +119,11 @@ async fn examine(store: &dyn MainStore, loaded: &Loaded) -> Vec<Finding> {
     }
     match store.keys().await {
         Ok(keys) => {
-            findings.push(access(keys.iter().filter(|key| key.revoked_at.is_none()).count(), keys.len(), loaded))
+            let live = keys.iter().filter(|key| key.is_live(SystemClock.now())).count();
+            findings.push(match mark::is_set(store).await {
+                Ok(marked) => access(live, marked || !keys.is_empty(), loaded),
+                Err(error) => Finding { verdict: Verdict::Bad, what: "access", detail: error.to_string() },
+            });
         }
         Err(error) => findings.push(Finding { verdict: Verdict::Bad, what: "access", detail: error.to_string() }),
     }
@@ -133,18 +138,20 @@ fn clock(store: oncegate::Time) -> Finding {
     Finding { verdict, what: "clock", detail: format!("the store's is {skew:?} from this machine's") }
 }
 
-fn access(live: usize, all: usize, loaded: &Loaded) -> Finding {
+fn access(live: usize, has_existed: bool, loaded: &Loaded) -> Finding {
     let listen = loaded.config.listen;
-    let (verdict, detail) = match (all, live) {
-        (0, _) if listen.ip().is_loopback() => {
-            (Verdict::Good, format!("no keys: {listen} answers this machine without one"))
+    let make = "oncegate key create --workspace default --role admin";
+    let (verdict, detail) = match (has_existed, live) {
+        (false, _) if loaded.config.auth.required => {
+            (Verdict::Good, "no keys yet; the first start makes an admin key in the data folder".into())
         }
-        (0, _) => {
-            let hint = "make one: oncegate key create --workspace default";
-            (Verdict::Bad, format!("no keys: the server will not start on {listen}; {hint}"))
-        }
-        (_, 0) => (Verdict::Warning, "all keys are revoked: every request is refused".into()),
-        (_, live) => (Verdict::Good, format!("{live} live keys")),
+        (false, _) if listen.ip().is_loopback() => (
+            Verdict::Good,
+            format!("the server is open: {listen} answers this machine's own user without a key. To end that: {make}"),
+        ),
+        (false, _) => (Verdict::Bad, format!("no keys: the server will not start on {listen}; make one: {make}")),
+        (true, 0) => (Verdict::Warning, format!("no live key: every request is refused. Make one: {make}")),
+        (true, live) => (Verdict::Good, format!("{live} live keys")),
     };
     Finding { verdict, what: "access", detail }
 }

@@ -1,14 +1,18 @@
 //! `oncegate workspace` and `oncegate key`.
 
 use clap::Subcommand;
-use oncegate::store::{ApiKey, Keyring, Role};
+use oncegate::store::{Clock, Keyring, MainStore, Role, SystemClock};
 use oncegate::{Time, WorkspaceName};
 use serde_json::json;
 
+use super::args::who;
+use super::claims::Note;
 use super::output::{Format, say, table};
-use super::{Failure, open_existing, open_store, with};
-use crate::auth::NewKey;
+use super::{Failure, open_existing, open_store, with, with_audit};
+use crate::api::KeyView;
+use crate::audit::{Audit, By};
 use crate::config::Config;
+use crate::keys::{self, Made, NotChanged, Terms};
 
 #[derive(Subcommand)]
 pub enum WorkspaceCommand {
@@ -34,6 +38,12 @@ pub enum KeyCommand {
         /// send, operate or admin
         #[arg(long, default_value = "send")]
         role: String,
+        /// What people call it
+        #[arg(long)]
+        name: Option<String>,
+        /// When it ends: a time, or how long from now, 90d [default: never]
+        #[arg(long, value_name = "TIME|DURATION")]
+        expires: Option<String>,
         #[command(flatten)]
         format: Format,
     },
@@ -45,6 +55,8 @@ pub enum KeyCommand {
     /// Revoke a key by its id
     Revoke {
         id: String,
+        #[command(flatten)]
+        note: Note,
         #[command(flatten)]
         format: Format,
     },
@@ -87,60 +99,80 @@ async fn list_workspaces(store: &dyn Keyring, format: Format) -> Result<(), Fail
 
 pub async fn run_key(command: KeyCommand, config: &Config) -> Result<(), Failure> {
     match command {
-        KeyCommand::Create { workspace, role, format } => {
-            let workspace = name(&workspace)?;
-            let role = Role::parse(&role).ok_or_else(|| Failure::usage("--role is send, operate or admin"))?;
-            with(open_store(config).await?, async |store| create_key(store, workspace, role, format).await).await
+        KeyCommand::Create { workspace, role, name: called, expires, format } => {
+            let usage = |flag: &str| {
+                let flag = flag.to_owned();
+                move |wrong: String| Failure::usage(format!("{flag}: {wrong}"))
+            };
+            let now = SystemClock.now();
+            let terms = Terms {
+                workspace: name(&workspace)?,
+                role: Role::parse(&role).ok_or_else(|| Failure::usage("--role is send, operate or admin"))?,
+                name: called.as_deref().map(keys::name).transpose().map_err(usage("--name"))?,
+                expires_at: expires.map(|end| keys::end(&end, now)).transpose().map_err(usage("--expires"))?,
+            };
+            with_audit(open_store(config).await?, async |store, audit| create_key(store, audit, terms, format).await)
+                .await
         }
         KeyCommand::List { format } => {
             with(open_existing(config).await?, async |store| list_keys(store, format).await).await
         }
-        KeyCommand::Revoke { id, format } => {
-            with(open_existing(config).await?, async |store| revoke_key(store, &id, format).await).await
+        KeyCommand::Revoke { id, note, format } => {
+            let (store, note) = (open_existing(config).await?, note.read()?);
+            with_audit(store, async |store, audit| revoke_key(store, audit, &id, note.as_deref(), format).await).await
         }
     }
 }
 
-async fn create_key(store: &dyn Keyring, workspace: WorkspaceName, role: Role, format: Format) -> Result<(), Failure> {
-    let NewKey { id, secret, hash } = NewKey::generate();
-    // The store says when.
-    let created_at = Time::LONG_AGO;
-    let key = ApiKey { id: id.clone(), workspace: workspace.clone(), role, hash, created_at, revoked_at: None };
-    if !store.create_key(key).await? {
-        return Err(Failure::not_found(format!("there is no workspace {workspace}"))
-            .hint(format!("oncegate workspace create {workspace}")));
-    }
-    let view = json!({"id": id, "workspace": workspace.as_str(), "role": role.as_str(), "key": secret});
+async fn create_key(store: &dyn MainStore, audit: &Audit, terms: Terms, format: Format) -> Result<(), Failure> {
+    let Made { key, secret } = keys::create(store, audit, &By::from(who().as_str()), terms).await.map_err(failure)?;
+    let view = json!({
+        "id": key.id, "workspace": key.workspace.as_str(), "role": key.role.as_str(), "name": key.name,
+        "expiresAt": key.expires_at.map(|at| at.to_string()), "key": secret,
+    });
     format.print(&view, |_| secret.clone());
     say("this key is shown once; from now on every request needs one");
     Ok(())
 }
 
+fn failure(not: NotChanged) -> Failure {
+    match &not {
+        NotChanged::NoWorkspace(workspace) => {
+            Failure::not_found(not.to_string()).hint(format!("oncegate workspace create {workspace}"))
+        }
+        NotChanged::NoKey(id) => Failure::not_found(format!("there is no live key {id}")).hint("oncegate key list"),
+        NotChanged::Store(error) => error.clone().into(),
+    }
+}
+
 async fn list_keys(store: &dyn Keyring, format: Format) -> Result<(), Failure> {
-    let keys = store.keys().await?;
-    let view: Vec<_> = keys.iter().map(view).collect();
+    let (keys, now) = (store.keys().await?, SystemClock.now());
+    let view: Vec<_> = keys.iter().map(|key| KeyView::of(key, now)).collect();
     format.print(&view, |_| {
         let rows = keys.iter().map(|key| {
-            let revoked = key.revoked_at.map_or("-".into(), |at| at.to_string());
+            let time = |at: Option<Time>| at.map_or("-".into(), |at| at.to_string());
+            let name = key.name.clone().unwrap_or_else(|| "-".into());
             let (workspace, role) = (key.workspace.to_string(), key.role.as_str().into());
-            [key.id.clone(), workspace, role, key.created_at.to_string(), revoked]
+            let state = keys::state(key, now).into();
+            let (created, expires, used) = (key.created_at.to_string(), time(key.expires_at), time(key.last_used_at));
+            [key.id.clone(), workspace, role, name, state, created, expires, used, time(key.revoked_at)]
         });
-        table(["ID", "WORKSPACE", "ROLE", "CREATED", "REVOKED"], rows)
+        table(["ID", "WORKSPACE", "ROLE", "NAME", "STATE", "CREATED", "EXPIRES", "LAST USED", "REVOKED"], rows)
     });
     Ok(())
 }
 
-async fn revoke_key(store: &dyn Keyring, id: &str, format: Format) -> Result<(), Failure> {
-    if !store.revoke_key(id).await? {
-        return Err(Failure::not_found(format!("there is no live key {id}")).hint("oncegate key list"));
-    }
+async fn revoke_key(
+    store: &dyn MainStore,
+    audit: &Audit,
+    id: &str,
+    why: Option<&str>,
+    format: Format,
+) -> Result<(), Failure> {
+    let none = || failure(NotChanged::NoKey(id.to_owned()));
+    let key = store.keys().await?.into_iter().find(|key| key.id == id).ok_or_else(none)?;
+    let by = By::from(who().as_str());
+    keys::revoke(store, audit, &by, (&key.workspace, id), why).await.map_err(failure)?;
     format.report(&json!({"id": id, "revoked": true}), format_args!("key {id} revoked"));
     Ok(())
-}
-
-fn view(key: &ApiKey) -> serde_json::Value {
-    json!({
-        "id": key.id, "workspace": key.workspace.as_str(), "role": key.role.as_str(),
-        "createdAt": key.created_at.to_string(), "revokedAt": key.revoked_at.map(|at| at.to_string()),
-    })
 }

@@ -9,8 +9,9 @@ use super::args::{One, audit, who};
 use super::claims::{Note, Scope};
 use super::output::{Format, table};
 use super::sends::Resolution;
-use super::{Failure, fields, open_existing, with};
+use super::{Failure, fields, open_existing, with, with_audit};
 use crate::api::Page;
+use crate::audit::{Act, By};
 use crate::config::Config;
 use crate::messages::document::{Document, Kept, Message, Status, by_id, time};
 use crate::messages::reply::MessageView;
@@ -106,15 +107,19 @@ pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
         }
         Command::Resolve { one, resolution, note } => {
             let (wanted, note) = (one.read("message", "messages")?, note.read()?);
-            with(open_existing(config).await?, async |store| {
-                let (workspace, sent) = (&wanted.workspace, resolution.is_sent());
+            with_audit(open_existing(config).await?, async |store, log| {
+                let (workspace, sent, by) = (&wanted.workspace, resolution.is_sent(), By::from(who().as_str()));
                 let releases = config.messages.failed == OnFailure::Release;
-                let resolved = resolve(store, workspace, wanted.id, sent, &who(), note.clone(), releases).await;
-                let message = resolved.map_err(|problem| match problem.kind {
-                    Kind::NotFound => wanted.missing(),
-                    Kind::WrongStatus => wanted.refused(problem.detail),
-                    _ => unreadable(problem),
-                })?;
+                let act = Act::new("audit.message_resolved", workspace, ("message", wanted.id), &by, note.as_deref());
+                let resolve = async {
+                    let resolved = resolve(store, workspace, wanted.id, sent, &by.id, note.clone(), releases).await;
+                    resolved.map_err(|problem| match problem.kind {
+                        Kind::NotFound => wanted.missing(),
+                        Kind::WrongStatus => wanted.refused(problem.detail),
+                        _ => unreadable(problem),
+                    })
+                };
+                let (message, _) = log.act(act.about("sent", sent), resolve).await?;
                 audit(wanted.id, resolution.says(), note.as_deref());
                 show(&message, one.format);
                 Ok(())

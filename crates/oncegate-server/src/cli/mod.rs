@@ -6,6 +6,7 @@
 
 mod actions;
 mod args;
+mod audit;
 mod claims;
 mod config;
 mod doctor;
@@ -26,10 +27,12 @@ use std::sync::Arc;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use oncegate::sagas::Defects;
-use oncegate::store::{MainStore, Store, StoreError};
+use oncegate::store::{MainStore, Role, Store, StoreError};
 use oncegate::{GuardName, OnStoreError, OpenError, StoreUrl};
+use serde_json::json;
 
 use self::output::say;
+use crate::audit::Audit;
 use crate::config::{Config, ConfigError, Flag, Loaded, SecretUrl};
 use crate::decisions::Decisions;
 use crate::late::LateStore;
@@ -92,6 +95,9 @@ enum Command {
     /// Make, list and revoke API keys
     #[command(subcommand)]
     Key(keys::KeyCommand),
+    /// See who did what, and check that no line was removed or changed
+    #[command(subcommand)]
+    Audit(audit::Command),
     /// Check and show the configuration
     #[command(subcommand)]
     Config(config::Command),
@@ -107,6 +113,9 @@ enum Command {
     Bench(crate::bench::Command),
     #[command(hide = true)]
     BenchHello,
+    /// Print every route of the server and what it needs, for tests
+    #[command(hide = true)]
+    Routes,
     /// Print completions for a shell
     Completions {
         shell: clap_complete::Shell,
@@ -160,6 +169,12 @@ pub fn not_loaded(error: NotLoaded) -> Failure {
     }
 }
 
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         Failure::new(error.to_string()).hint("oncegate doctor")
@@ -195,6 +210,10 @@ fn dispatch(settings: Settings, command: Command) -> Result<(), Failure> {
         print_completions(shell);
         return Ok(());
     }
+    if let Command::Routes = command {
+        print_routes();
+        return Ok(());
+    }
     if let Command::Demo(command) = command {
         if settings.store.is_some() || settings.config.is_some() {
             return Err(Failure::usage("the demo has a store and a configuration of its own")
@@ -222,6 +241,7 @@ fn dispatch(settings: Settings, command: Command) -> Result<(), Failure> {
             Command::Messages(command) => messages::run(command, &loaded.config).await,
             Command::Workspace(command) => keys::run_workspace(command, &loaded.config).await,
             Command::Key(command) => keys::run_key(command, &loaded.config).await,
+            Command::Audit(command) => audit::run(command, &loaded.config).await,
             Command::Config(command) => config::run(command, &loaded),
             Command::Migrate(command) => migrate::run(command, &loaded.config).await,
             Command::Doctor(command) => doctor::run(command, &loaded).await,
@@ -229,7 +249,7 @@ fn dispatch(settings: Settings, command: Command) -> Result<(), Failure> {
             Command::Drill(command) => crate::drill::run(command).await,
             Command::Bench(command) => crate::bench::run(command).await,
             Command::BenchHello => crate::bench::hello().await,
-            Command::Completions { .. } | Command::Demo(_) => unreachable!("needs no configuration"),
+            Command::Completions { .. } | Command::Demo(_) | Command::Routes => unreachable!("needs no configuration"),
         }
     })
 }
@@ -244,6 +264,16 @@ fn print_completions(shell: clap_complete::Shell) {
     let mut script = vec![];
     clap_complete::generate(shell, &mut Cli::command(), "oncegate", &mut script);
     output::print(String::from_utf8_lossy(&script).trim_end());
+}
+
+fn print_routes() {
+    let routes: Vec<_> = crate::routes::all()
+        .map(|route| {
+            let (needs, role) = (route.needs.as_str(), route.needs.role().map(Role::as_str));
+            json!({"method": route.method.to_uppercase(), "path": route.path, "needs": needs, "role": role})
+        })
+        .collect();
+    output::print(&serde_json::to_string_pretty(&routes).expect("output is JSON"));
 }
 
 fn load(settings: Settings, listen: Option<String>) -> Result<Loaded, Failure> {
@@ -307,6 +337,15 @@ async fn open_existing_at(url: &SecretUrl) -> Result<Arc<dyn MainStore>, Failure
             .hint("oncegate serve makes it; if it is elsewhere, say where with --store or --config"));
     }
     Ok(url.open_with(crate::crash::clock()).await?)
+}
+
+/// The same, for what the audit log of the store tells of.
+async fn with_audit(
+    store: Arc<dyn MainStore>,
+    work: impl AsyncFnOnce(&dyn MainStore, &Audit) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let audit = Audit::new(store.clone());
+    with(store, async |store| work(store, &audit).await).await
 }
 
 /// Does something with a store and closes it, however that went.

@@ -13,6 +13,7 @@ use super::output::{Format, table};
 use super::sends::Resolution;
 use super::{Failure, fields, open_existing};
 use crate::api::Page;
+use crate::audit::{Act, Audit, By};
 use crate::config::Config;
 use crate::reminders::{ReminderView, options};
 
@@ -65,7 +66,7 @@ pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
         Command::List { filter, format } => list(config, filter, format).await,
         Command::Show(one) => {
             let wanted = one.read("reminder", "reminders")?;
-            with_reminders(config, async |reminders| {
+            with_reminders(config, async |reminders, _| {
                 let found = reminders.find(&wanted.workspace, wanted.id).await?;
                 show(&found.ok_or_else(|| wanted.missing())?, one.format);
                 Ok(())
@@ -76,19 +77,19 @@ pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
             let verb = async |reminders: &Reminders, workspace: &WorkspaceName, id: Uuid, _| {
                 reminders.cancel(workspace, id).await
             };
-            deed.run(config, "cancelled", verb).await
+            deed.run(config, ("audit.reminder_cancelled", "cancelled"), verb).await
         }
         Command::Send(deed) => {
             let verb = async |reminders: &Reminders, workspace: &WorkspaceName, id: Uuid, _| {
                 reminders.send_missed(workspace, id, &who()).await
             };
-            deed.run(config, "to be sent", verb).await
+            deed.run(config, ("audit.reminder_sent", "to be sent"), verb).await
         }
         Command::Resolve { deed, resolution } => {
             let verb = async |reminders: &Reminders, workspace: &WorkspaceName, id: Uuid, note| {
                 reminders.resolve(workspace, id, resolution.is_sent(), &who(), note).await
             };
-            deed.run(config, resolution.says(), verb).await
+            deed.run(config, ("audit.reminder_resolved", resolution.says()), verb).await
         }
     }
 }
@@ -97,18 +98,23 @@ impl Deed {
     async fn run(
         self,
         config: &Config,
-        done: &str,
+        (event, done): (&'static str, &str),
         verb: impl AsyncFnOnce(&Reminders, &WorkspaceName, Uuid, Option<String>) -> Result<Kept, NotChanged>,
     ) -> Result<(), Failure> {
         let (wanted, note) = (self.one.read("reminder", "reminders")?, self.note.read()?);
-        with_reminders(config, async |reminders| {
-            let kept = verb(reminders, &wanted.workspace, wanted.id, note.clone()).await.map_err(|not_changed| {
-                match not_changed {
+        with_reminders(config, async |reminders, log| {
+            let by = By::from(who().as_str());
+            let act = Act::new(event, &wanted.workspace, ("reminder", wanted.id), &by, note.as_deref());
+            let act = act.about("done", done);
+            let verb = async {
+                let changed = verb(reminders, &wanted.workspace, wanted.id, note.clone()).await;
+                changed.map_err(|not_changed| match not_changed {
                     NotChanged::Missing => wanted.missing(),
                     NotChanged::Store(error) => error.into(),
                     other => wanted.refused(other),
-                }
-            })?;
+                })
+            };
+            let (kept, _) = log.act(act, verb).await?;
             audit(wanted.id, done, note.as_deref());
             show(&kept, self.one.format);
             Ok(())
@@ -126,7 +132,7 @@ async fn list(config: &Config, filter: FilterArgs, format: Format) -> Result<(),
     let limit = filter.paging.limit()?;
     let (booking, state) = (filter.booking, filter.state.map(state).transpose()?);
     let filter = Filter { booking, state, limit, before: filter.paging.cursor };
-    with_reminders(config, async |reminders| {
+    with_reminders(config, async |reminders, _| {
         let page = reminders.list(&workspace, &filter).await?;
         let items = page.items.iter().map(ReminderView::from).collect();
         format.print(&Page { items, next_cursor: page.next }, |_| {
@@ -159,11 +165,12 @@ fn show(kept: &Kept, format: Format) {
 /// Over the store that the configuration names, which is closed however it went.
 async fn with_reminders(
     config: &Config,
-    work: impl AsyncFnOnce(&Reminders) -> Result<(), Failure>,
+    work: impl AsyncFnOnce(&Reminders, &Audit) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let store = open_existing(config).await?;
     let ledger = Arc::new(Ledger::start(store.clone(), Arc::new(())));
-    let done = work(&Reminders::over(store, ledger.clone(), options(config))).await;
+    let log = Audit::new(store.clone());
+    let done = work(&Reminders::over(store, ledger.clone(), options(config)), &log).await;
     ledger.close().await;
     done
 }

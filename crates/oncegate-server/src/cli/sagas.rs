@@ -10,11 +10,12 @@ use oncegate::{Ledger, Time, WorkspaceName};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::args::{One, Paging, audit, more};
+use super::args::{One, Paging, audit, more, who};
 use super::claims::Scope;
 use super::output::{Format, print, table, wide_table};
 use super::{Failure, fields, not_loaded, open_existing};
 use crate::api::{HISTORY_MAX, Page};
+use crate::audit::{Act, Audit, By};
 use crate::config::Config;
 use crate::sagas::{self, DeadLetterView, HandledView, InstanceView, NotLoaded};
 
@@ -106,11 +107,11 @@ pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
         Command::List(args) => {
             let workspace = args.paging.workspace()?;
             args.paging.limit()?;
-            with_sagas(config, async |sagas| list(sagas, &workspace, &args).await).await
+            with_sagas(config, async |sagas, _| list(sagas, &workspace, &args).await).await
         }
         Command::Show { saga, correlation_id, scope, format } => {
             let workspace = scope.workspace()?;
-            with_sagas(config, async |sagas| {
+            with_sagas(config, async |sagas, _| {
                 let found = sagas.find(&workspace, &saga, &correlation_id).await?.ok_or_else(|| {
                     Failure::not_found(format!("no {saga} of {correlation_id} in workspace {workspace}"))
                         .hint(format!("oncegate saga list --definition {saga} --workspace {workspace}"))
@@ -134,11 +135,15 @@ pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
 }
 
 /// Over the store that the configuration names, which is closed however it went.
-async fn with_sagas(config: &Config, work: impl AsyncFnOnce(&Sagas) -> Result<(), Failure>) -> Result<(), Failure> {
+async fn with_sagas(
+    config: &Config,
+    work: impl AsyncFnOnce(&Sagas, &Audit) -> Result<(), Failure>,
+) -> Result<(), Failure> {
     let store = open_existing(config).await?;
+    let log = Audit::new(store.clone());
     let ledger = Arc::new(Ledger::start(store.clone(), Arc::new(())));
     let done = match sagas::engine(config, store, ledger.clone()) {
-        Ok(sagas) => work(&sagas).await,
+        Ok(sagas) => work(&sagas, &log).await,
         Err(error) => Err(not_loaded(error)),
     };
     ledger.close().await;
@@ -279,7 +284,7 @@ async fn letters(command: LettersCommand, config: &Config) -> Result<(), Failure
                 let names = LetterState::ALL.map(LetterState::as_str).join(", ");
                 Failure::usage(format!("--status is one of {names}"))
             })?;
-            with_sagas(config, async |sagas| {
+            with_sagas(config, async |sagas, _| {
                 let (letters, next) =
                     sagas.dead_letters(&workspace, definition.as_deref(), Some(standing), limit, paging.cursor).await?;
                 let rows: Vec<[String; 5]> = letters
@@ -301,7 +306,7 @@ async fn letters(command: LettersCommand, config: &Config) -> Result<(), Failure
             .await
         }
         LettersCommand::Show(one) => {
-            with_letter(one, config, async |sagas, workspace, id, format| {
+            with_letter(one, config, async |sagas, _, (workspace, id), format| {
                 let letter = sagas.dead_letter(workspace, id).await?.ok_or(NotRetried::Missing)?;
                 show(&DeadLetterView::from(letter), format);
                 Ok(())
@@ -310,8 +315,10 @@ async fn letters(command: LettersCommand, config: &Config) -> Result<(), Failure
         }
         LettersCommand::Retry(one) => {
             let mut reason = None;
-            with_letter(one, config, async |sagas, workspace, id, format| {
-                let handled = sagas.retry_dead_letter(workspace, id).await?;
+            with_letter(one, config, async |sagas, log, (workspace, id), format| {
+                let by = By::from(who().as_str());
+                let act = Act::new("audit.dead_letter_retried", workspace, ("dead letter", id), &by, None);
+                let (handled, _) = log.act(act, sagas.retry_dead_letter(workspace, id)).await?;
                 audit(id, "retried", None);
                 if let Outcome::DeadLetter { reason: why, .. } = &handled.outcome {
                     reason = Some(why.clone());
@@ -323,8 +330,10 @@ async fn letters(command: LettersCommand, config: &Config) -> Result<(), Failure
             reason.map_or(Ok(()), |why| Err(Failure::new(format!("it is still a dead letter: {why}"))))
         }
         LettersCommand::Discard(one) => {
-            with_letter(one, config, async |sagas, workspace, id, format| {
-                let letter = sagas.discard_dead_letter(workspace, id).await?;
+            with_letter(one, config, async |sagas, log, (workspace, id), format| {
+                let by = By::from(who().as_str());
+                let act = Act::new("audit.dead_letter_discarded", workspace, ("dead letter", id), &by, None);
+                let (letter, _) = log.act(act, sagas.discard_dead_letter(workspace, id)).await?;
                 audit(id, "discarded", None);
                 show(&DeadLetterView::from(letter), format);
                 Ok(())
@@ -338,11 +347,11 @@ async fn letters(command: LettersCommand, config: &Config) -> Result<(), Failure
 async fn with_letter(
     one: One,
     config: &Config,
-    verb: impl AsyncFnOnce(&Sagas, &WorkspaceName, Uuid, Format) -> Result<(), NotRetried>,
+    verb: impl AsyncFnOnce(&Sagas, &Audit, (&WorkspaceName, Uuid), Format) -> Result<(), NotRetried>,
 ) -> Result<(), Failure> {
     let wanted = one.read("dead letter", "saga dead-letters")?;
-    with_sagas(config, async |sagas| {
-        verb(sagas, &wanted.workspace, wanted.id, one.format).await.map_err(|refused| match refused {
+    with_sagas(config, async |sagas, log| {
+        verb(sagas, log, (&wanted.workspace, wanted.id), one.format).await.map_err(|refused| match refused {
             NotRetried::Missing => wanted.missing(),
             NotRetried::Settled(_) | NotRetried::NoEvent => wanted.refused(refused),
             NotRetried::Store(error) => error.into(),

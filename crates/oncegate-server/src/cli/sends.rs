@@ -11,6 +11,7 @@ use super::claims::Note;
 use super::output::{Format, table};
 use super::{Failure, fields, open_existing};
 use crate::api::{Page, esp_id};
+use crate::audit::{Act, Audit, By};
 use crate::config::Config;
 use crate::sends::{SendView, options};
 
@@ -77,7 +78,7 @@ pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
         Command::List { filter, format } => list(config, filter, format).await,
         Command::Show(one) => {
             let wanted = one.read("send", "sends")?;
-            with_sends(config, async |sends| {
+            with_sends(config, async |sends, _| {
                 let (kept, now) = sends.find(&wanted.workspace, wanted.id).await?.ok_or_else(|| wanted.missing())?;
                 show(&kept, now, one.format);
                 Ok(())
@@ -92,15 +93,19 @@ pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
             }
             let esp_message_id =
                 esp_id(esp_message_id).map_err(|wrong| Failure::usage(format!("--esp-message-id: {wrong}")))?;
-            with_sends(config, async |sends| {
-                let resolved = sends
-                    .resolve(&wanted.workspace, wanted.id, sent, esp_message_id, &who(), note.clone())
-                    .await
-                    .map_err(|not_taken| match not_taken {
+            with_sends(config, async |sends, log| {
+                let (workspace, by) = (&wanted.workspace, By::from(who().as_str()));
+                let act = Act::new("audit.send_resolved", workspace, ("send", wanted.id), &by, note.as_deref());
+                let resolve = async {
+                    let resolved =
+                        sends.resolve(workspace, wanted.id, sent, esp_message_id, &by.id, note.clone()).await;
+                    resolved.map_err(|not_taken| match not_taken {
                         NotTaken::Missing => wanted.missing(),
                         NotTaken::Store(error) => error.into(),
                         other => wanted.refused(other),
-                    })?;
+                    })
+                };
+                let (resolved, _) = log.act(act.about("sent", sent), resolve).await?;
                 audit(wanted.id, resolution.says(), note.as_deref());
                 show(&resolved, Time::LONG_AGO, one.format);
                 Ok(())
@@ -119,7 +124,7 @@ async fn list(config: &Config, filter: FilterArgs, format: Format) -> Result<(),
     let limit = filter.paging.limit()?;
     let (campaign, state) = (filter.campaign, filter.state.map(state).transpose()?);
     let filter = Filter { campaign, state, limit, before: filter.paging.cursor };
-    with_sends(config, async |sends| {
+    with_sends(config, async |sends, _| {
         let page = sends.list(&workspace, &filter).await?;
         let items = page.items.iter().map(|kept| SendView::of(kept, page.now)).collect();
         format.print(&Page { items, next_cursor: page.next }, |_| {
@@ -150,10 +155,14 @@ fn show(kept: &Kept, now: Time, format: Format) {
 }
 
 /// Over the store that the configuration names, which is closed however it went.
-async fn with_sends(config: &Config, work: impl AsyncFnOnce(&Sends) -> Result<(), Failure>) -> Result<(), Failure> {
+async fn with_sends(
+    config: &Config,
+    work: impl AsyncFnOnce(&Sends, &Audit) -> Result<(), Failure>,
+) -> Result<(), Failure> {
     let store = open_existing(config).await?;
     let ledger = Arc::new(Ledger::start(store.clone(), Arc::new(())));
-    let done = work(&Sends::over(store, ledger.clone(), options(config))).await;
+    let log = Audit::new(store.clone());
+    let done = work(&Sends::over(store, ledger.clone(), options(config)), &log).await;
     ledger.close().await;
     done
 }

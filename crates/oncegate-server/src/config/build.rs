@@ -12,7 +12,7 @@ use super::layers::{Entry, Layers, Origin};
 use super::path::KeyPath;
 use super::secret_url::SecretUrl;
 use super::typed::{
-    Claims, Config, Limits, Log, LogFormat, LogLevel, Messages, Mode, Outgoing, Privacy, Reminders, Tls,
+    Auth, Claims, Config, Limits, Log, LogFormat, LogLevel, Messages, Metrics, Mode, Outgoing, Privacy, Reminders, Tls,
     WorkspaceLimits,
 };
 use super::value::Value;
@@ -31,6 +31,8 @@ pub fn build(layers: &Layers) -> Config {
         store: SecretUrl(top.text("store").to_owned()),
         guard_store: top.maybe_text("guard_store").map(|url| SecretUrl(url.to_owned())),
         data_dir: top.text("data_dir").into(),
+        auth: Auth { required: table_of(layers, "auth").flag("required") },
+        metrics: Metrics { listen: table_of(layers, "metrics").maybe_address("listen") },
         limits: Limits {
             body_bytes: limits.count("body"),
             event_body_bytes: limits.count("event_body"),
@@ -258,6 +260,13 @@ impl<'a> Table<'a> {
     fn address(&self, name: &str) -> SocketAddr {
         match self.entry(name).value {
             Value::Address(address) => address,
+            _ => unreachable!("{name} is an address by the table of settings"),
+        }
+    }
+
+    fn maybe_address(&self, name: &str) -> Option<SocketAddr> {
+        match self.layers.get(&self.own.child(name))?.value {
+            Value::Address(address) => Some(address),
             _ => unreachable!("{name} is an address by the table of settings"),
         }
     }

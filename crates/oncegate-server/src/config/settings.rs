@@ -90,6 +90,16 @@ pub static SETTINGS: &[Setting] = &[
         "oncegate-data",
         "the folder of the embedded store, where `store` does not say otherwise, and of `sends.jsonl` and `actions.jsonl`",
     ),
+    setting("auth.required", Kind::Bool, "false", "whether every request needs a key, from the first start on"),
+    Setting {
+        default: None,
+        ..setting(
+            "metrics.listen",
+            Kind::Address,
+            "",
+            "an address where /metrics needs no key; none, if it is left out",
+        )
+    },
     setting("limits.body", BODY, "1MiB", "the largest request body"),
     setting("limits.event_body", BODY, "4MiB", "the largest body of events"),
     setting("limits.connections", CONNECTIONS, "10000", "connections at once"),

@@ -147,7 +147,7 @@ fn an_unknown_key_is_an_error_at_its_place_with_the_nearest_right_one() {
         ),
         (
             "[[proxies]]\nx = 1",
-            "oncegate.toml:1:3: there is no setting `proxies`\nhint: there are: listen, store, guard_store, data_dir, limits, tls, claims, outgoing, messages, actions, sends, reminders, sagas, amqp, nats, privacy, log",
+            "oncegate.toml:1:3: there is no setting `proxies`\nhint: there are: listen, store, guard_store, data_dir, auth, metrics, limits, tls, claims, outgoing, messages, actions, sends, reminders, sagas, amqp, nats, privacy, log",
         ),
     ] {
         assert_eq!(Setup::new(file).errors(), [error], "{file}");

@@ -21,6 +21,8 @@ pub struct Config {
     /// Where claims are kept, if not in `store`.
     pub guard_store: Option<SecretUrl>,
     pub data_dir: PathBuf,
+    pub auth: Auth,
+    pub metrics: Metrics,
     pub limits: Limits,
     /// None: the listener speaks plain HTTP.
     pub tls: Option<Tls>,
@@ -35,6 +37,18 @@ pub struct Config {
     pub nats: Nats,
     pub privacy: Privacy,
     pub log: Log,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Auth {
+    /// The server is never open: its first start makes a key.
+    pub required: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Metrics {
+    /// A listener of their own, which needs no key.
+    pub listen: Option<SocketAddr>,
 }
 
 impl Config {

@@ -17,6 +17,7 @@ use super::session::{Visitor, see_other};
 use super::{Failed, Fields, Frame, Named, Shown, did, show_detail, show_list};
 use crate::actions::Verb;
 use crate::api::{App, action_filter, missing, page_id};
+use crate::audit::By;
 
 const PAGE: usize = 50;
 
@@ -86,7 +87,7 @@ pub async fn show(State(app): State<Arc<App>>, visitor: Visitor, Named(id): Name
         says: says(&found, SystemClock.now()),
         did: did(&fields),
         buttons: buttons(&found),
-        sections: sections(&found, SystemClock.now()),
+        sections: sections(&found, &visitor, SystemClock.now()),
     };
     let title = format!("Action {} · {}", short(&id), found.action.action_type);
     show_detail(Frame::new(&visitor, "/actions", title), detail)
@@ -139,7 +140,7 @@ fn buttons(found: &Found) -> Vec<Button> {
     }
 }
 
-fn sections(found: &Found, now: Time) -> Vec<Section> {
+fn sections(found: &Found, visitor: &Visitor, now: Time) -> Vec<Section> {
     let Action { action_type, payload, entity, revision, created_us, recurrence, ended, tick_of, .. } = &found.action;
     let entity_id = entity.as_ref().map(|entity| entity.id.as_str());
     let error =
@@ -174,7 +175,7 @@ fn sections(found: &Found, now: Time) -> Vec<Section> {
         ("Id", Cell::code(found.id)),
     ];
     let mut sections = vec![
-        Section { title: "What happened", body: Body::Moments(moments(found)) },
+        Section { title: "What happened", body: Body::Moments(moments(found, visitor)) },
         facts("Facts", about),
         Section { title: "Payload", body: Body::Text(pretty(payload.get())) },
     ];
@@ -185,7 +186,7 @@ fn sections(found: &Found, now: Time) -> Vec<Section> {
 }
 
 /// Its revisions, its tries, and its end.
-fn moments(found: &Found) -> Vec<Happened> {
+fn moments(found: &Found, visitor: &Visitor) -> Vec<Happened> {
     let Action { revision, revised_us, tries, ended, created_us, .. } = &found.action;
     let mut moments: Vec<(i64, Happened)> = vec![];
     let mut add =
@@ -217,8 +218,9 @@ fn moments(found: &Found) -> Vec<Happened> {
         add(ended.at_us, Tone::of(status), format!("It ended: {status}."));
         if let Some(Resolved { by, note, at_us, .. }) = &ended.resolved {
             let why = note.as_ref().map_or(String::new(), |note| format!(": {note}"));
+            let who = if visitor.operates() { format!(" By {by}{why}") } else { String::new() };
             let found = if ended.status == Status::Completed { "it happened" } else { "it is to be let be" };
-            add(*at_us, Tone::Plain, format!("Somebody said that {found}. By {by}{why}"));
+            add(*at_us, Tone::Plain, format!("Somebody said that {found}.{who}"));
         }
     }
     if let Some(job) = found.job.as_ref().filter(|job| Status::of(job) == Status::Running) {
@@ -240,6 +242,7 @@ pub async fn act(
     visitor.require(Role::Operate)?;
     let reason = fields.reason()?;
     let verb = Verb::parse(&verb).ok_or_else(|| missing("verb"))?;
-    app.actions.clone().by_hand(visitor.caller.workspace, id, verb, visitor.caller.name, Some(reason)).await?;
+    let (by, audit) = (By::from(&visitor.caller), app.audit.clone());
+    app.actions.clone().by_hand(audit, visitor.caller.workspace, id, verb, by, Some(reason)).await?;
     Ok(see_other(&format!("/actions/{id}?did={}", verb.as_str())))
 }

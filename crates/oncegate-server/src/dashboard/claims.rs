@@ -14,6 +14,7 @@ use super::parts::{
 use super::session::{Visitor, see_other};
 use super::{Failed, Fields, Frame, Named, Shown, did, show_detail, show_list};
 use crate::api::{App, by_hand, claim_cursor, claim_guard, claim_state, cursor_of, is_own};
+use crate::audit::By;
 use crate::decisions::timeline::{Moment, Timeline, What};
 use crate::problem::{Kind, Problem};
 
@@ -86,7 +87,12 @@ fn key(visitor: &Visitor, id: &str, fields: &Fields) -> Result<ClaimKey, Problem
 pub async fn show(State(app): State<Arc<App>>, visitor: Visitor, Named(id): Named<String>, fields: Fields) -> Shown {
     let key = key(&visitor, &id, &fields)?;
     let Reading { value, now } = app.ledger_of(Some(&key.guard)).read(&key).await?;
-    let timeline = app.timelines.read(&key).await?;
+    let mut timeline = app.timelines.read(&key).await?;
+    if !visitor.operates() {
+        for moment in timeline.first.iter_mut().chain(&mut timeline.last) {
+            (moment.by, moment.why) = (None, None);
+        }
+    }
     if value.is_none() && timeline.first.is_empty() {
         return Err(Refusal::Missing.into());
     }
@@ -293,6 +299,6 @@ async fn act(
     visitor.require(Role::Operate)?;
     let (key, reason) = (key(&visitor, &id, &fields)?, fields.reason()?);
     let to = format!("/claims/{id}?guard={}&did={verb}", encoded(key.guard.as_str()));
-    by_hand(app, key, command, visitor.caller.name, Some(reason)).await?;
+    by_hand(app, key, command, By::from(&visitor.caller), Some(reason)).await?;
     Ok(see_other(&to))
 }

@@ -13,7 +13,7 @@ use super::parts::{Body, Button, Cell, Detail, Filter, List, Section, Table, enc
 use super::session::{Visitor, see_other};
 use super::{Failed, Fields, Frame, Named, Shown, did, show_detail, show_list};
 use crate::api::{App, missing, page_cursor, page_id};
-use crate::auth::Caller;
+use crate::audit::By;
 use crate::problem::Kind;
 use crate::task::to_the_end;
 
@@ -127,15 +127,15 @@ pub async fn act(
 ) -> Result<Response, Failed> {
     visitor.require(Role::Operate)?;
     let reason = fields.reason()?;
-    let Caller { workspace, name: by, .. } = visitor.caller;
+    let (by, workspace) = (By::from(&visitor.caller), visitor.caller.workspace);
     let done = to_the_end(async move {
         Ok(match verb.as_str() {
-            "retry" => match app.sagas.retry(&workspace, id, &by, Some(&reason)).await?.outcome {
+            "retry" => match app.sagas.retry(&app.audit, &workspace, id, &by, Some(&reason)).await?.outcome {
                 Outcome::DeadLetter { .. } => "in-vain",
                 _ => "retried",
             },
             "discard" => {
-                app.sagas.discard(&workspace, id, &by, Some(&reason)).await?;
+                app.sagas.discard(&app.audit, &workspace, id, &by, Some(&reason)).await?;
                 "discard"
             }
             _ => return Err(Kind::NotFound.because("there is no such path")),

@@ -12,6 +12,7 @@ use super::parts::{Body, Button, Cell, Detail, Filter, Happened, List, Section, 
 use super::session::{Visitor, see_other};
 use super::{Failed, Fields, Frame, Named, Shown, claims, did, show_detail, show_list, who_and_why};
 use crate::api::{App, missing, page_cursor, page_id};
+use crate::audit::By;
 use crate::messages::document::{Document, Kept, Lead, Message, Status, Thread};
 use crate::problem::Kind;
 
@@ -99,7 +100,10 @@ pub async fn show(State(app): State<Arc<App>>, visitor: Visitor, Named(id): Name
                 ("Channel", Cell::text(&message.channel)),
                 ("Made", time(Some(message.created_us))),
                 ("Sent", time(message.sent_us)),
-                ("Settled", Cell::maybe(message.resolved.as_ref().map(who_and_why).as_ref())),
+                (
+                    "Settled",
+                    Cell::maybe(message.resolved.as_ref().and_then(|said| who_and_why(said, &visitor)).as_ref()),
+                ),
                 ("Error", Cell::maybe(message.error.as_ref())),
                 ("The carrier's id", message.provider_message_id.as_ref().map_or_else(Cell::default, Cell::code)),
                 ("Its duplicates' claim", claim(kept.guard_key())),
@@ -166,7 +170,8 @@ pub async fn resolve(
 ) -> Result<Response, Failed> {
     visitor.require(Role::Operate)?;
     let (sent, reason) = (fields.was_sent()?, fields.reason()?);
-    app.messages.resolve(visitor.caller.workspace, id, sent, visitor.caller.name, Some(reason)).await?;
+    let (by, audit) = (By::from(&visitor.caller), app.audit.clone());
+    app.messages.resolve(audit, visitor.caller.workspace, id, sent, by, Some(reason)).await?;
     Ok(see_other(&format!("/messages/{id}?did=resolve")))
 }
 

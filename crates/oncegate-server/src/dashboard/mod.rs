@@ -4,9 +4,11 @@
 //! asks for a reason, needs the role `operate`, and calls what the API calls. Nothing comes from outside.
 
 mod actions;
+mod audit;
 mod chart;
 mod claims;
 mod explains;
+mod keys;
 mod letters;
 mod live;
 mod messages;
@@ -26,7 +28,6 @@ use axum::Router;
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use axum::http::{HeaderName, Method, StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
-use axum::routing::{get, post};
 use oncegate::sagas::PICTURE_STYLE;
 use oncegate::sends::Resolved;
 use oncegate::store::Role;
@@ -38,44 +39,61 @@ use self::session::Visitor;
 use crate::api::{App, RawForm, check_note};
 use crate::auth::hex;
 use crate::problem::{Kind, Problem};
+use crate::routes::{Needs, routes};
+
+const NOTHING: Needs = Needs::Nothing;
+const SEND: Needs = Needs::Session(Role::Send);
+const OPERATE: Needs = Needs::Session(Role::Operate);
+const ADMIN: Needs = Needs::Session(Role::Admin);
+
+routes! {
+    "/" => { get SEND => overview::page, }
+    "/live" => { get SEND => live::events, }
+    "/decisions" => { get SEND => live::page, }
+    "/search" => { get OPERATE => search::page, }
+    "/claims" => { get OPERATE => claims::list, }
+    "/claims/{id}" => { get SEND => claims::show, }
+    "/claims/{id}/forget" => { post OPERATE => claims::forget, }
+    "/claims/{id}/resolve" => { post OPERATE => claims::resolve, }
+    "/messages" => { get OPERATE => messages::list, }
+    "/messages/{id}" => { get SEND => messages::show, }
+    "/messages/{id}/resolve" => { post OPERATE => messages::resolve, }
+    "/leads" => { get OPERATE => messages::leads, }
+    "/leads/{id}" => { get OPERATE => messages::lead, }
+    "/threads/{id}" => { get OPERATE => messages::thread, }
+    "/actions" => { get OPERATE => actions::list, }
+    "/actions/{id}" => { get SEND => actions::show, }
+    "/actions/{id}/{verb}" => { post OPERATE => actions::act, }
+    "/sagas" => { get OPERATE => sagas::list, }
+    "/sagas/{saga}" => { get OPERATE => sagas::instances, }
+    "/sagas/{saga}/{correlation_id}" => { get SEND => sagas::show, }
+    "/dead-letters" => { get OPERATE => letters::list, }
+    "/dead-letters/{id}" => { get OPERATE => letters::show, }
+    "/dead-letters/{id}/{verb}" => { post OPERATE => letters::act, }
+    "/sends" => { get OPERATE => sends::list, }
+    "/sends/{id}" => { get SEND => sends::show, }
+    "/sends/{id}/resolve" => { post OPERATE => sends::resolve, }
+    "/reminders" => { get OPERATE => reminders::list, }
+    "/reminders/{id}" => { get SEND => reminders::show, }
+    "/reminders/{id}/{verb}" => { post OPERATE => reminders::act, }
+    "/audit" => { get OPERATE => audit::list, }
+    "/keys" => { get ADMIN => keys::list, post ADMIN => keys::create, }
+    "/keys/{id}" => { get ADMIN => keys::show, }
+    "/keys/{id}/revoke" => { post ADMIN => keys::revoke, }
+    "/login" => { get NOTHING => session::login_page, post NOTHING => session::login, }
+    "/logout" => { post NOTHING => session::logout, }
+    // While the server is open: with a key, the workspace is the key's.
+    "/workspace" => { post SEND => session::choose_workspace, }
+    "/docs" => { get NOTHING => explains::reference, }
+    "/problems/{name}" => { get NOTHING => explains::problem, }
+    "/assets/{file}" => { get NOTHING => asset, }
+}
+
+/// Under which the files are that pages are made with.
+pub const ASSET_PATHS: &str = "/assets/";
 
 pub fn router() -> Router<Arc<App>> {
-    Router::new()
-        .route("/", get(overview::page))
-        .route("/live", get(live::events))
-        .route("/decisions", get(live::page))
-        .route("/search", get(search::page))
-        .route("/claims", get(claims::list))
-        .route("/claims/{id}", get(claims::show))
-        .route("/claims/{id}/forget", post(claims::forget))
-        .route("/claims/{id}/resolve", post(claims::resolve))
-        .route("/messages", get(messages::list))
-        .route("/messages/{id}", get(messages::show))
-        .route("/leads", get(messages::leads))
-        .route("/leads/{id}", get(messages::lead))
-        .route("/threads/{id}", get(messages::thread))
-        .route("/actions", get(actions::list))
-        .route("/actions/{id}", get(actions::show))
-        .route("/actions/{id}/{verb}", post(actions::act))
-        .route("/sagas", get(sagas::list))
-        .route("/sagas/{saga}", get(sagas::instances))
-        .route("/sagas/{saga}/{correlation_id}", get(sagas::show))
-        .route("/dead-letters", get(letters::list))
-        .route("/dead-letters/{id}", get(letters::show))
-        .route("/dead-letters/{id}/{verb}", post(letters::act))
-        .route("/sends", get(sends::list))
-        .route("/sends/{id}", get(sends::show))
-        .route("/messages/{id}/resolve", post(messages::resolve))
-        .route("/sends/{id}/resolve", post(sends::resolve))
-        .route("/reminders", get(reminders::list))
-        .route("/reminders/{id}", get(reminders::show))
-        .route("/reminders/{id}/{verb}", post(reminders::act))
-        .route("/login", get(session::login_page).post(session::login))
-        .route("/logout", post(session::logout))
-        .route("/workspace", post(session::choose_workspace))
-        .route("/docs", get(explains::reference))
-        .route("/problems/{name}", get(explains::problem))
-        .route("/assets/{file}", get(asset))
+    routed()
 }
 
 /// What requests share.
@@ -142,8 +160,8 @@ struct Who {
     workspace: String,
     name: String,
     role: &'static str,
+    may: Role,
     is_open: bool,
-    operates: bool,
 }
 
 struct Entry {
@@ -152,16 +170,19 @@ struct Entry {
     is_here: bool,
 }
 
-const MENU: [(&str, &str); 9] = [
-    ("Overview", "/"),
-    ("Decisions", "/decisions"),
-    ("Claims", "/claims"),
-    ("Messages", "/messages"),
-    ("Actions", "/actions"),
-    ("Sagas", "/sagas"),
-    ("Sends", "/sends"),
-    ("Reminders", "/reminders"),
-    ("Dead letters", "/dead-letters"),
+/// Of each page: its name, its path, and the role that sees it in the menu.
+const MENU: [(&str, &str, Role); 11] = [
+    ("Overview", "/", Role::Send),
+    ("Decisions", "/decisions", Role::Send),
+    ("Claims", "/claims", Role::Send),
+    ("Messages", "/messages", Role::Send),
+    ("Actions", "/actions", Role::Send),
+    ("Sagas", "/sagas", Role::Send),
+    ("Sends", "/sends", Role::Send),
+    ("Reminders", "/reminders", Role::Send),
+    ("Dead letters", "/dead-letters", Role::Send),
+    ("Audit", "/audit", Role::Operate),
+    ("Keys", "/keys", Role::Admin),
 ];
 
 impl Frame {
@@ -171,8 +192,8 @@ impl Frame {
             workspace: caller.workspace.to_string(),
             name: caller.name.clone(),
             role: caller.role.as_str(),
+            may: caller.role,
             is_open: visitor.is_open,
-            operates: caller.role >= Role::Operate,
         };
         Frame { who: Some(who), under, ..Frame::bare(title) }
     }
@@ -183,7 +204,9 @@ impl Frame {
     }
 
     fn entries(&self) -> impl Iterator<Item = Entry> {
-        MENU.iter().map(|(name, href)| Entry { name, href, is_here: *href == self.under })
+        let role = self.who.as_ref().map_or(Role::Send, |who| who.may);
+        let seen = MENU.iter().filter(move |(_, _, needed)| role >= *needed);
+        seen.map(|(name, href, _)| Entry { name, href, is_here: *href == self.under })
     }
 
     fn asset(&self, name: &str) -> &'static str {
@@ -195,8 +218,12 @@ impl Frame {
         env!("CARGO_PKG_VERSION")
     }
 
+    fn is_open(&self) -> bool {
+        self.who.as_ref().is_some_and(|who| who.is_open)
+    }
+
     fn operates(&self) -> bool {
-        self.who.as_ref().is_some_and(|who| who.operates)
+        self.who.as_ref().is_some_and(|who| who.may >= Role::Operate)
     }
 }
 
@@ -318,9 +345,9 @@ impl FromRequest<Arc<App>> for Fields {
     }
 }
 
-/// Who settled something, and why.
-fn who_and_why(Resolved { by, note, .. }: &Resolved) -> String {
-    note.as_ref().map_or_else(|| format!("By {by}"), |note| format!("By {by}: {note}"))
+/// Who settled something, and why: for the roles that may do the same.
+fn who_and_why(Resolved { by, note, .. }: &Resolved, visitor: &Visitor) -> Option<String> {
+    visitor.operates().then(|| note.as_ref().map_or_else(|| format!("By {by}"), |note| format!("By {by}: {note}")))
 }
 
 /// What was just done, as the page that it leads to says it.
@@ -337,6 +364,7 @@ fn did(fields: &Fields) -> Option<&'static str> {
         "run-now" => "It is due now.",
         "discard" => "Discarded.",
         "send" => "It is being sent.",
+        "revoke" => "Revoked. Requests with this key are refused.",
         _ => return None,
     })
 }

@@ -16,6 +16,7 @@ use super::parts::{
 use super::session::{Visitor, see_other};
 use super::{Failed, Fields, Frame, Named, Shown, did, show_detail, show_list, who_and_why};
 use crate::api::{App, missing, page_cursor, page_id};
+use crate::audit::By;
 use crate::problem::Kind;
 
 const PAGE: usize = 50;
@@ -82,7 +83,7 @@ pub async fn show(State(app): State<Arc<App>>, visitor: Visitor, Named(id): Name
         ("Phone", Cell::maybe(reminder.text.phone.as_ref())),
         ("Email", Cell::maybe(reminder.text.email.as_ref())),
         ("Flag", Cell::text(if reminder.reminder_sent() { "set" } else { "not set" })),
-        ("Sent by hand by", Cell::maybe(reminder.sent_by.as_ref())),
+        ("Sent by hand by", Cell::maybe(reminder.sent_by.as_ref().filter(|_| visitor.operates()))),
         ("Made", time(reminder.created_us)),
         ("Id", Cell::code(kept.id)),
     ];
@@ -93,7 +94,7 @@ pub async fn show(State(app): State<Arc<App>>, visitor: Visitor, Named(id): Name
         did: did(&fields),
         buttons: buttons(&kept),
         sections: vec![
-            Section { title: "What happened", body: Body::Moments(moments(reminder)) },
+            Section { title: "What happened", body: Body::Moments(moments(reminder, &visitor)) },
             Section { title: "Text", body: Body::Text(reminder.text.message.clone()) },
             facts("Facts", about),
         ],
@@ -151,7 +152,7 @@ fn buttons(kept: &Kept) -> Vec<Button> {
     }
 }
 
-fn moments(reminder: &Reminder) -> Vec<Happened> {
+fn moments(reminder: &Reminder, visitor: &Visitor) -> Vec<Happened> {
     let at = Time::from_micros;
     let mut moments = vec![(reminder.created_us, Happened::new(at(reminder.created_us), Tone::Good, "It was set."))];
     if let Some(flagged) = reminder.flagged_us {
@@ -178,8 +179,8 @@ fn moments(reminder: &Reminder) -> Vec<Happened> {
     if let Some(resolved) = &reminder.resolved {
         let says =
             if resolved.sent { "Somebody said that it was sent." } else { "Somebody said that it is to be let be." };
-        moments
-            .push((resolved.at_us, Happened::new(at(resolved.at_us), Tone::Plain, says).about(who_and_why(resolved))));
+        let about = who_and_why(resolved, visitor);
+        moments.push((resolved.at_us, Happened { about, ..Happened::new(at(resolved.at_us), Tone::Plain, says) }));
     }
     in_order(moments)
 }
@@ -192,11 +193,12 @@ pub async fn act(
 ) -> Result<Response, Failed> {
     visitor.require(Role::Operate)?;
     let reason = Some(fields.reason()?);
-    let (desk, workspace, by) = (app.reminders.clone(), visitor.caller.workspace, visitor.caller.name);
+    let (desk, audit, by) = (app.reminders.clone(), app.audit.clone(), By::from(&visitor.caller));
+    let workspace = visitor.caller.workspace;
     match verb.as_str() {
-        "send" => desk.send_by_hand(workspace, id, by, reason).await?,
-        "cancel" => desk.cancel_by_hand(workspace, id, by, reason).await?,
-        "resolve" => desk.resolve_by_hand(workspace, id, fields.was_sent()?, by, reason).await?,
+        "send" => desk.send_by_hand(audit, workspace, id, by, reason).await?,
+        "cancel" => desk.cancel_by_hand(audit, workspace, id, by, reason).await?,
+        "resolve" => desk.resolve_by_hand(audit, workspace, id, fields.was_sent()?, by, reason).await?,
         _ => return Err(Kind::NotFound.because("there is no such path").into()),
     };
     Ok(see_other(&format!("/reminders/{id}?did={verb}")))

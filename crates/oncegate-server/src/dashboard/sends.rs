@@ -15,6 +15,7 @@ use super::parts::{
 use super::session::{Visitor, see_other};
 use super::{Failed, Fields, Frame, Named, Shown, did, show_detail, show_list, who_and_why};
 use crate::api::{App, missing, page_cursor, page_id};
+use crate::audit::By;
 use crate::problem::Kind;
 use crate::sends::Resolution;
 use crate::task::to_the_end;
@@ -91,7 +92,7 @@ pub async fn show(State(app): State<Arc<App>>, visitor: Visitor, Named(id): Name
         did: did(&fields),
         buttons: buttons(&kept, now),
         sections: vec![
-            Section { title: "What happened", body: Body::Moments(moments(&kept, now)) },
+            Section { title: "What happened", body: Body::Moments(moments(&kept, now, &visitor)) },
             facts("Facts", about),
         ],
     };
@@ -135,7 +136,7 @@ fn buttons(kept: &Kept, now: Time) -> Vec<Button> {
     ]
 }
 
-fn moments(kept: &Kept, now: Time) -> Vec<Happened> {
+fn moments(kept: &Kept, now: Time, visitor: &Visitor) -> Vec<Happened> {
     let send = &kept.send;
     let at = Time::from_micros;
     let mut moments = vec![];
@@ -153,8 +154,8 @@ fn moments(kept: &Kept, now: Time) -> Vec<Happened> {
     if let Some(resolved) = &send.resolved {
         let says =
             if resolved.sent { "Somebody said that it was sent." } else { "Somebody said that it was not sent." };
-        moments
-            .push((resolved.at_us, Happened::new(at(resolved.at_us), Tone::Plain, says).about(who_and_why(resolved))));
+        let about = who_and_why(resolved, visitor);
+        moments.push((resolved.at_us, Happened { about, ..Happened::new(at(resolved.at_us), Tone::Plain, says) }));
     }
     if send.state_at(now).is_open() {
         let ended = send.lease_until_us.min(now.micros());
@@ -171,7 +172,8 @@ pub async fn resolve(
 ) -> Result<Response, Failed> {
     visitor.require(Role::Operate)?;
     let sent = fields.was_sent()?;
-    let resolution = Resolution { sent, esp_message_id: None, by: visitor.caller.name, note: Some(fields.reason()?) };
+    let resolution =
+        Resolution { sent, esp_message_id: None, by: By::from(&visitor.caller), note: Some(fields.reason()?) };
     let workspace = visitor.caller.workspace;
     to_the_end(async move { Ok(app.sends.resolve(&workspace, id, resolution).await?) }).await?;
     Ok(see_other(&format!("/sends/{id}?did=resolve")))

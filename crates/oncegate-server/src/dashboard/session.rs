@@ -20,7 +20,7 @@ use uuid::Uuid;
 
 use super::parts::query;
 use super::{Failed, Fields, Frame, Login, render};
-use crate::api::{App, exchange};
+use crate::api::{App, Under, credentials, exchange};
 use crate::auth::{Caller, WORKSPACE_HEADER, hex, random};
 use crate::problem::{Kind, Problem};
 
@@ -75,6 +75,11 @@ impl Visitor {
         self.caller.require(role)
     }
 
+    /// What people did, and why, is for those who may do the same.
+    pub fn operates(&self) -> bool {
+        self.caller.role >= Role::Operate
+    }
+
     pub fn workspace(&self) -> &WorkspaceName {
         &self.caller.workspace
     }
@@ -98,7 +103,7 @@ impl FromRequestParts<Arc<App>> for Visitor {
             }
             Ok::<_, Problem>(visitor)
         };
-        match app.keys.authenticate(&parts.uri, &parts.headers) {
+        match app.authenticate(credentials(parts)) {
             Ok(mut caller) => {
                 // Somebody whose browser cannot send the header.
                 let chosen = cookie(&parts.headers, WORKSPACE_COOKIE).and_then(|name| WorkspaceName::new(name).ok());
@@ -150,7 +155,8 @@ fn name_of(secret: &str) -> String {
     hex(&Sha256::digest(secret.as_bytes()))
 }
 
-/// Whose session the request is in, and its place. While the store cannot be asked, a session that was seen may read.
+/// Whose session the request is in, and its place. While the store is away, a session that was seen may read. A store that is only busy
+/// does not let it: lookups that an attacker makes fail must not change who is answered.
 async fn session(app: &App, headers: &HeaderMap, reads: bool) -> Result<Option<(Caller, Place)>, Problem> {
     let Some((key, secret)) = cookie(headers, COOKIE).and_then(|value| value.split_once('.')) else { return Ok(None) };
     let Some(caller) = app.keys.holder(key) else { return Ok(None) };
@@ -159,7 +165,9 @@ async fn session(app: &App, headers: &HeaderMap, reads: bool) -> Result<Option<(
     let session = (key.to_owned(), name);
     let stands = match find(app, &place, key).await {
         Ok(record) => record.is_some(),
-        Err(_) if reads && app.dashboard.sessions.has(&session) => return Ok(Some((caller, place))),
+        Err(_) if reads && app.keys.is_store_away() && app.dashboard.sessions.has(&session) => {
+            return Ok(Some((caller, place)));
+        }
         Err(error) => return Err(error.into()),
     };
     if stands {
@@ -170,11 +178,13 @@ async fn session(app: &App, headers: &HeaderMap, reads: bool) -> Result<Option<(
     Ok(stands.then_some((caller, place)))
 }
 
-/// Whether a session still stands; if the store cannot be asked, one that was seen lately does.
+/// Whether a session still stands; while the store is away, one that was seen lately does.
 pub async fn stands(app: &App, place: &Place, caller: &Caller) -> bool {
     match (find(app, place, &caller.name).await, &place.at) {
         (Ok(record), _) => record.is_some(),
-        (Err(_), At::Name(name)) => app.dashboard.sessions.has(&(caller.name.clone(), name.clone())),
+        (Err(_), At::Name(name)) => {
+            app.keys.is_store_away() && app.dashboard.sessions.has(&(caller.name.clone(), name.clone()))
+        }
         (Err(_), At::Id(_)) => false,
     }
 }
@@ -222,11 +232,13 @@ pub async fn login_page(State(app): State<Arc<App>>, Fields(fields): Fields) -> 
 pub async fn login(
     State(app): State<Arc<App>>,
     headers: HeaderMap,
+    Under(exchange): Under,
     Fields(fields): Fields,
 ) -> Result<Response, Failed> {
     check_ours(&headers)?;
     let to = fields.get("to").map_or("/", |to| way_back(to)).to_owned();
     let Some(caller) = fields.get("key").and_then(|key| app.keys.holder_of(key.trim())) else {
+        app.login_failed(fields.get("key").map_or("", |key| key.trim()), Some(exchange.peer()));
         let again = Login { frame: Frame::bare("Log in"), to, wrong: true };
         return Ok(render(StatusCode::UNAUTHORIZED, &again));
     };

@@ -160,6 +160,10 @@ meanings! {
         "audit.action_run_now" Noted "action run now{by}";
         "audit.dead_letter_retried" Noted "dead letter tried again{by}";
         "audit.dead_letter_discarded" Noted "dead letter discarded{by}";
+        "audit.key_created" Noted "key made{by}";
+        "audit.key_revoked" Noted "key revoked{by}";
+        "audit.login_failed" Needed "a wrong key was sent{by}";
+        "audit.not_done" Failed "what was asked for was not done{by}";
     }
 }
 

@@ -66,7 +66,7 @@ pub async fn run(command: Command, log: Option<String>) -> Result<(), Failure> {
     let decisions = Arc::new(Decisions::default());
     let _log = crate::log::start(&config.log, decisions.clone());
     let (listens, listening) = oneshot::channel();
-    let announce = |_: &Config, address| {
+    let announce = |_: &Config, address, _| {
         tell(address);
         // Whoever waits for it may have been told to stop.
         let _ = listens.send(address);

@@ -17,7 +17,7 @@ pub mod reply;
 pub mod resolve;
 mod send;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
@@ -33,6 +33,7 @@ pub use idempotency::Asked;
 /// The counter of what became of messages.
 pub const EVENTS: &str = Event::COUNTER;
 
+use crate::audit::{self, Act, Audit, By, Receipt};
 use crate::channels::Channels;
 use crate::config;
 use crate::problem::{Kind, Problem};
@@ -109,18 +110,25 @@ impl Messages {
     /// A person says what became of an unknown one, with who and why in the log.
     pub async fn resolve(
         &self,
+        audit: Arc<Audit>,
         workspace: WorkspaceName,
         id: Uuid,
         sent: bool,
-        by: String,
+        by: By,
         note: Option<String>,
     ) -> Result<Kept<Message>, Problem> {
         let (store, releases) = (self.store.clone(), self.releases());
         to_the_end(async move {
-            let settled = resolve::resolve(&*store, &workspace, id, sent, &by, note.clone(), releases).await?;
-            if settled.document.resolved.as_ref().is_some_and(|said| said.is_by(&by, note.as_deref())) {
+            let act = Act::new("audit.message_resolved", &workspace, ("message", id), &by, note.as_deref());
+            let act = act.about("sent", sent);
+            let resolve = resolve::resolve(&*store, &workspace, id, sent, &by.id, note.clone(), releases);
+            let (settled, receipt) = audit.act(act.clone(), resolve).await?;
+            if settled.document.resolved.as_ref().is_some_and(|said| said.is_by(&by.id, note.as_deref())) {
+                let (by, Receipt { seq, hash }) = (by.id, receipt);
                 // A warning, so that no usual level leaves it out.
-                tracing::warn!(event = "audit.message_resolved", %workspace, messageId = %id, sent, by, why = note);
+                tracing::warn!(event = "audit.message_resolved", %workspace, messageId = %id, sent, by, why = note, auditSeq = seq, auditHash = hash);
+            } else {
+                audit.ended(act, &receipt, "unchanged", audit::SETTLED_BEFORE).await;
             }
             Ok(settled)
         })

@@ -17,11 +17,17 @@ use crate::config::Config;
 /// The commit that says that a send begins: the one after the commit that accepts the message.
 const BEGIN: usize = 2;
 
-/// A store that does not answer one of its commits.
-struct Unanswered {
+/// A store that does not answer its second commit.
+pub(crate) struct Unanswered {
     store: MemoryStore,
     commits: AtomicUsize,
     is_written: bool,
+}
+
+impl Unanswered {
+    pub(crate) fn new(is_written: bool) -> Unanswered {
+        Unanswered { store: MemoryStore::default(), commits: AtomicUsize::new(0), is_written }
+    }
 }
 
 #[async_trait]
@@ -121,6 +127,10 @@ impl Keyring for Unanswered {
     async fn revoke_key(&self, id: &str) -> Result<bool, StoreError> {
         self.store.revoke_key(id).await
     }
+
+    async fn touch_keys(&self, ids: &[String]) -> Result<(), StoreError> {
+        self.store.touch_keys(ids).await
+    }
 }
 
 /// How many messages were sent, and what is left in the queue, when the begin is not answered.
@@ -129,7 +139,7 @@ async fn sent_and_queued(is_written: bool) -> (usize, Option<Job>) {
     std::fs::write(folder.path().join("oncegate.toml"), "[messages]\nsend_wait = \"100ms\"\n").unwrap();
     let mut config = Config::load_from(folder.path(), vec![], vec![], None).ok().unwrap().config;
     config.data_dir = folder.path().join("data");
-    let store = Arc::new(Unanswered { store: MemoryStore::default(), commits: AtomicUsize::new(0), is_written });
+    let store = Arc::new(Unanswered::new(is_written));
     let main = Arc::new(Ledger::start(store.clone(), Arc::new(())));
     let messages = Arc::new(Messages {
         config: config.messages.clone(),

@@ -16,6 +16,7 @@ use uuid::Uuid;
 pub use events::Event;
 pub use view::ReminderView;
 
+use crate::audit::{self, Act, Audit, By, Receipt};
 use crate::channels::Channels;
 use crate::config::Config;
 use crate::problem::Problem;
@@ -48,15 +49,19 @@ impl Desk {
     /// A person has a missed one sent, with who and why in the log.
     pub async fn send_by_hand(
         self: Arc<Desk>,
+        audit: Arc<Audit>,
         workspace: WorkspaceName,
         id: Uuid,
-        by: String,
+        by: By,
         why: Option<String>,
     ) -> Result<Kept, Problem> {
         to_the_end(async move {
-            let kept = self.reminders.send_missed(&workspace, id, &by).await?;
+            let act = Act::new("audit.reminder_sent", &workspace, ("reminder", id), &by, why.as_deref());
+            let (kept, Receipt { seq, hash }) =
+                audit.act(act, async { Ok::<_, Problem>(self.reminders.send_missed(&workspace, id, &by.id).await?) }).await?;
+            let by = by.id;
             // A warning, so that no usual level leaves it out.
-            tracing::warn!(event = "audit.reminder_sent", %workspace, reminderId = %id, by, why);
+            tracing::warn!(event = "audit.reminder_sent", %workspace, reminderId = %id, by, why, auditSeq = seq, auditHash = hash);
             Ok(kept)
         })
         .await
@@ -65,16 +70,23 @@ impl Desk {
     /// A person says what became of a missed one, with who and why in the log.
     pub async fn resolve_by_hand(
         self: Arc<Desk>,
+        audit: Arc<Audit>,
         workspace: WorkspaceName,
         id: Uuid,
         sent: bool,
-        by: String,
+        by: By,
         why: Option<String>,
     ) -> Result<Kept, Problem> {
         to_the_end(async move {
-            let kept = self.reminders.resolve(&workspace, id, sent, &by, why.clone()).await?;
-            if kept.reminder.resolved.as_ref().is_some_and(|said| said.is_by(&by, why.as_deref())) {
-                tracing::warn!(event = "audit.reminder_resolved", %workspace, reminderId = %id, sent, by, why);
+            let act = Act::new("audit.reminder_resolved", &workspace, ("reminder", id), &by, why.as_deref());
+            let act = act.about("sent", sent);
+            let resolve = self.reminders.resolve(&workspace, id, sent, &by.id, why.clone());
+            let (kept, receipt) = audit.act(act.clone(), async { Ok::<_, Problem>(resolve.await?) }).await?;
+            if kept.reminder.resolved.as_ref().is_some_and(|said| said.is_by(&by.id, why.as_deref())) {
+                let (by, Receipt { seq, hash }) = (by.id, receipt);
+                tracing::warn!(event = "audit.reminder_resolved", %workspace, reminderId = %id, sent, by, why, auditSeq = seq, auditHash = hash);
+            } else {
+                audit.ended(act, &receipt, "unchanged", audit::SETTLED_BEFORE).await;
             }
             Ok(kept)
         })
@@ -84,15 +96,19 @@ impl Desk {
     /// The same, of one that is not to be sent.
     pub async fn cancel_by_hand(
         self: Arc<Desk>,
+        audit: Arc<Audit>,
         workspace: WorkspaceName,
         id: Uuid,
-        by: String,
+        by: By,
         why: Option<String>,
     ) -> Result<Kept, Problem> {
         to_the_end(async move {
-            let kept = self.reminders.cancel(&workspace, id).await?;
+            let act = Act::new("audit.reminder_cancelled", &workspace, ("reminder", id), &by, why.as_deref());
+            let cancel = self.reminders.cancel(&workspace, id);
+            let (kept, Receipt { seq, hash }) = audit.act(act, async { Ok::<_, Problem>(cancel.await?) }).await?;
             Event::Cancelled.tell(&workspace, id);
-            tracing::warn!(event = "audit.reminder_cancelled", %workspace, reminderId = %id, by, why);
+            let by = by.id;
+            tracing::warn!(event = "audit.reminder_cancelled", %workspace, reminderId = %id, by, why, auditSeq = seq, auditHash = hash);
             Ok(kept)
         })
         .await

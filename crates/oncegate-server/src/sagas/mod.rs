@@ -22,6 +22,7 @@ use uuid::Uuid;
 pub use tell::{COUNTER, handled as tell};
 pub use view::{DeadLetterView, HandledView, InstanceView};
 
+use crate::audit::{Act, Audit, By, Receipt};
 use crate::config::{self, Config};
 use crate::crash;
 use crate::observe;
@@ -129,27 +130,33 @@ impl Director {
     /// Applies a dead letter again.
     pub async fn retry(
         &self,
+        audit: &Audit,
         workspace: &WorkspaceName,
         id: Uuid,
-        by: &str,
+        by: &By,
         why: Option<&str>,
     ) -> Result<Handled, NotRetried> {
-        let handled = self.sagas.retry_dead_letter(workspace, id).await?;
+        let act = Act::new("audit.dead_letter_retried", workspace, ("dead letter", id), by, why);
+        let (handled, Receipt { seq, hash }) = audit.act(act, self.sagas.retry_dead_letter(workspace, id)).await?;
         tell::handled(workspace, "(dead letter)", &handled);
+        let by = &by.id;
         // A warning, so that no usual level leaves it out.
-        tracing::warn!(event = "audit.dead_letter_retried", workspace = %workspace, deadLetterId = %id, by, why);
+        tracing::warn!(event = "audit.dead_letter_retried", %workspace, deadLetterId = %id, by, why, auditSeq = seq, auditHash = hash);
         Ok(handled)
     }
 
     pub async fn discard(
         &self,
+        audit: &Audit,
         workspace: &WorkspaceName,
         id: Uuid,
-        by: &str,
+        by: &By,
         why: Option<&str>,
     ) -> Result<DeadLetter, NotRetried> {
-        let letter = self.sagas.discard_dead_letter(workspace, id).await?;
-        tracing::warn!(event = "audit.dead_letter_discarded", workspace = %workspace, deadLetterId = %id, by, why);
+        let act = Act::new("audit.dead_letter_discarded", workspace, ("dead letter", id), by, why);
+        let (letter, Receipt { seq, hash }) = audit.act(act, self.sagas.discard_dead_letter(workspace, id)).await?;
+        let by = &by.id;
+        tracing::warn!(event = "audit.dead_letter_discarded", %workspace, deadLetterId = %id, by, why, auditSeq = seq, auditHash = hash);
         Ok(letter)
     }
 

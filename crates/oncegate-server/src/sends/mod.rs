@@ -20,6 +20,7 @@ pub use events::COUNTER;
 use events::Event;
 pub use view::{ResolvedView, SendView};
 
+use crate::audit::{Act, Audit, By, Receipt};
 use crate::config::Config;
 use crate::trace;
 use crate::worker::Worker;
@@ -32,6 +33,7 @@ pub struct SendLog {
     pub sends: Sends,
     store: Arc<dyn MainStore>,
     pub worker: Arc<Worker>,
+    pub audit: Arc<Audit>,
     hook: Option<Hook>,
 }
 
@@ -49,7 +51,7 @@ pub fn options(config: &Config) -> Options {
 pub struct Resolution {
     pub sent: bool,
     pub esp_message_id: Option<String>,
-    pub by: String,
+    pub by: By,
     pub note: Option<String>,
 }
 
@@ -60,7 +62,8 @@ impl SendLog {
             .reconcile_url
             .clone()
             .map(|url| Hook::new(url, config.outgoing.allow.clone().into(), config.outgoing.timeout));
-        Arc::new(SendLog { sends: Sends::over(store.clone(), ledger, options(config)), store, worker, hook })
+        let audit = Audit::new(store.clone());
+        Arc::new(SendLog { sends: Sends::over(store.clone(), ledger, options(config)), store, worker, audit, hook })
     }
 
     /// Begins to see to leases that end.
@@ -126,8 +129,10 @@ impl SendLog {
 
     pub async fn resolve(&self, workspace: &WorkspaceName, id: Uuid, resolution: Resolution) -> Result<Kept, NotTaken> {
         let Resolution { sent, esp_message_id, by, note } = resolution;
-        let kept = self.sends.resolve(workspace, id, sent, esp_message_id, &by, note.clone()).await?;
-        audit(workspace, id, sent, &by, note.as_deref());
+        let act = resolved(workspace, id, sent, &by, note.as_deref());
+        let resolve = self.sends.resolve(workspace, id, sent, esp_message_id, &by.id, note.clone());
+        let (kept, receipt) = self.audit.act(act, resolve).await?;
+        tell(workspace, id, sent, &by, note.as_deref(), &receipt);
         Ok(kept)
     }
 
@@ -144,9 +149,13 @@ impl SendLog {
                 return false;
             }
         };
-        match self.sends.reconcile(kept, sent, esp_message_id, HOOK).await {
-            Ok(_) => {
-                audit(&kept.workspace, kept.id, sent, HOOK, None);
+        let (act, settle) = (
+            resolved(&kept.workspace, kept.id, sent, &By::from(HOOK), None),
+            self.sends.reconcile(kept, sent, esp_message_id, HOOK),
+        );
+        match self.audit.act(act, settle).await {
+            Ok((_, receipt)) => {
+                tell(&kept.workspace, kept.id, sent, &By::from(HOOK), None, &receipt);
                 true
             }
             // Somebody else was faster, which is as good.
@@ -159,8 +168,14 @@ impl SendLog {
     }
 }
 
-fn audit(workspace: &WorkspaceName, id: Uuid, sent: bool, by: &str, note: Option<&str>) {
+/// The line of the audit log, which is written first.
+fn resolved(workspace: &WorkspaceName, id: Uuid, sent: bool, by: &By, note: Option<&str>) -> Act {
+    Act::new("audit.send_resolved", workspace, ("send", id), by, note).about("sent", sent)
+}
+
+fn tell(workspace: &WorkspaceName, id: Uuid, sent: bool, by: &By, note: Option<&str>, receipt: &Receipt) {
     Event::Resolved.tell(workspace, id);
+    let (by, Receipt { seq, hash }) = (&by.id, receipt);
     // A warning, so that no usual level leaves it out.
-    tracing::warn!(event = "audit.send_resolved", %workspace, sendId = %id, sent, by, why = note);
+    tracing::warn!(event = "audit.send_resolved", %workspace, sendId = %id, sent, by, why = note, auditSeq = seq, auditHash = hash);
 }

@@ -116,7 +116,11 @@ async fn while_the_store_is_away_a_session_is_its_own_keys_and_only_reads() {
     let forged = format!("oncegate_session={other_id}.{secret}");
     visitor(&forged).get("/decisions").await.expect_page(503);
     visitor(&forged).submit("/claims/x/forget", &[("guard", "g"), ("reason", "r")]).await.expect_page(503);
-    visitor(&cookie).get("/decisions").await.expect_page(200);
+    eventually("the server knows that the store is away", || async {
+        (visitor(&cookie).get("/decisions").await.status == 200).then_some(())
+    })
+    .await;
+    visitor(&forged).get("/decisions").await.expect_page(503);
     visitor(&cookie).submit("/claims/x/forget", &[("guard", "g"), ("reason", "r")]).await.expect_page(503);
     database.come_back().await;
     eventually("the forged session is known to be none", || async {
@@ -124,4 +128,33 @@ async fn while_the_store_is_away_a_session_is_its_own_keys_and_only_reads() {
     })
     .await;
     visitor(&cookie).get("/decisions").await.expect_page(200);
+}
+
+/// Lookups that fail while the store itself answers, as under a flood of them: no session is known from memory then, its own neither.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs PostgreSQL: run make test"]
+async fn while_lookups_fail_no_session_is_answered_from_memory() {
+    let database = Database::create().await;
+    let home = Home::with_config(&format!("store = {:?}", database.url()));
+    let (_, own) = home.make_key("acme", "send");
+    let (other_id, _) = home.make_key("other", "admin");
+    let server = home.serve();
+    let cookie = server.client().log_in(&own).await;
+    let visitor = |cookie: &str| server.client().header("cookie", cookie);
+    visitor(&cookie).get("/decisions").await.expect_page(200);
+    let mut live = Follower::open_with(server.address, "/live?on=decisions", &[("cookie", &cookie)]).await;
+    let locker = database.connect().await;
+    locker.batch_execute("BEGIN; LOCK TABLE oncegate.records IN ACCESS EXCLUSIVE MODE").await.expect("a superuser may");
+    let secret = cookie.rsplit('.').next().expect("there is a last part");
+    let forged = format!("oncegate_session={other_id}.{secret}");
+    visitor(&forged).get("/decisions").await.expect_page(503);
+    visitor(&cookie).get("/decisions").await.expect_page(503);
+    // What followed a session ends with it.
+    while live.next().await.is_some() {}
+    locker.batch_execute("ROLLBACK").await.expect("a superuser may");
+    eventually("the session is found again", || async {
+        (visitor(&cookie).get("/decisions").await.status == 200).then_some(())
+    })
+    .await;
+    visitor(&forged).get("/decisions").await.expect(303);
 }

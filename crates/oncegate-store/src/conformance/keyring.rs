@@ -1,5 +1,7 @@
 //! Workspaces and keys.
 
+use std::time::Duration;
+
 use super::{START, World, workspace};
 use crate::{ApiKey, Role};
 
@@ -18,12 +20,21 @@ pub async fn workspaces_and_keys_are_kept_and_revoked(world: World) {
         hash: [7; 32],
         created_at: START,
         revoked_at: None,
+        name: Some("the till".into()),
+        created_by: Some("ada".into()),
+        expires_at: Some(START + Duration::from_secs(3600)),
+        last_used_at: None,
     };
+    let plain = ApiKey { id: "k0".into(), name: None, created_by: None, expires_at: None, ..key.clone() };
     assert!(!store.create_key(ApiKey { workspace: workspace("nobody"), ..key.clone() }).await.expect("answers"));
     assert!(store.create_key(key.clone()).await.expect("creates"));
-    assert_eq!(store.keys().await.expect("lists"), [key]);
+    assert!(store.create_key(plain.clone()).await.expect("creates"));
+    assert_eq!(store.keys().await.expect("lists"), [plain.clone(), key.clone()]);
+    store.touch_keys(&["k1".into(), "k9".into()]).await.expect("writes");
+    assert_eq!(store.keys().await.expect("lists"), [plain, ApiKey { last_used_at: Some(START), ..key }]);
+    store.touch_keys(&[]).await.expect("has nothing to do");
     assert!(store.revoke_key("k1").await.expect("revokes"));
     assert!(!store.revoke_key("k1").await.expect("answers"), "once");
     assert!(!store.revoke_key("k2").await.expect("answers"));
-    assert_eq!(store.keys().await.expect("lists")[0].revoked_at, Some(START));
+    assert_eq!(store.keys().await.expect("lists")[1].revoked_at, Some(START));
 }

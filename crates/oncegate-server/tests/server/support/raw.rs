@@ -59,6 +59,15 @@ impl Raw {
         self.stream.write_all(bytes).await
     }
 
+    /// The status of the answer whose head comes next.
+    pub async fn read_status(&mut self) -> u16 {
+        let mut head = [0; 12];
+        let read = timeout(super::PATIENCE, self.stream.read_exact(&mut head)).await;
+        read.expect("in time").expect("an answer");
+        let status = std::str::from_utf8(&head[9..]).ok().and_then(|status| status.parse().ok());
+        status.expect("a status")
+    }
+
     /// Everything until the server closes the connection.
     pub async fn read_to_close(&mut self, limit: Duration) -> String {
         match self.read_for(limit).await {

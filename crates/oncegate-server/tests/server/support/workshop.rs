@@ -83,7 +83,12 @@ files = [{saga:?}]
 
     /// A key that every server knows.
     pub async fn known_key(&self, workspace: &str) -> (String, String) {
-        let (id, key) = self.home.make_key(workspace, "operate");
+        self.known_key_of(workspace, "operate").await
+    }
+
+    /// The same, of a role that may list claims.
+    pub async fn known_key_of(&self, workspace: &str, role: &str) -> (String, String) {
+        let (id, key) = self.home.make_key(workspace, role);
         for server in &self.servers {
             eventually("the key is known", || async {
                 let known = server.client_with(&key).get("/api/claims").await.status;

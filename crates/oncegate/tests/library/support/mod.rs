@@ -287,4 +287,8 @@ impl Keyring for Hooked {
     async fn revoke_key(&self, id: &str) -> Result<bool, StoreError> {
         self.store.revoke_key(id).await
     }
+
+    async fn touch_keys(&self, ids: &[String]) -> Result<(), StoreError> {
+        self.store.touch_keys(ids).await
+    }
 }

@@ -1,0 +1,57 @@
+//! `/api/audit`: who did what in the workspace, and why.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::IntoResponse;
+use oncegate::store::Role;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::extract::Params;
+use super::{Answered, App, page};
+use crate::audit::{self, Line};
+use crate::auth::Caller;
+use crate::problem::{Kind, Problem};
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct ListParams {
+    /// 1 to 500; 50 unless given.
+    limit: Option<usize>,
+    /// `nextCursor` of the page before.
+    cursor: Option<String>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = AuditPage)]
+pub struct AuditView {
+    items: Vec<Line>,
+    next_cursor: Option<String>,
+}
+
+impl From<audit::Page> for AuditView {
+    fn from(page: audit::Page) -> Self {
+        AuditView { items: page.lines, next_cursor: page.next.map(|seq| seq.to_string()) }
+    }
+}
+
+/// List the audit log of the workspace, newest first
+///
+/// A line is written before its act. Lines are a chain: `prev` is the `hash` of the line before. `oncegate audit verify` checks it.
+#[utoipa::path(get, path = "/api/audit", tag = "audit", params(ListParams),
+    responses((status = 200, description = "A page.", body = AuditView)))]
+pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): Params<ListParams>) -> Answered {
+    caller.require(Role::Operate)?;
+    let limit = page::limit(params.limit)?;
+    let page = audit::list(&*app.store, &caller.workspace, limit, cursor(params.cursor.as_deref())?).await?;
+    Ok(axum::Json(AuditView::from(page)).into_response())
+}
+
+/// The number of a line, before which a page begins.
+pub fn cursor(given: Option<&str>) -> Result<Option<u64>, Problem> {
+    let wrong = |_| Kind::InvalidRequest.because("cursor: not one that a page before has given");
+    given.map(|cursor| cursor.parse().map_err(wrong)).transpose()
+}

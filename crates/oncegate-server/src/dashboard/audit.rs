@@ -1,0 +1,53 @@
+//! The audit log of the workspace.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use oncegate::Time;
+use oncegate::store::{Clock, Role, SystemClock};
+
+use super::parts::{Cell, List, Table};
+use super::session::Visitor;
+use super::{Fields, Frame, Shown, show_list};
+use crate::api::{App, audit_cursor};
+use crate::audit::{self, Line};
+
+const PAGE: usize = 50;
+
+pub async fn list(State(app): State<Arc<App>>, visitor: Visitor, fields: Fields) -> Shown {
+    visitor.require(Role::Operate)?;
+    let page = audit::list(&*app.store, visitor.workspace(), PAGE, audit_cursor(fields.get("cursor"))?).await?;
+    let now = SystemClock.now();
+    let row = |line: &Line| {
+        let at = Time::parse(&line.at).map_or_else(|| Cell::text(&line.at), |at| Cell::time(at, now));
+        let by = line.by_name.as_ref().map_or_else(|| line.by.clone(), |name| format!("{name} ({})", line.by));
+        let result = line.of.map_or_else(|| line.result.clone(), |of| format!("{} (line {of})", line.result));
+        let about = line.about.iter().map(|(name, value)| format!("{name}: {value}"));
+        let why = line.why.iter().chain(&line.detail).cloned().chain(about).collect::<Vec<_>>().join(" · ");
+        vec![
+            Cell::text(line.seq),
+            at,
+            Cell::text(line.event.trim_start_matches("audit.").replace('_', " ")),
+            Cell::text(format!("{} {}", line.kind, line.subject)),
+            Cell::text(by),
+            Cell::text(why),
+            Cell::text(result),
+        ]
+    };
+    let list = List {
+        path: "/audit".into(),
+        lead:
+            "What people did, newest first. A line is written before its act; a later line says where it was not done."
+                .into(),
+        picture: None,
+        filters: vec![],
+        table: Table {
+            title: "Audit log".into(),
+            head: vec!["Line", "When", "What", "To", "By", "Why", "Result"],
+            rows: page.lines.iter().map(row).collect(),
+            empty: "There are none.",
+        },
+        next: None,
+    };
+    show_list(Frame::new(&visitor, "/audit", "Audit"), list.then(page.next.map(|seq| seq.to_string())))
+}

@@ -1,0 +1,165 @@
+//! Keys are made and revoked here, for the API, the dashboard and the command line: with a line in the audit log before each act.
+
+use std::time::Duration;
+
+use oncegate::store::{ApiKey, Keyring, MainStore, Role, StoreError};
+use oncegate::{Time, WorkspaceName};
+use oncegate_core::units::parse_duration;
+
+use crate::audit::{Act, Audit, By, Receipt};
+use crate::auth::{NewKey, mark};
+
+/// Characters of a key's name.
+const NAME_MAX: usize = 100;
+/// The longest that a key with an end lives.
+const LIFE_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
+/// A key that is to be made.
+pub struct Terms {
+    pub workspace: WorkspaceName,
+    pub role: Role,
+    pub name: Option<String>,
+    pub expires_at: Option<Time>,
+}
+
+/// A key that was made. Its secret is told once.
+pub struct Made {
+    pub key: ApiKey,
+    pub secret: String,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum NotChanged {
+    #[error("there is no workspace {0}")]
+    NoWorkspace(WorkspaceName),
+    #[error("there is no live key {0} in this workspace")]
+    NoKey(String),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// A key's name, as people give it.
+pub fn name(given: &str) -> Result<String, String> {
+    let name = given.trim();
+    let is_plain = !name.is_empty() && name.chars().count() <= NAME_MAX && !name.chars().any(char::is_control);
+    is_plain.then(|| name.to_owned()).ok_or_else(|| format!("a key's name has 1 to {NAME_MAX} characters"))
+}
+
+/// When a key ends: a time, or how long from now.
+pub fn end(given: &str, now: Time) -> Result<Time, String> {
+    let wrong = || format!("{given:?} is neither a time (\"2027-01-31T00:00:00Z\") nor a duration (\"90d\")");
+    let at = Time::parse(given).or_else(|| parse_duration(given).map(|span| now + span)).ok_or_else(wrong)?;
+    if at <= now || at > now + LIFE_MAX {
+        return Err(format!("a key ends within ten years from now, not at {at}"));
+    }
+    Ok(at)
+}
+
+pub fn role(given: &str) -> Result<Role, String> {
+    Role::parse(given).ok_or_else(|| format!("a role is send, operate or admin, not {given:?}"))
+}
+
+/// Makes a key. The mark that a key has existed is set with it.
+pub async fn create(store: &dyn MainStore, audit: &Audit, by: &By, terms: Terms) -> Result<Made, NotChanged> {
+    let NewKey { id, secret, hash } = NewKey::generate();
+    let Terms { workspace, role, name, expires_at } = terms;
+    let exists = store.workspaces().await?.iter().any(|(name, _)| *name == workspace);
+    if !exists {
+        return Err(NotChanged::NoWorkspace(workspace));
+    }
+    let act = Act::new("audit.key_created", &workspace, ("key", &id), by, None).about("role", role.as_str());
+    let act = name.iter().fold(act, |act, name| act.about("name", name));
+    let act = expires_at.iter().fold(act, |act, at| act.about("expiresAt", at));
+    let key = ApiKey {
+        id,
+        workspace: workspace.clone(),
+        role,
+        hash,
+        // The store says when.
+        created_at: Time::LONG_AGO,
+        revoked_at: None,
+        name,
+        created_by: Some(by.id.clone()),
+        expires_at,
+        last_used_at: None,
+    };
+    let create = async {
+        match store.create_key(key.clone()).await? {
+            true => Ok(()),
+            false => Err(NotChanged::NoWorkspace(workspace.clone())),
+        }
+    };
+    let ((), Receipt { seq, hash }) = audit.act(act, create).await?;
+    // Without it the first server that sees the key sets it.
+    if let Err(error) = mark::set(store).await {
+        tracing::warn!(event = "keys.not_marked", %error);
+    }
+    let (key_id, by) = (&key.id, &by.id);
+    tracing::warn!(event = "audit.key_created", %workspace, keyId = key_id, role = role.as_str(), by, auditSeq = seq, auditHash = hash);
+    Ok(Made { key, secret })
+}
+
+/// Revokes a key of a workspace.
+pub async fn revoke(
+    store: &dyn MainStore,
+    audit: &Audit,
+    by: &By,
+    (workspace, id): (&WorkspaceName, &str),
+    why: Option<&str>,
+) -> Result<ApiKey, NotChanged> {
+    let none = || NotChanged::NoKey(id.to_owned());
+    let found = find(store, workspace, id).await?.filter(|key| key.revoked_at.is_none()).ok_or_else(none)?;
+    let act = Act::new("audit.key_revoked", workspace, ("key", id), by, why);
+    let revoke = async { if store.revoke_key(id).await? { Ok(()) } else { Err(none()) } };
+    let ((), Receipt { seq, hash }) = audit.act(act, revoke).await?;
+    let by = &by.id;
+    tracing::warn!(event = "audit.key_revoked", %workspace, keyId = id, by, why, auditSeq = seq, auditHash = hash);
+    Ok(find(store, workspace, id).await?.unwrap_or(found))
+}
+
+/// A workspace's keys, newest first, those that are over included.
+pub async fn list(store: &(impl Keyring + ?Sized), workspace: &WorkspaceName) -> Result<Vec<ApiKey>, StoreError> {
+    let keys = store.keys().await?.into_iter().rev();
+    Ok(keys.filter(|key| key.workspace == *workspace).collect())
+}
+
+pub async fn find(
+    store: &(impl Keyring + ?Sized),
+    workspace: &WorkspaceName,
+    id: &str,
+) -> Result<Option<ApiKey>, StoreError> {
+    Ok(list(store, workspace).await?.into_iter().find(|key| key.id == id))
+}
+
+/// How a key stands.
+pub fn state(key: &ApiKey, now: Time) -> &'static str {
+    match key {
+        key if key.revoked_at.is_some() => "revoked",
+        key if !key.is_live(now) => "expired",
+        _ => "live",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_key_is_a_time_or_a_duration_within_ten_years() {
+        let now = Time::parse("2026-11-15T00:00:00Z").unwrap();
+        let at = |text: &str| Time::parse(text).unwrap();
+        assert_eq!(end("90d", now), Ok(now + Duration::from_secs(90 * 24 * 3600)));
+        assert_eq!(end("2027-01-31T00:00:00Z", now), Ok(at("2027-01-31T00:00:00Z")));
+        for wrong in ["", "soon", "0s", "2026-11-15T00:00:00Z", "2025-01-01T00:00:00Z", "4000d"] {
+            assert!(end(wrong, now).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_short_and_printable() {
+        assert_eq!(name(" the till "), Ok("the till".into()));
+        for wrong in ["", "  ", "a\nb", &"x".repeat(NAME_MAX + 1)] {
+            assert!(name(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}
