@@ -1,4 +1,4 @@
-.PHONY: test check unit bench power chaos chaos-asynchronous chaos-controls chaos-build install
+.PHONY: audit sbom unsafe test check unit bench power chaos chaos-asynchronous chaos-controls chaos-build install
 
 # Points at which a test ends or delays the server, and a clock that it sets: not in what users run.
 TESTABLE = oncegate-server/crash-points
@@ -16,6 +16,21 @@ check: install
 	cargo clippy -p oncegate-server -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
 	cargo deny --log-level error check bans licenses sources
+
+# Known weaknesses of the crates and the npm modules that are used. Needs the network.
+audit: install
+	cargo deny --log-level error check advisories
+	npm audit --prefix examples/workers/node --omit=dev
+	npm audit --prefix crates/oncegate-server/tests/browser --omit=dev
+	npm audit --prefix bench/peers --omit=dev
+
+# What a release is made of, as CycloneDX.
+sbom:
+	scripts/sbom target/oncegate.cdx.json
+
+# The crates of the server that use `unsafe`, beside what docs/unsafe.md says of each.
+unsafe:
+	scripts/unsafe-crates
 
 # Only what runs anywhere; names what it leaves out.
 unit:

@@ -12,6 +12,7 @@ use crate::definition::{Cell, Definition, Due, Fields, Kind, NONE, Plan, Require
 use crate::draft::{Draft, Effects, Pairs};
 use crate::event::Event;
 use crate::expr::Expr;
+use crate::reads::Reads;
 use crate::s3::FIELDS as S3_FIELDS;
 use crate::spot::{At, Names, Spot};
 use crate::{NAME_BYTES_MAX, RETENTION, RETENTION_DEFAULT};
@@ -59,7 +60,7 @@ fn line_of(text: &str, byte: usize) -> usize {
 }
 
 pub(crate) fn check(draft: Draft) -> Result<Definition, Defects> {
-    let mut checker = Checker { draft: &draft, defects: vec![], handled_at: HashMap::new() };
+    let mut checker = Checker { draft: &draft, defects: vec![], handled_at: HashMap::new(), reads: Reads::default() };
     let definition = checker.definition();
     let mut defects = checker.defects;
     match definition {
@@ -76,6 +77,8 @@ struct Checker<'a> {
     defects: Vec<Defect>,
     /// Where it is said what an event does in a state.
     handled_at: HashMap<(String, String), At>,
+    /// Of all expressions that were read so far.
+    reads: Reads,
 }
 
 /// Which variables an expression sees.
@@ -122,6 +125,7 @@ impl Checker<'_> {
             name: draft.name.value.clone(),
             doc: draft.doc.clone(),
             correlation: correlation?,
+            reads: std::mem::take(&mut self.reads),
             retention: retention?,
             events: names(&draft.events),
             states: names(&draft.states),
@@ -270,6 +274,7 @@ impl Checker<'_> {
         for unknown in expression.unknown(variables, knows) {
             self.say(text.at, format!("`{}`: {unknown}", text.value));
         }
+        self.reads.add(expression.reads());
         Some(expression)
     }
 
@@ -355,7 +360,7 @@ impl Checker<'_> {
             let event = self.event(&schedule.event);
             let due = match (&schedule.after, &schedule.due_at) {
                 (Some(after), None) => self.span(after).map(Due::After),
-                (None, Some(at)) => self.expression(at, &OF_SAGA).map(Due::At),
+                (None, Some(at)) => self.expression(at, &OF_SAGA).map(|at| Due::At(Box::new(at))),
                 _ => {
                     let message =
                         format!("say when {} comes: after = \"60m\", or at = an expression", schedule.event.value);

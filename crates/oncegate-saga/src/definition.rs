@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::expr::{Expr, kind_of};
+use crate::expr::Expr;
+use crate::reads::Reads;
+use crate::values::kind_of;
 
 /// What the state of a saga is called that has no instance yet.
 pub const NONE: &str = "none";
@@ -16,6 +18,8 @@ pub struct Definition {
     pub(crate) name: String,
     pub(crate) doc: String,
     pub(crate) correlation: Expr,
+    /// What its expressions read, all together.
+    pub(crate) reads: Reads,
     pub(crate) retention: Duration,
     pub(crate) events: Vec<String>,
     /// Without [`NONE`].
@@ -128,7 +132,7 @@ pub(crate) struct Scheduled {
 #[derive(Debug)]
 pub(crate) enum Due {
     After(Duration),
-    At(Expr),
+    At(Box<Expr>),
 }
 
 pub(crate) type Fields = Vec<(String, Expr)>;

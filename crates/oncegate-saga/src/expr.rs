@@ -1,46 +1,35 @@
 //! Expressions: CEL over `event`, `saga` and `now`.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+use std::fmt::{self, Write};
 use std::sync::{Arc, LazyLock};
 
 use cel::common::ast::{EntryExpr, Expr as Node, IdedEntryExpr};
-use cel::extractors::This;
-use cel::objects::{Key, Map as CelMap, OptionalValue};
+use cel::common::types::{CelMap, CelMapKey};
+use cel::common::value::Val;
 use cel::{Context, Env, ExecutionError, IdedExpr, Program, Value as Cel, extensions};
 use oncegate_core::Time;
-use serde_json::{Map, Number, Value};
+use serde_json::{Map, Value};
 
+use crate::reads::{Fields, Reads, read_of};
+use crate::steps::{self, Steps, metered, parts_of};
+use crate::values::{from_json, kind_of, to_json, unique};
 use crate::{EXPRESSION_BYTES_MAX, EXPRESSION_DEPTH_MAX};
 
 /// Of what an expression says when it goes wrong: it repeats values, and those may be large.
 const ERROR_CHARS_MAX: usize = 300;
 
+/// With what CEL has, and `unique`: as `distinct`, which compares each with each, for lists of any length.
 static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| {
     let mut env = Env::stdlib();
-    for extension in [extensions::strings, extensions::lists] {
+    for extension in [extensions::strings, extensions::lists, steps::install, unique] {
         env.add_extension(extension).expect("extensions do not clash");
     }
     Arc::new(env)
 });
 
-/// With what CEL has, and `unique`: as `distinct`, which compares each with each, for lists of any length.
 fn context() -> Context<'static, 'static> {
-    let mut context = Context::with_env(ENV.clone());
-    context.add_function("unique", unique).expect("nothing else is called so");
-    context
-}
-
-fn unique(This(list): This<Arc<Vec<Cel>>>) -> Result<Cel, ExecutionError> {
-    let mut seen = HashSet::new();
-    let mut first = vec![];
-    for item in list.iter() {
-        let key =
-            to_json(item).map_err(|what| ExecutionError::function_error("unique", format!("{what} in the list")))?;
-        if seen.insert(key.to_string()) {
-            first.push(item.clone());
-        }
-    }
-    Ok(Cel::List(Arc::new(first)))
+    Context::with_env(ENV.clone())
 }
 
 /// An expression that has been read.
@@ -48,6 +37,10 @@ fn unique(This(list): This<Arc<Vec<Cel>>>) -> Result<Cel, ExecutionError> {
 pub struct Expr {
     text: String,
     program: Program,
+    /// The same, with a meter around what is dear.
+    metered: IdedExpr,
+    parts: u64,
+    reads: Reads,
 }
 
 impl Expr {
@@ -63,10 +56,17 @@ impl Expr {
             return Err(format!("an expression has at most {EXPRESSION_BYTES_MAX} bytes; this one has {bytes}"));
         }
         let program = ENV.compile(text).map_err(wrong)?;
-        match depth(program.expression()) > EXPRESSION_DEPTH_MAX {
-            true => Err(format!("`{text}` is nested over {EXPRESSION_DEPTH_MAX} deep: split it up, by way of `data`")),
-            false => Ok(Expr { text: text.to_owned(), program }),
+        let tree = program.expression();
+        if depth(tree) > EXPRESSION_DEPTH_MAX {
+            return Err(format!("`{text}` is nested over {EXPRESSION_DEPTH_MAX} deep: split it up, by way of `data`"));
         }
+        let (metered, parts, reads) = (metered(tree), parts_of(tree), Reads::of(tree));
+        Ok(Expr { text: text.to_owned(), program, metered, parts, reads })
+    }
+
+    /// What it reads of an event and of a saga's data.
+    pub fn reads(&self) -> &Reads {
+        &self.reads
     }
 
     /// What it speaks of that is not there, in words: variables beside these, fields of the event, of the saga's data, and functions.
@@ -78,12 +78,20 @@ impl Expr {
     }
 
     pub fn eval(&self, scope: &Scope<'_>) -> Result<Value, String> {
-        let wrong = |error: String| {
-            let error: String = error.chars().take(ERROR_CHARS_MAX).collect();
-            format!("`{}`: {error}", self.text)
-        };
-        let value = self.program.execute(&scope.0).map_err(|error| wrong(told(&error)))?;
-        to_json(&value).map_err(|what| wrong(format!("gives {what}, which is no JSON")))
+        let wrong = |error: String| format!("`{}`: {error}", self.text);
+        let evaluated = scope.steps.charge(self.parts).and_then(|()| {
+            scope.steps.metering(|| {
+                let value = Cel::resolve_val(&self.metered, &scope.context).map_err(|error| told(&error))?;
+                Ok((steps::result_weight(value.as_ref(), scope.steps.left()), value))
+            })
+        });
+        // An expression may go on after an error: what counts is the meter.
+        if scope.steps.are_exceeded() {
+            return Err(wrong(scope.steps.complaint()));
+        }
+        let (weight, value) = evaluated.map_err(wrong)?;
+        scope.steps.charge(weight).map_err(wrong)?;
+        to_json(value.as_ref()).map_err(|what| wrong(format!("gives {what}, which is no JSON")))
     }
 
     pub fn eval_bool(&self, scope: &Scope<'_>) -> Result<bool, String> {
@@ -105,7 +113,7 @@ fn depth(root: &IdedExpr) -> usize {
 }
 
 /// What an expression is put together from.
-fn parts(node: &IdedExpr) -> Vec<&IdedExpr> {
+pub(crate) fn parts(node: &IdedExpr) -> Vec<&IdedExpr> {
     fn of_entries(entries: &[IdedEntryExpr]) -> Vec<&IdedExpr> {
         let parts = entries.iter().flat_map(|entry| match &entry.expr {
             EntryExpr::StructField(field) => vec![&field.value],
@@ -128,101 +136,92 @@ fn parts(node: &IdedExpr) -> Vec<&IdedExpr> {
 
 /// In words that say what to look at.
 fn told(error: &ExecutionError) -> String {
-    match error {
-        ExecutionError::NoSuchKey(key) => format!("there is no `{key}`"),
-        error => error.to_string(),
+    let mut clipped = Clipped { text: String::new(), left: ERROR_CHARS_MAX };
+    // It fails where the text is long enough.
+    let _ = match error {
+        ExecutionError::NoSuchKey(key) => write!(clipped, "there is no `{key}`"),
+        error => write!(clipped, "{error}"),
+    };
+    clipped.text
+}
+
+/// The beginning of what is written into it.
+struct Clipped {
+    text: String,
+    left: usize,
+}
+
+impl Write for Clipped {
+    fn write_str(&mut self, more: &str) -> fmt::Result {
+        let end = more.char_indices().nth(self.left).map_or(more.len(), |(end, _)| end);
+        self.text.push_str(&more[..end]);
+        self.left -= more[..end].chars().count();
+        if end < more.len() { Err(fmt::Error) } else { Ok(()) }
     }
 }
 
-/// What a JSON value is, in words.
-pub fn kind_of(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "nothing",
-        Value::Bool(_) => "true or false",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a text",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "a map",
-    }
+/// What expressions see, and what they may cost.
+pub struct Scope<'a> {
+    context: Context<'a, 'a>,
+    steps: &'a Steps,
 }
-
-/// What expressions see.
-pub struct Scope<'a>(Context<'a, 'a>);
 
 impl Scope<'_> {
-    pub fn at(now: Time) -> Scope<'static> {
+    pub fn at(now: Time, steps: &Steps) -> Scope<'_> {
         let mut context = context();
         let now = chrono::DateTime::from_timestamp_micros(now.micros()).unwrap_or_default();
         context.add_variable_from_value("now", Cel::Timestamp(now.fixed_offset()));
-        Scope(context)
+        Scope { context, steps }
     }
 
-    pub fn set(&mut self, name: &str, value: &Value) {
-        self.0.add_variable_from_value(name, to_cel(value));
+    pub fn set(&mut self, name: &str, value: &Value) -> Result<(), String> {
+        self.charge(name, value)?;
+        self.context.add_variable_as_val(name, from_json(value));
+        Ok(())
     }
 
-    /// A map whose fields are already there, and one more.
-    pub fn set_with(&mut self, name: &str, fields: &Value, field: &str, value: &Value) {
-        let mut map = HashMap::new();
-        for (key, value) in fields.as_object().into_iter().flatten() {
-            map.insert(Key::from(key.as_str()), to_cel(value));
+    /// An event: what is beside its data, and what is read of that.
+    pub fn set_event(&mut self, envelope: &Value, data: &Value, reads: &Fields) -> Result<(), String> {
+        let seen = match read_of(reads, data) {
+            Some(fields) => self.map("event.data", fields)?,
+            None => {
+                self.charge("event.data", if reads.have_all() { data } else { &Value::Null })?;
+                from_json(if reads.have_all() || !data.is_array() { data } else { &Value::Null })
+            }
+        };
+        let mut fields: HashMap<CelMapKey<'static>, Box<dyn Val>> = HashMap::new();
+        for (name, value) in envelope.as_object().into_iter().flatten() {
+            fields.insert(CelMapKey::from(name.clone()), from_json(value));
         }
-        map.insert(Key::from(field), to_cel(value));
-        self.0.add_variable_from_value(name, Cel::Map(CelMap { map: Arc::new(map) }));
+        fields.insert(CelMapKey::from("data"), seen);
+        self.context.add_variable_as_val("event", Box::new(CelMap::from(fields)));
+        Ok(())
     }
 
-    pub fn set_map(&mut self, name: &str, fields: &Map<String, Value>) {
-        self.0.add_variable_from_value(name, map_to_cel(fields));
+    /// What is read of a saga's data.
+    pub fn set_saga(&mut self, data: &Map<String, Value>, reads: &Fields) -> Result<(), String> {
+        let seen = self.map("saga", data.iter().filter(|(name, _)| reads.have(name)))?;
+        self.context.add_variable_as_val("saga", seen);
+        Ok(())
     }
-}
 
-/// Whole numbers are integers, as in expressions: `saga.count + 1` adds.
-fn to_cel(value: &Value) -> Cel {
-    match value {
-        Value::Null => Cel::Null,
-        Value::Bool(is) => Cel::Bool(*is),
-        Value::Number(number) => match (number.as_i64(), number.as_u64()) {
-            (Some(number), _) => Cel::Int(number),
-            (None, Some(number)) => Cel::UInt(number),
-            (None, None) => Cel::Float(number.as_f64().unwrap_or(f64::NAN)),
-        },
-        Value::String(text) => Cel::String(Arc::new(text.clone())),
-        Value::Array(list) => Cel::List(Arc::new(list.iter().map(to_cel).collect())),
-        Value::Object(fields) => map_to_cel(fields),
-    }
-}
-
-fn map_to_cel(fields: &Map<String, Value>) -> Cel {
-    let map = fields.iter().map(|(key, value)| (Key::from(key.as_str()), to_cel(value))).collect();
-    Cel::Map(CelMap { map: Arc::new(map) })
-}
-
-/// What cannot be JSON is named.
-fn to_json(value: &Cel) -> Result<Value, &'static str> {
-    Ok(match value {
-        Cel::Null => Value::Null,
-        Cel::Bool(is) => Value::Bool(*is),
-        Cel::Int(number) => Value::from(*number),
-        Cel::UInt(number) => Value::from(*number),
-        Cel::Float(number) => Number::from_f64(*number).map(Value::Number).ok_or("a number that is none")?,
-        Cel::String(text) => Value::String(text.as_str().to_owned()),
-        Cel::List(list) => Value::Array(list.iter().map(to_json).collect::<Result<_, _>>()?),
-        Cel::Map(map) => {
-            let mut fields: Vec<_> = map.map.iter().collect();
-            // In one order: the same event gives the same bytes.
-            fields.sort_by(|a, b| a.0.cmp(b.0));
-            let field = |(key, value): (&Key, &Cel)| Ok((key.to_string(), to_json(value)?));
-            Value::Object(fields.into_iter().map(field).collect::<Result<_, &'static str>>()?)
+    fn map<'m>(
+        &self,
+        name: &str,
+        fields: impl Iterator<Item = (&'m String, &'m Value)>,
+    ) -> Result<Box<dyn Val>, String> {
+        let mut map: HashMap<CelMapKey<'static>, Box<dyn Val>> = HashMap::new();
+        for (field, value) in fields {
+            self.charge(name, value)?;
+            map.insert(CelMapKey::from(field.clone()), from_json(value));
         }
-        Cel::Timestamp(time) => Value::String(Time::from_micros(time.timestamp_micros()).to_string()),
-        Cel::Duration(_) => return Err("a duration"),
-        Cel::Bytes(_) => return Err("bytes"),
-        // What may be there, as in `event.data.?name`, and is not, is null.
-        other => match <&OptionalValue>::try_from(other) {
-            Ok(optional) => optional.value().map_or(Ok(Value::Null), to_json)?,
-            Err(_) => return Err("something"),
-        },
-    })
+        Ok(Box::new(CelMap::from(map)))
+    }
+
+    fn charge(&self, name: &str, value: &Value) -> Result<(), String> {
+        let weight = steps::json_weight(value, self.steps.left().saturating_add(1));
+        self.steps.charge(weight).map_err(|why| format!("reading `{name}` {why}"))
+    }
 }
 
 /// Looks for names that nothing has.
@@ -314,12 +313,19 @@ mod tests {
     use super::*;
 
     fn eval(text: &str) -> Result<Value, String> {
-        let mut scope = Scope::at(Time::from_micros(1_790_000_000_000_000));
-        scope.set(
-            "event",
-            &json!({"data": {"n": 3, "big": u64::MAX, "half": 0.5, "ids": ["a", "b", "a"], "none": null}}),
-        );
-        Expr::read(text)?.eval(&scope)
+        eval_within(
+            text,
+            &json!({"n": 3, "big": u64::MAX, "half": 0.5, "ids": ["a", "b", "a"], "none": null}),
+            u64::MAX,
+        )
+    }
+
+    fn eval_within(text: &str, data: &Value, steps: u64) -> Result<Value, String> {
+        let expression = Expr::read(text)?;
+        let steps = Steps::up_to(steps);
+        let mut scope = Scope::at(Time::from_micros(1_790_000_000_000_000), &steps);
+        scope.set_event(&json!({}), data, &expression.reads().data)?;
+        expression.eval(&scope)
     }
 
     #[test]
@@ -365,5 +371,111 @@ mod tests {
         assert_eq!(unknown("evnt.data"), ["there is no `evnt`; there are event, saga"]);
         assert_eq!(unknown("saga.files.map(f, g)"), ["there is no `g`; there are event, saga, f"]);
         assert_eq!(unknown("sise(saga.files)"), ["there is no function `sise`"]);
+    }
+
+    fn steps_of(text: &str, data: &Value) -> u64 {
+        let (expression, steps) = (Expr::read(text).expect("it can be read"), Steps::up_to(u64::MAX));
+        let mut scope = Scope::at(Time::LONG_AGO, &steps);
+        scope.set_event(&json!({}), data, &expression.reads().data).expect("there is no limit");
+        expression.eval(&scope).unwrap_or_else(|why| panic!("{why}"));
+        steps.taken()
+    }
+
+    #[test]
+    fn what_is_not_read_costs_nothing() {
+        let small = json!({"ids": [1, 2, 3]});
+        let large = json!({"ids": [1, 2, 3], "document": vec!["a page of text"; 100_000]});
+        let text = "event.data.ids.exists(id, id == 2) && has(event.data.ids) && event.data.?ids.hasValue()";
+        assert_eq!(steps_of(text, &small), steps_of(text, &large));
+        assert_eq!(eval_within("event.data.ids", &large, 100), Ok(json!([1, 2, 3])));
+    }
+
+    #[test]
+    fn a_metered_expression_means_what_it_meant() {
+        let data = json!({"ids": ["b", "a", "b"], "n": [3, 1, 2], "deep": {"x": [1, {"y": "z"}]}, "text": "one,two", "pattern": "^o"});
+        for (text, value) in [
+            ("event.data.ids.map(id, id + '!')", json!(["b!", "a!", "b!"])),
+            ("event.data.ids.map(id, id != 'a', id)", json!(["b", "b"])),
+            ("event.data.n.filter(n, n in [1, 2])", json!([1, 2])),
+            ("event.data.n.exists_one(n, n == 2)", json!(true)),
+            ("event.data.n.all(n, n > 0 && n < 4)", json!(true)),
+            ("event.data.n.map(n, event.data.n.map(m, n * m).filter(p, p > 5))", json!([[9, 6], [], [6]])),
+            ("event.data.n.sort() + [event.data.deep]", json!([1, 2, 3, {"x": [1, {"y": "z"}]}])),
+            ("event.data.n.sortBy(n, -n)", json!([3, 2, 1])),
+            ("event.data.deep == {'x': [1, {'y': 'z'}]}", json!(true)),
+            ("{'x': [1, {'y': 'z'}]} == event.data.deep", json!(true)),
+            ("event.data.deep.map(key, key)", json!(["x"])),
+            ("'x' in event.data.deep && event.data.deep['x'][0] == 1", json!(true)),
+            ("event.data.?deep.?x[?1].?y.orValue('none')", json!("z")),
+            ("event.data.?none.optMap(x, size(x)).orValue(0)", json!(0)),
+            ("optional.of(event.data.text).orValue('')", json!("one,two")),
+            ("event.data.text.split(',').join('+')", json!("one+two")),
+            ("event.data.text.indexOf('two') + event.data.text.lastIndexOf('o')", json!(10)),
+            ("event.data.text.replace('one', 'three').upperAscii()", json!("THREE,TWO")),
+            (
+                "event.data.text.matches(event.data.pattern) && matches(event.data.text, event.data.pattern)",
+                json!(true),
+            ),
+            ("event.data.text.matches('^one') && !matches(event.data.text, '^two')", json!(true)),
+            ("'%s has %d'.format([event.data.text, size(event.data.n)])", json!("one,two has 3")),
+            ("lists.range(3).map(i, i * 2)", json!([0, 2, 4])),
+            ("event.data.n.slice(1, 3).reverse()", json!([2, 1])),
+            ("[event.data.n, [[7]]].flatten()", json!([3, 1, 2, [7]])),
+            ("event.data.ids.distinct().size() == event.data.ids.unique().size()", json!(true)),
+            ("event.data.ids.exists(id, id == 'a') ? 'yes' : 'no'", json!("yes")),
+            ("timestamp('2026-01-31T09:30:00Z').getFullYear() + int('1')", json!(2027)),
+            ("strings.quote('a') + string(1)", json!("\"a\"1")),
+        ] {
+            let (expression, steps) = (Expr::read(text).unwrap_or_else(|why| panic!("{why}")), Steps::default());
+            let mut scope = Scope::at(Time::LONG_AGO, &steps);
+            scope.set_event(&json!({}), &data, &expression.reads().data).expect("it is small");
+            let plain = Cel::resolve_val(expression.program.expression(), &scope.context);
+            let plain = plain.unwrap_or_else(|error| panic!("{text}: {}", told(&error)));
+            assert_eq!(to_json(plain.as_ref()).as_ref(), Ok(&value), "{text}");
+            assert_eq!(expression.eval(&scope).as_ref(), Ok(&value), "{text}");
+        }
+    }
+
+    #[test]
+    fn every_way_to_spend_time_or_memory_ends_at_the_limit_soon() {
+        let texts: Vec<String> = (0..6000).map(|i| format!("{i}")).collect();
+        let ones = vec![1; 100_000];
+        let data = json!({
+            "wanted": texts, "have": texts, "ones": ones, "big": "x".repeat(1 << 20), "p": "(x?){500}x{500}", "n": 100_000,
+        });
+        for text in [
+            "event.data.wanted.all(w, w in event.data.have)",
+            "event.data.wanted.exists(w, !(w in event.data.have))",
+            "event.data.wanted.map(w, event.data.have.filter(h, h == w))",
+            "event.data.wanted.all(w, event.data.ones == event.data.ones)",
+            "event.data.ones.map(x, event.data.ones).size()",
+            "event.data.ones.map(x, [event.data.ones, event.data.ones]).size()",
+            "event.data.ones.exists(x, event.data.?ones.hasValue() && x == 2)",
+            "event.data.ones.all(x, {'a': event.data.ones} == {'a': event.data.ones})",
+            "event.data.wanted.all(w, !event.data.big.contains(w))",
+            "event.data.ones.map(x, event.data.big + 'x').size()",
+            "event.data.ones.map(x, event.data.ones + [1]).size()",
+            "event.data.wanted.all(w, size(event.data.big) > 0)",
+            "event.data.wanted.exists(w, event.data.big.matches('(x?){100}y'))",
+            "event.data.wanted.exists(w, event.data.big.matches(event.data.p))",
+            "event.data.big.indexOf(event.data.big + 'y')",
+            "event.data.big.replace('x', event.data.big).size()",
+            "event.data.ones.distinct().size()",
+            "event.data.wanted.map(w, lists.range(event.data.n)).size()",
+            "event.data.wanted.map(w, event.data.big.split('')).size()",
+            "event.data.wanted.join(event.data.big).size()",
+            "['aaaaaaaaaaaaaaaa'].map(x,x+x).map(x,x+x).map(x,x+x).map(x,x+x).map(x,x+x).map(x,x+x).map(x,x+x).map(x,x+x).map(x,x+x).map(x,x+x).map(x,x+x).map(x,x+x).map(x,x+x).map(x,x+x).map(x,x+x).map(x,x+x).map(x,x+x).map(x,x+x).map(x,x+x).map(x,x+x).map(x,x+x)",
+        ] {
+            let begun = std::time::Instant::now();
+            let result = eval_within(text, &data, crate::STEPS_DEFAULT);
+            let took = begun.elapsed();
+            println!("{took:?} {text}");
+            let why = result.expect_err(text);
+            assert!(
+                why.starts_with(&format!("`{text}`: takes at least ")) && why.contains("may take 1000000"),
+                "{why}"
+            );
+            assert!(took.as_secs() < 2, "{text} took {took:?}");
+        }
     }
 }

@@ -12,9 +12,12 @@ mod diagram;
 mod draft;
 mod event;
 mod expr;
+mod reads;
 mod s3;
 mod spot;
 mod step;
+mod steps;
+mod values;
 
 use std::time::Duration;
 
@@ -25,6 +28,7 @@ pub use draft::{Draft, Effects};
 pub use event::{Event, Instance};
 pub use s3::{Notification, NotificationError};
 pub use step::{Command, Next, Step, Timer, size};
+pub use steps::{STEPS_DEFAULT, Steps};
 
 /// Commands that one event may send.
 pub const COMMANDS_MAX: usize = 50_000;

@@ -9,6 +9,7 @@ use crate::definition::Definition;
 use crate::event::Event;
 use crate::expr::Scope;
 use crate::step::fields;
+use crate::steps::Steps;
 
 /// What expressions see as `s3`.
 pub(crate) const FIELDS: [&str; 10] =
@@ -145,8 +146,13 @@ impl Record {
 impl Definition {
     /// The event that a record becomes, by the first rule that fits; none if none does.
     pub fn event_of(&self, record: &Record, now: Time) -> Result<Option<Event>, String> {
-        let mut scope = Scope::at(now);
-        scope.set("s3", &record.seen());
+        self.event_of_within(record, now, &Steps::default())
+    }
+
+    /// The same, within so many steps.
+    pub fn event_of_within(&self, record: &Record, now: Time, steps: &Steps) -> Result<Option<Event>, String> {
+        let mut scope = Scope::at(now, steps);
+        scope.set("s3", &record.seen())?;
         for rule in &self.s3 {
             if rule.condition.as_ref().map_or(Ok(true), |condition| condition.eval_bool(&scope))? {
                 let data = Value::Object(fields(&rule.data, &scope)?);

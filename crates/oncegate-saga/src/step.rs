@@ -8,7 +8,10 @@ use serde_json::{Map, Value};
 
 use crate::definition::{Cell, Definition, Due, Fields, NONE, Plan, Scheduled, Sent};
 use crate::event::{Event, Instance};
-use crate::expr::{Scope, kind_of};
+use crate::expr::Scope;
+use crate::reads::Fields as ReadFields;
+use crate::steps::Steps;
+use crate::values::kind_of;
 use crate::{COMMAND_BYTES_MAX, COMMANDS_MAX, CORRELATION_BYTES_MAX, DATA_DEPTH_MAX};
 
 /// No event is scheduled for later than this.
@@ -57,11 +60,15 @@ impl Definition {
     /// The correlation id of an event: what its sender says, or what the definition finds in it. It follows from the event alone, and is the
     /// same whenever it is delivered.
     pub fn correlation_id(&self, event: &Event) -> Result<String, String> {
+        self.correlation_id_within(event, &Steps::default())
+    }
+
+    /// The same, within so many steps.
+    pub fn correlation_id_within(&self, event: &Event, steps: &Steps) -> Result<String, String> {
         let found = match &event.correlation_id {
             Some(id) => Value::String(id.clone()),
-            None => self
-                .correlation
-                .eval(&scope(event, Time::LONG_AGO))
+            None => scope(event, &self.correlation.reads().data, Time::LONG_AGO, steps)
+                .and_then(|scope| self.correlation.eval(&scope))
                 .map_err(|why| format!("no correlation id: {why}"))?,
         };
         let id = match found {
@@ -86,6 +93,11 @@ impl Definition {
 
     /// Decides what `event` does to an instance, or without one, at the store's `now`.
     pub fn step(&self, instance: Option<&Instance>, event: &Event, now: Time) -> Step {
+        self.step_within(instance, event, now, &Steps::default())
+    }
+
+    /// The same, within so many steps. An event whose expressions would take more is refused.
+    pub fn step_within(&self, instance: Option<&Instance>, event: &Event, now: Time, steps: &Steps) -> Step {
         let state = instance.map(|instance| instance.state.as_str());
         let name = &event.event_type;
         match self.cell(state, name) {
@@ -93,7 +105,7 @@ impl Definition {
             Some(Cell::Unexpected) => {
                 Step::Refuse(format!("event {name} is not accepted in state {}", state.unwrap_or(NONE)))
             }
-            Some(Cell::Handled(row)) => match self.take(&self.rows[row], instance, event, now) {
+            Some(Cell::Handled(row)) => match self.take(&self.rows[row], instance, event, now, steps) {
                 Ok(next) => Step::Apply(Box::new(next)),
                 Err(why) => Step::Refuse(format!("event {name} in state {}: {why}", state.unwrap_or(NONE))),
             },
@@ -102,13 +114,20 @@ impl Definition {
         }
     }
 
-    fn take(&self, row: &Plan, instance: Option<&Instance>, event: &Event, now: Time) -> Result<Next, String> {
+    fn take(
+        &self,
+        row: &Plan,
+        instance: Option<&Instance>,
+        event: &Event,
+        now: Time,
+        steps: &Steps,
+    ) -> Result<Next, String> {
         let from = instance.map_or(NONE, |instance| instance.state.as_str());
         let mut turn = Turn {
             definition: self,
             data: instance.map(|instance| instance.data.clone()).unwrap_or_default(),
             event,
-            scope: scope(event, now),
+            scope: scope(event, &self.reads.data, now, steps)?,
             now,
             commands: vec![],
             command_bytes: 0,
@@ -118,7 +137,7 @@ impl Definition {
         for (field, kind) in &self.data {
             turn.data.entry(field.clone()).or_insert_with(|| kind.empty());
         }
-        turn.scope.set_map("saga", &turn.data);
+        turn.scope.set_saga(&turn.data, &self.reads.saga)?;
         let mut to = row.to.as_deref().unwrap_or(from);
         turn.note(row)?;
         let required = row.require.as_ref();
@@ -151,10 +170,10 @@ impl Definition {
 }
 
 /// What expressions see of an event.
-fn scope(event: &Event, now: Time) -> Scope<'static> {
-    let mut scope = Scope::at(now);
-    scope.set_with("event", &event.envelope(), "data", &event.data);
-    scope
+fn scope<'a>(event: &Event, reads: &ReadFields, now: Time, steps: &'a Steps) -> Result<Scope<'a>, String> {
+    let mut scope = Scope::at(now, steps);
+    scope.set_event(&event.envelope(), &event.data, reads)?;
+    Ok(scope)
 }
 
 /// One event, being applied.
@@ -162,7 +181,7 @@ struct Turn<'a> {
     definition: &'a Definition,
     data: Map<String, Value>,
     event: &'a Event,
-    scope: Scope<'static>,
+    scope: Scope<'a>,
     now: Time,
     commands: Vec<Command>,
     command_bytes: usize,
@@ -201,8 +220,7 @@ impl Turn<'_> {
                 return Err(format!("`{field}` is nested over {DATA_DEPTH_MAX} deep"));
             }
         }
-        self.scope.set_map("saga", &self.data);
-        Ok(())
+        self.scope.set_saga(&self.data, &self.definition.reads.saga)
     }
 
     fn missing(&self, fields: &[String]) -> Vec<String> {
@@ -252,7 +270,7 @@ impl Turn<'_> {
         }
         for element in elements {
             if sent.each.is_some() {
-                self.scope.set("each", &element);
+                self.scope.set("each", &element)?;
             }
             let payload = match &sent.payload {
                 Some(payload) => Value::Object(fields(payload, &self.scope)?),

@@ -262,3 +262,13 @@ fn the_correlation_id_is_the_searchs() {
         assert_eq!(of(Event::new("SearchUploadSaved", data)), Err(why.into()));
     }
 }
+
+#[test]
+fn a_search_of_as_many_files_as_an_event_may_send_commands_is_within_the_steps_of_one_event() {
+    let files: Vec<String> = (0..50_000).map(|i| format!("0193f1a2-7c4d-7e10-9b3a-{i:012}")).collect();
+    let data = json!({ "searchId": "s", "projectId": "p", "searchName": "n", "referenceFiles": files });
+    let steps = oncegate_saga::Steps::default();
+    let step = definition().step_within(None, &Event::new("SearchUploadSaved", data), NOW, &steps);
+    let Step::Apply(next) = step else { panic!("{} steps", steps.taken()) };
+    assert_eq!(next.commands.len(), 50_000);
+}

@@ -29,6 +29,7 @@ mod problem;
 mod reminders;
 mod routes;
 mod sagas;
+mod secret_file;
 mod sends;
 mod serve;
 mod task;

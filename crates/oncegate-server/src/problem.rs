@@ -101,6 +101,9 @@ kinds! {
     QuotaExceeded "quota-exceeded" 429 "The workspace has stored too much",
         "Wait until something expires, forget claims, shorten their windows, or raise `limits.workspace.claims` or `limits.workspace.stored`.",
         "The claims and records of this workspace have reached its quota, in number or in bytes; `detail` has both numbers. New ones are refused until something has expired. Owners can still settle, renew and release what they own. What is stored is measured every 30 seconds or less often, if measuring takes long.";
+    ScheduleLimit "schedule-limit" 429 "The workspace has as many recurring schedules as it may",
+        "Cancel schedules that are not needed any more, or raise `limits.schedules`; `detail` has the number.",
+        "A workspace may have a limited number of recurring schedules, and has that many. Nothing was written. Waiting does not help; cancelling one does.";
     Internal "internal" 500 "Something is wrong in the server",
         "Look for the request id in the server's log.",
         "This is a defect. Whether anything was written is visible in the claim itself: asking again under the same key is safe.";

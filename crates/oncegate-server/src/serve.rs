@@ -74,6 +74,9 @@ pub async fn serve(
     let tls = config.tls.as_ref().map(|files| Tls::open(files).map(Arc::new)).transpose();
     let tls = tls.map_err(|error| Failure::new(format!("[tls]: {error}")))?;
     allow_many_files(config.limits.connections);
+    for weakness in config.weaknesses() {
+        tracing::warn!(event = "config.weakness", key = weakness.key, weakness = %weakness);
+    }
     let store = crate::cli::open_store(&config).await?;
     warn_of_weaknesses(&*store).await;
     let guards = crate::cli::open_guards(&config).await?;

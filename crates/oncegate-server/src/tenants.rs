@@ -432,6 +432,9 @@ mod tests {
         let mut limits = Limits {
             body_bytes: 1024,
             event_body_bytes: 1024,
+            saga_steps: 1_000_000,
+            schedules: 1000,
+            schedule_interval: Duration::from_secs(60),
             connections: 10,
             rate: Some(rate),
             workspace: WorkspaceLimits {

@@ -111,7 +111,7 @@ impl Email {
         let payload: Payload = serde_json::from_str(effect.payload.get())
             .map_err(|_| refused("the payload of an email has `to` and `text`, and maybe `subject`"))?;
         match (&payload.campaign_id, &payload.recipient_id) {
-            (None, None) => Ok(self.send(&payload, effect.effect_key, within).await.map(|_| None)?),
+            (None, None) => Ok(self.send(workspace, &payload, effect.effect_key, within).await.map(|_| None)?),
             (Some(campaign), Some(recipient)) => {
                 let lease = self.sends.sends.options().lease.max(within + LEASE_MARGIN);
                 let begin = begin(campaign, recipient, &payload, effect.id, lease).map_err(refused)?;
@@ -162,7 +162,7 @@ impl Email {
         let sent = match ours.for_call() {
             // It was paused past its lease: another may have begun.
             Duration::ZERO => Err(busy("the lease ended before the provider was called", None)),
-            within => self.send(payload, *provider_key, within).await,
+            within => self.send(workspace, payload, *provider_key, within).await,
         };
         crash::point("send.sent").await;
         // If this is not heard, it stands as if this worker had died: the next run of the action finds out.
@@ -187,11 +187,17 @@ impl Email {
         Ok(Some(to_raw_value(&said).expect("an object is JSON")))
     }
 
-    async fn send(&self, payload: &Payload, key: Uuid, within: Duration) -> Result<Receipt, Failure> {
+    async fn send(
+        &self,
+        workspace: &WorkspaceName,
+        payload: &Payload,
+        key: Uuid,
+        within: Duration,
+    ) -> Result<Receipt, Failure> {
         let (to, subject) = (payload.to.as_str(), payload.subject.as_deref());
         match &self.by {
             By::Smtp(server) => {
-                let mail = Mail { id: key, to: Some(to), subject, text: payload.text.clone() };
+                let mail = Mail { workspace, id: key, to: Some(to), subject, text: payload.text.clone() };
                 server.send(&mail, within).await.map(|()| Receipt::default()).map_err(|error| match error {
                     NotMailed::Unreached(error) => busy(error, None),
                     NotMailed::Failed(failure) => failure,
@@ -200,7 +206,7 @@ impl Email {
             By::Http { provider, from } => {
                 let posted = Posted { id: key, from, to, subject, text: &payload.text };
                 let body = serde_json::to_vec(&posted).expect("an email is JSON");
-                provider.post(key, body, within).await.unwrap_or_else(|unsent| Err(busy(unsent.0, None)))
+                provider.post(workspace, key, body, within).await.unwrap_or_else(|unsent| Err(busy(unsent.0, None)))
             }
         }
     }

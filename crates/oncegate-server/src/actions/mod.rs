@@ -10,12 +10,12 @@ mod saga;
 mod view;
 mod webhook;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use oncegate::actions::{Action, Actions, Found, Leased, Outcome, Schedule, ScheduleError, Scheduled};
+use oncegate::actions::{Action, Actions, Found, Leased, Outcome, Schedule, ScheduleError, ScheduleLimits, Scheduled};
 use oncegate::sagas::Sagas;
 use oncegate::store::{Clock, MainStore, SystemClock};
 use oncegate::{Ledger, WorkspaceName};
@@ -47,6 +47,8 @@ pub struct Runner {
     /// What a worker says of an action is kept with it.
     pub keeps_results: bool,
     handlers: BTreeMap<String, Handler>,
+    /// Of workspaces that have settings of their own.
+    of_workspaces: HashMap<(WorkspaceName, String), Handler>,
 }
 
 /// What a person can do to an action.
@@ -109,6 +111,9 @@ enum How {
 #[derive(Clone, Copy, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Effect<'a> {
+    /// Whose it is.
+    #[serde(serialize_with = "crate::outgoing::serialize_workspace")]
+    pub workspace: &'a WorkspaceName,
     pub id: Uuid,
     pub effect_key: Uuid,
     pub action_type: &'a str,
@@ -121,6 +126,7 @@ impl<'a> Effect<'a> {
     fn of(leased: &'a Leased) -> Effect<'a> {
         let Leased { job, action } = leased;
         Effect {
+            workspace: &job.workspace,
             id: job.id,
             effect_key: leased.effect_key(),
             action_type: &action.action_type,
@@ -166,7 +172,7 @@ impl From<Failure> for NotRun {
 
 impl Handler {
     /// What the receiver said, if it is worth keeping.
-    async fn run(&self, workspace: &WorkspaceName, effect: Effect<'_>) -> Result<Option<Box<RawValue>>, NotRun> {
+    async fn run(&self, effect: Effect<'_>) -> Result<Option<Box<RawValue>>, NotRun> {
         let ran = match &self.how {
             How::Log(lines) => {
                 let written = lines.write(&Line { at: SystemClock.now().to_string(), effect });
@@ -174,8 +180,8 @@ impl Handler {
                 written.map(|()| None).map_err(|failure| Failure { is_final: false, ..failure })
             }
             How::Webhook(webhook) => webhook.post(effect, self.timeout).await,
-            How::Email(email) => return email.run(workspace, effect, self.timeout).await,
-            How::Saga { event, sagas } => saga::feed(sagas, event.as_deref(), workspace, effect).await,
+            How::Email(email) => return email.run(effect.workspace, effect, self.timeout).await,
+            How::Saga { event, sagas } => saga::feed(sagas, event.as_deref(), effect.workspace, effect).await,
             How::Amqp { exchange, routing_key, publisher } => {
                 let routing_key = routing_key.as_deref().unwrap_or(effect.action_type);
                 publisher.publish(exchange, routing_key, effect, self.timeout).await
@@ -185,6 +191,46 @@ impl Handler {
             }
         };
         Ok(ran?)
+    }
+}
+
+/// What handlers are made from, and share.
+struct Making<'a> {
+    config: &'a Config,
+    sagas: &'a Sagas,
+    sends: &'a Arc<SendLog>,
+    amqp: Option<Arc<AmqpPublisher>>,
+    nats: Option<Arc<NatsPublisher>>,
+    lines: Option<Arc<JsonLines>>,
+}
+
+impl Making<'_> {
+    fn how(&mut self, kind: &HandlerKind) -> Result<How, String> {
+        let allow: Arc<[IpNet]> = self.config.outgoing.allow.clone().into();
+        Ok(match kind {
+            HandlerKind::Log => {
+                let opened = match &self.lines {
+                    Some(lines) => lines.clone(),
+                    None => Arc::new(JsonLines::open(&self.config.data_dir, "actions.jsonl")?),
+                };
+                How::Log(self.lines.insert(opened).clone())
+            }
+            HandlerKind::Webhook { url, allow_payload_url, secret_file } => {
+                let payload = allow_payload_url.then(|| self.config.outgoing.allow_payload.clone().into());
+                How::Webhook(webhook::Webhook::new(url.clone(), secret_file.as_deref(), allow, payload)?)
+            }
+            HandlerKind::Saga { event } => How::Saga { event: event.clone(), sagas: self.sagas.clone() },
+            HandlerKind::Amqp { exchange, routing_key } => How::Amqp {
+                exchange: exchange.clone(),
+                routing_key: routing_key.clone(),
+                publisher: self.amqp.clone().expect("checked with the configuration"),
+            },
+            HandlerKind::Nats { subject } => How::Nats {
+                subject: subject.clone(),
+                publisher: self.nats.clone().expect("checked with the configuration"),
+            },
+            HandlerKind::Email { .. } => How::Email(email::Email::new(kind, &allow, self.sends.clone())?),
+        })
     }
 }
 
@@ -245,55 +291,46 @@ impl Runner {
         sagas: &Sagas,
         sends: &Arc<SendLog>,
     ) -> Result<Arc<Runner>, String> {
-        let amqp = config.amqp.url.clone().map(AmqpPublisher::new);
-        let nats = config.nats.url.clone().map(NatsPublisher::new);
-        let allow: Arc<[IpNet]> = config.outgoing.allow.clone().into();
-        let mut lines = None;
-        let mut handlers = BTreeMap::new();
+        let mut making = Making {
+            config,
+            sagas,
+            sends,
+            amqp: config.amqp.url.clone().map(AmqpPublisher::new),
+            nats: config.nats.url.clone().map(NatsPublisher::new),
+            lines: None,
+        };
+        let (mut handlers, mut of_workspaces) = (BTreeMap::new(), HashMap::new());
         for (name, of_type) in &config.actions.types {
-            if let Some(HandlerKind::Webhook { secret_file: None, .. }) = &of_type.handler {
+            let Some(kind) = &of_type.handler else { continue };
+            if let HandlerKind::Webhook { secret_file: None, .. } = kind {
                 tracing::warn!(event = "action.webhook_unsigned", actionType = name, hint = "write secret_file");
             }
-            let wrong = |error: String| format!("[actions.type.{name:?}]: {error}");
-            let how = match &of_type.handler {
-                None => continue,
-                Some(HandlerKind::Log) => {
-                    let opened = match &lines {
-                        Some(lines) => Arc::clone(lines),
-                        None => Arc::new(JsonLines::open(&config.data_dir, "actions.jsonl").map_err(wrong)?),
-                    };
-                    How::Log(lines.insert(opened).clone())
-                }
-                Some(HandlerKind::Webhook { url, allow_payload_url, secret_file }) => How::Webhook(
-                    webhook::Webhook::new(url.clone(), *allow_payload_url, secret_file.as_deref(), allow.clone())
-                        .map_err(wrong)?,
-                ),
-                Some(HandlerKind::Saga { event }) => How::Saga { event: event.clone(), sagas: sagas.clone() },
-                Some(HandlerKind::Amqp { exchange, routing_key }) => How::Amqp {
-                    exchange: exchange.clone(),
-                    routing_key: routing_key.clone(),
-                    publisher: amqp.clone().expect("checked with the configuration"),
-                },
-                Some(HandlerKind::Nats { subject }) => How::Nats {
-                    subject: subject.clone(),
-                    publisher: nats.clone().expect("checked with the configuration"),
-                },
-                Some(email @ HandlerKind::Email { .. }) => {
-                    How::Email(email::Email::new(email, &allow, sends.clone()).map_err(wrong)?)
-                }
-            };
+            let how = making.how(kind).map_err(|error| format!("[actions.type.{name:?}]: {error}"))?;
             handlers.insert(name.clone(), Handler { how, timeout: of_type.timeout });
+            for (workspace, kind) in &of_type.of_workspaces {
+                let wrong = |error| format!("[workspace.{workspace}.actions.type.{name:?}]: {error}");
+                let how = making.how(kind).map_err(wrong)?;
+                of_workspaces.insert((workspace.clone(), name.clone()), Handler { how, timeout: of_type.timeout });
+            }
         }
+        let limits = ScheduleLimits::new(Some(config.limits.schedules), Some(config.limits.schedule_interval));
         let config::Actions { lease, workers, .. } = config.actions;
         Ok(Arc::new(Runner {
             config: config.actions.clone(),
-            actions: Actions::over(store.clone()),
+            actions: Actions::over(store.clone()).limited(limits),
             keeps_results: config.privacy.store_outcome_body,
             worker: Worker::new(store.clone(), main.waiters().clone(), lease, workers),
             store,
             main,
             handlers,
+            of_workspaces,
         }))
+    }
+
+    /// Who runs actions of a type for a workspace.
+    fn handler(&self, workspace: &WorkspaceName, action_type: &str) -> Option<&Handler> {
+        let own = self.of_workspaces.get(&(workspace.clone(), action_type.to_owned()));
+        own.or_else(|| self.handlers.get(action_type))
     }
 
     /// Begins to lease what is to be run here.

@@ -31,7 +31,7 @@ impl Handler for Runner {
             Ok(leased) => leased,
             Err(error) => return tracing::error!(event = "action.unreadable", workspace = %held.job.workspace, %error),
         };
-        let Some(handler) = self.handlers.get(&leased.action.action_type) else { return };
+        let Some(handler) = self.handler(&leased.job.workspace, &leased.action.action_type) else { return };
         // What is to happen at most once does not, before it is written that it begins.
         if !held.job.begun {
             match self.actions.work(&held.job, Command::Begin { token }, held.now()).await {
@@ -47,7 +47,7 @@ impl Handler for Runner {
             &[("oncegate.action.id", &leased.job.id as _), ("oncegate.action.type", &leased.action.action_type as _)];
         let effect = trace::work("run action", workspace, about, async {
             tokio::select! {
-                ran = handler.run(workspace, Effect::of(&leased)) => ran,
+                ran = handler.run(Effect::of(&leased)) => ran,
                 () = self.worker.cut_off() => Err(unknown("the server was stopped").into()),
             }
         });

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use hmac::{Hmac, KeyInit, Mac};
 use hyper::header::{HeaderValue, RETRY_AFTER};
 use ipnet::IpNet;
+use oncegate::WorkspaceName;
 use oncegate::store::{Clock, SystemClock};
 use oncegate_core::job::Failure;
 use serde::Deserialize;
@@ -22,28 +23,32 @@ use uuid::Uuid;
 
 use super::Effect;
 use crate::channels::{busy, refused, secret, unknown};
-use crate::outgoing::{NotPosted, Posted, post};
+use crate::outgoing::{self, NotPosted, Posted, post};
 
 /// Of a URL that a payload names.
 const URL_BYTES_MAX: usize = 8 * 1024;
+/// Says that the workspace in `Oncegate-Workspace` is ours.
+const WORKSPACE_SIGNATURE: &str = "oncegate-signature";
 const SECRET_PREFIX: &str = "whsec_";
 /// Of secrets, in bytes.
 const SECRET_BYTES: std::ops::RangeInclusive<usize> = 24..=64;
 
 pub struct Webhook {
     url: Option<Url>,
-    allow_payload_url: bool,
     /// All of them sign: a receiver that knows one is enough while a secret is changed.
     secrets: Vec<Vec<u8>>,
+    /// Addresses that the config's URL may have, beside public ones.
     allow: Arc<[IpNet]>,
+    /// The same, of URLs that payloads name. None: payloads name none.
+    allow_payload: Option<Arc<[IpNet]>>,
 }
 
 impl Webhook {
     pub fn new(
         url: Option<Url>,
-        allow_payload_url: bool,
         secret_file: Option<&Path>,
         allow: Arc<[IpNet]>,
+        allow_payload: Option<Arc<[IpNet]>>,
     ) -> Result<Webhook, String> {
         let text = secret(secret_file)?.unwrap_or_default();
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
@@ -51,15 +56,19 @@ impl Webhook {
         if secret_file.is_some() && secrets.is_empty() {
             return Err("secret_file: it is empty; a secret is whsec_… (base64)".into());
         }
-        Ok(Webhook { url, allow_payload_url, secrets, allow })
+        Ok(Webhook { url, secrets, allow, allow_payload })
     }
 
     pub async fn post(&self, effect: Effect<'_>, within: Duration) -> Result<Option<Box<RawValue>>, Failure> {
-        let url = self.url_for(effect.payload)?;
+        let To { url, by } = self.url_for(effect.payload)?;
+        let allow = match (by, &self.allow_payload) {
+            (By::Payload, Some(allow)) => allow,
+            _ => &self.allow,
+        };
         let body = Bytes::from(effect.payload.get().to_owned());
-        let headers = self.headers(effect.effect_key, &body);
-        match post(&url, effect.effect_key, &headers, body, &self.allow, within).await {
-            Ok(posted) => read(&posted),
+        let headers = self.headers(effect.workspace, effect.effect_key, &body);
+        match post(&url, effect.effect_key, &headers, body, allow, within).await {
+            Ok(posted) => read(&posted, by),
             Err(NotPosted::Forbidden(error)) => Err(refused(error)),
             Err(NotPosted::Unsent(error)) => Err(busy(error, None)),
             Err(NotPosted::Broke(error)) => Err(unknown(error)),
@@ -67,20 +76,22 @@ impl Webhook {
     }
 
     /// Where to: as the config says, or, where that is allowed, as the payload does.
-    fn url_for(&self, payload: &RawValue) -> Result<Url, Failure> {
+    fn url_for(&self, payload: &RawValue) -> Result<To, Failure> {
         #[derive(Default, Deserialize)]
         struct Addressed {
             url: Option<String>,
         }
         let wrong = || refused("payload.url: not an http or https URL, without a user or a password in it");
         let is_object = payload.get().starts_with('{');
-        let addressed = match self.allow_payload_url && is_object {
+        let addressed = match self.allow_payload.is_some() && is_object {
             true => serde_json::from_str::<Addressed>(payload.get()).map_err(|_| wrong())?,
             false => Addressed::default(),
         };
         let named = addressed.url;
         let Some(named) = named else {
-            return self.url.clone().ok_or_else(|| refused("the payload has no `url`, and neither has the config"));
+            let url = self.url.clone();
+            let url = url.ok_or_else(|| refused("the payload has no `url`, and neither has the config"))?;
+            return Ok(To { url, by: By::Config });
         };
         let is_right = |url: &Url| {
             url.as_str().len() <= URL_BYTES_MAX
@@ -89,20 +100,39 @@ impl Webhook {
                 && url.username().is_empty()
                 && url.password().is_none()
         };
-        Url::parse(&named).ok().filter(is_right).ok_or_else(wrong)
+        let url = Url::parse(&named).ok().filter(is_right).ok_or_else(wrong)?;
+        Ok(To { url, by: By::Payload })
     }
 
-    fn headers(&self, key: Uuid, body: &[u8]) -> Vec<(&'static str, HeaderValue)> {
+    fn headers(&self, workspace: &WorkspaceName, key: Uuid, body: &[u8]) -> Vec<(&'static str, HeaderValue)> {
         let id = key.to_string();
         let seconds = (SystemClock.now().micros() / 1_000_000).to_string();
         let value = |text: &str| HeaderValue::from_str(text).expect("an id, a number or base64");
         let mut headers = vec![("webhook-id", value(&id)), ("webhook-timestamp", value(&seconds))];
+        headers.push(outgoing::workspace_header(workspace));
         if !self.secrets.is_empty() {
-            let signed = self.secrets.iter().map(|secret| sign(secret, &id, &seconds, body));
-            headers.push(("webhook-signature", value(&signed.collect::<Vec<_>>().join(" "))));
+            let signed = |id: &str| {
+                let signatures: Vec<_> = self.secrets.iter().map(|secret| sign(secret, id, &seconds, body)).collect();
+                value(&signatures.join(" "))
+            };
+            headers.push(("webhook-signature", signed(&id)));
+            // The same, of an id with the workspace in it: receivers that know nothing of workspaces go on as they are.
+            headers.push((WORKSPACE_SIGNATURE, signed(&format!("{workspace}/{id}"))));
         }
         headers
     }
+}
+
+/// Where a webhook goes, and who says so.
+struct To {
+    url: Url,
+    by: By,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    Config,
+    Payload,
 }
 
 fn read_secret(line: &str) -> Result<Vec<u8>, String> {
@@ -121,8 +151,12 @@ fn sign(secret: &[u8], id: &str, seconds: &str, body: &[u8]) -> String {
 }
 
 /// How an answer is read. A receiver that does not know what to do with it today may know tomorrow; only one that is gone is gone.
-fn read(posted: &Posted) -> Result<Option<Box<RawValue>>, Failure> {
-    let error = posted.said("receiver");
+fn read(posted: &Posted, by: By) -> Result<Option<Box<RawValue>>, Failure> {
+    // What a server says to whoever can make us call it may be nothing for them to read.
+    let error = match by {
+        By::Config => posted.said("receiver"),
+        By::Payload => format!("the receiver answered {}", posted.status),
+    };
     match posted.status.as_u16() {
         200..=299 => {
             let result = format!(r#"{{"status":{}}}"#, posted.status.as_u16());
@@ -149,7 +183,7 @@ mod tests {
         let answered = |code: u16, retry_after: Option<&'static str>| {
             let mut headers = HeaderMap::new();
             headers.extend(retry_after.map(|value| (RETRY_AFTER, HeaderValue::from_static(value))));
-            read(&Posted { status: StatusCode::from_u16(code).unwrap(), headers, body: Bytes::new() })
+            read(&Posted { status: StatusCode::from_u16(code).unwrap(), headers, body: Bytes::new() }, By::Config)
         };
         for code in [200, 201, 202, 204] {
             assert!(answered(code, None).is_ok(), "{code}");

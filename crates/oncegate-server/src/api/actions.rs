@@ -49,6 +49,7 @@ impl From<ScheduleError> for Problem {
         match error {
             ScheduleError::Invalid(detail) => Kind::InvalidRequest.because(detail),
             ScheduleError::TooLarge(_) => Kind::PayloadTooLarge.because(error.to_string()),
+            ScheduleError::TooMany { .. } => Kind::ScheduleLimit.because(format!("{error} (`limits.schedules`)")),
             ScheduleError::Store(error) => error.into(),
         }
     }
@@ -150,12 +151,17 @@ pub async fn show(State(app): State<Arc<App>>, caller: Caller, Named(id): Named)
     (status = 200, description = "The action: cancelled, or unknown, if it had begun and its worker was lost.", body = ActionView), (status = 404, description = "None."),
     (status = 409, description = "`wrong-status`: it is running, or over.")))]
 pub async fn cancel(State(app): State<Arc<App>>, caller: Caller, Named(id): Named) -> Answered {
-    by_hand(&app, caller, &id, Verb::Cancel, None).await
+    // Any key of the workspace may: what it schedules it can call off.
+    told(&app, caller, &id, Verb::Cancel, None).await
 }
 
 /// A person's verb.
 async fn by_hand(app: &App, caller: Caller, id: &str, verb: Verb, note: Option<String>) -> Answered {
     caller.require(Role::Operate)?;
+    told(app, caller, id, verb, note).await
+}
+
+async fn told(app: &App, caller: Caller, id: &str, verb: Verb, note: Option<String>) -> Answered {
     let id = page::id(id, "action")?;
     let (by, audit) = (By::from(&caller), app.audit.clone());
     answered(&app.actions.clone().by_hand(audit, caller.workspace, id, verb, by, note).await?)

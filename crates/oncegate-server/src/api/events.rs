@@ -28,7 +28,7 @@ pub async fn create(State(app): State<Arc<App>>, Under(exchange): Under, caller:
         Some(event) => Received { events: vec![event?], is_list: false },
         None => read(raw.media, &raw.bytes)?,
     };
-    let mut views = handle(&app, &exchange, &caller, &events).await?;
+    let mut views = handle(&app, &exchange, &caller, events).await?;
     match (is_list, views.pop()) {
         (false, Some(view)) => Ok(axum::Json(view).into_response()),
         (_, last) => {
@@ -42,11 +42,12 @@ async fn handle(
     app: &App,
     exchange: &Exchange,
     caller: &Caller,
-    events: &[Event],
+    events: Vec<Event>,
 ) -> Result<Vec<HandledView>, crate::problem::Problem> {
     let tenant = exchange.tenant(app);
     tenant.owe(events.len().saturating_sub(1));
-    let handled = app.sagas.handle(&caller.workspace, events, tenant.lookups()).await?;
+    let events: Vec<_> = events.into_iter().map(Arc::new).collect();
+    let handled = app.sagas.handle(&caller.workspace, &events, tenant.lookups()).await?;
     Ok(handled.into_iter().filter_map(HandledView::of).collect())
 }
 
@@ -92,12 +93,13 @@ pub async fn s3(
     if notification.records.len() > EVENTS_MAX {
         return Err(bad(format!("Records: at most {EVENTS_MAX}; these are {}", notification.records.len())));
     }
+    let records = notification.records.clone();
     let tenant = exchange.tenant(&app);
     tenant.owe(notification.records.len().saturating_sub(1));
-    let now = app.store.find_jobs(&[]).await?.now;
     let (mut events, mut unfit) = (vec![], vec![]);
-    for record in &notification.records {
-        match definition.event_of(record, now) {
+    let told = app.sagas.sagas.events_of(&caller.workspace, definition, notification).await?;
+    for (record, event) in records.iter().zip(told) {
+        match event {
             Ok(event) => events.extend(event),
             // The others are none the worse for it, and neither is it lost.
             Err(why) => {
@@ -105,7 +107,7 @@ pub async fn s3(
             }
         }
     }
-    let skipped = notification.records.len() - events.len() - unfit.len();
+    let skipped = records.len() - events.len() - unfit.len();
     let mut handled = app.sagas.handle_in(&caller.workspace, definition, &events, tenant.lookups()).await?;
     for (raw, why) in unfit {
         handled.push(app.sagas.bury_raw(&caller.workspace, raw, why).await?);

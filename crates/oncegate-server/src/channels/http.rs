@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use hyper::header::{HeaderValue, RETRY_AFTER};
 use ipnet::IpNet;
+use oncegate::WorkspaceName;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::Value;
 use url::Url;
 use uuid::Uuid;
 
 use super::{Outgoing, Receipt, Sent, busy, refused, unknown};
-use crate::outgoing::{NotPosted, Posted, post};
+use crate::outgoing::{self, NotPosted, Posted, post};
 
 /// Characters of what a provider calls a message.
 pub const MESSAGE_ID_CHARS_MAX: usize = 512;
@@ -37,12 +38,19 @@ impl Provider {
     /// A message, in the provider's words. Somebody waits for it: if there is no connection, the next request may try.
     pub async fn send(&self, message: &Outgoing<'_>, names: &BTreeMap<String, String>, within: Duration) -> Sent {
         let body = serde_json::to_vec(&Named { message, names }).expect("fields are JSON");
-        self.post(message.id, body, within).await.unwrap_or_else(|Unsent(error)| Err(refused(error)))
+        self.post(message.workspace, message.id, body, within).await.unwrap_or_else(|Unsent(error)| Err(refused(error)))
     }
 
     /// What the provider's answer means; or there was no connection, and what that means is for the caller to say.
-    pub async fn post(&self, key: Uuid, body: Vec<u8>, within: Duration) -> Result<Sent, Unsent> {
-        let more: Vec<_> = self.authorization.iter().map(|value| ("authorization", value.clone())).collect();
+    pub async fn post(
+        &self,
+        workspace: &WorkspaceName,
+        key: Uuid,
+        body: Vec<u8>,
+        within: Duration,
+    ) -> Result<Sent, Unsent> {
+        let mut more = vec![outgoing::workspace_header(workspace)];
+        more.extend(self.authorization.iter().map(|value| ("authorization", value.clone())));
         match post(&self.url, key, &more, body.into(), &self.allow, within).await {
             Ok(posted) => Ok(read(&posted)),
             Err(NotPosted::Forbidden(error)) => Ok(Err(refused(error))),
@@ -61,7 +69,7 @@ struct Named<'a> {
 impl Serialize for Named<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let name = |ours: &'static str| self.names.get(ours).map_or(ours, String::as_str);
-        let Outgoing { id, channel, phone, email, text, attachments, metadata } = self.message;
+        let Outgoing { workspace: _, id, channel, phone, email, text, attachments, metadata } = self.message;
         let mut fields = serializer.serialize_map(None)?;
         fields.serialize_entry(name("id"), id)?;
         fields.serialize_entry(name("channel"), channel)?;
@@ -159,7 +167,9 @@ mod tests {
         });
         let allow = ["127.0.0.1/32".parse().unwrap()];
         let provider = Provider::new(url, None, Arc::from(allow)).unwrap();
+        let workspace = WorkspaceName::new("default").unwrap();
         let message = Outgoing {
+            workspace: &workspace,
             id: uuid::Uuid::nil(),
             channel: "sms",
             phone: Some("+1"),

@@ -7,12 +7,13 @@ pub mod http;
 pub mod lines;
 pub mod smtp;
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use oncegate::WorkspaceName;
 use oncegate::store::{Clock, SystemClock};
 use oncegate_core::job::{Delivery, Failure, Reached};
 use serde::{Deserialize, Serialize};
@@ -21,6 +22,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::config::{self, ChannelKind, Config};
+use crate::secret_file;
 use crate::trace::Ended;
 use lines::JsonLines;
 
@@ -28,6 +30,9 @@ use lines::JsonLines;
 #[derive(Clone, Copy, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Outgoing<'a> {
+    /// Whose it is.
+    #[serde(serialize_with = "crate::outgoing::serialize_workspace")]
+    pub workspace: &'a WorkspaceName,
     /// The same on every try: the key under which the provider may know it again.
     pub id: Uuid,
     pub channel: &'a str,
@@ -56,7 +61,7 @@ impl<'a> Outgoing<'a> {
     fn mail(&self) -> smtp::Mail<'a> {
         let attached: String = self.attachments.iter().map(|file| format!("\r\n{}", file.url)).collect();
         let text = if attached.is_empty() { self.text.to_owned() } else { format!("{}\r\n{attached}", self.text) };
-        smtp::Mail { id: self.id, to: self.email, subject: None, text }
+        smtp::Mail { workspace: self.workspace, id: self.id, to: self.email, subject: None, text }
     }
 }
 
@@ -160,6 +165,8 @@ impl Channel {
 /// All of them, by name. Whatever has no table in the config writes to `sends.jsonl`.
 pub struct Channels {
     by_name: BTreeMap<String, Channel>,
+    /// Of workspaces that have settings of their own.
+    of_workspaces: HashMap<(WorkspaceName, String), Channel>,
     log: Channel,
 }
 
@@ -167,15 +174,30 @@ impl Channels {
     pub fn open(config: &Config) -> Result<Channels, String> {
         let log = Arc::new(JsonLines::open(&config.data_dir, "sends.jsonl")?);
         let allow: Arc<[IpNet]> = config.outgoing.allow.clone().into();
-        let mut by_name = BTreeMap::new();
+        let (mut by_name, mut of_workspaces) = (BTreeMap::new(), HashMap::new());
         for (name, channel) in &config.messages.channels {
             let opened = open(channel, &log, &allow).map_err(|error| format!("[messages.channel.{name}]: {error}"))?;
             by_name.insert(name.clone(), opened);
+            for (workspace, kind) in &channel.of_workspaces {
+                let own = config::Channel { kind: kind.clone(), ..channel.clone() };
+                let opened = open(&own, &log, &allow)
+                    .map_err(|error| format!("[workspace.{workspace}.messages.channel.{name}]: {error}"))?;
+                of_workspaces.insert((workspace.clone(), name.clone()), opened);
+            }
         }
         let log = Channel { how: How::Log(log), delivery: Delivery::AtMostOnce, timeout: config.outgoing.timeout };
-        Ok(Channels { by_name, log })
+        Ok(Channels { by_name, of_workspaces, log })
     }
 
+    /// As a workspace has it.
+    pub fn of(&self, workspace: &WorkspaceName, name: &str) -> &Channel {
+        let own = || self.of_workspaces.get(&(workspace.clone(), name.to_owned()));
+        // Where none has its own, as is usual, nothing is looked up.
+        let own = if self.of_workspaces.is_empty() { None } else { own() };
+        own.unwrap_or_else(|| self.get(name))
+    }
+
+    /// What is the same for all workspaces.
     pub fn get(&self, name: &str) -> &Channel {
         self.by_name.get(name).unwrap_or(&self.log)
     }
@@ -200,10 +222,5 @@ fn open(config: &config::Channel, log: &Arc<JsonLines>, allow: &Arc<[IpNet]>) ->
 }
 
 pub fn secret(file: Option<&Path>) -> Result<Option<String>, String> {
-    let read = |file: &Path| {
-        let text = std::fs::read_to_string(file);
-        let text = text.map_err(|error| format!("{}: {error}", PathBuf::from(file).display()))?;
-        Ok(text.trim_end_matches(['\n', '\r']).to_owned())
-    };
-    file.map(read).transpose()
+    file.map(secret_file::read).transpose()
 }

@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use lettre::address::Envelope;
-use lettre::message::header::ContentType;
+use lettre::message::header::{ContentType, Header, HeaderName, HeaderValue};
 use lettre::message::{Mailbox, Message};
 use lettre::transport::smtp::authentication::{Credentials, DEFAULT_MECHANISMS};
 use lettre::transport::smtp::client::{AsyncSmtpConnection, TlsParameters};
 use lettre::transport::smtp::commands::{self, Data, Rcpt};
 use lettre::transport::smtp::extension::ClientId;
+use oncegate::WorkspaceName;
 use oncegate_core::job::Failure;
 use tokio::time::{Instant, timeout_at};
 use url::Url;
@@ -26,13 +27,36 @@ use crate::outgoing::{self, NoConnection};
 /// Of a subject that is taken from the text.
 const SUBJECT_CHARS_MAX: usize = 78;
 
+/// A scheme of URLs: encryption by STARTTLS, or no mail.
+pub const STARTTLS: &str = "smtp+starttls";
+
 /// A mail.
 pub struct Mail<'a> {
+    /// Whose it is.
+    pub workspace: &'a WorkspaceName,
     pub id: Uuid,
     pub to: Option<&'a str>,
     /// Else the server's, else the first line.
     pub subject: Option<&'a str>,
     pub text: String,
+}
+
+/// `Oncegate-Workspace`.
+#[derive(Clone)]
+struct Workspace(String);
+
+impl Header for Workspace {
+    fn name() -> HeaderName {
+        HeaderName::new_from_ascii_str("Oncegate-Workspace")
+    }
+
+    fn parse(text: &str) -> Result<Workspace, Box<dyn std::error::Error + Send + Sync>> {
+        Ok(Workspace(text.to_owned()))
+    }
+
+    fn display(&self) -> HeaderValue {
+        HeaderValue::new(Workspace::name(), self.0.clone())
+    }
 }
 
 /// It was not sent, or nobody can say.
@@ -95,8 +119,15 @@ impl MailServer {
 
     /// Everything up to the server's go-ahead for the text. Nothing that fails here has sent anything.
     async fn open(&self, envelope: &Envelope, within: Duration) -> Result<AsyncSmtpConnection, NotMailed> {
-        let is_encrypted = self.url.scheme() == "smtps";
-        let addresses = outgoing::addresses(&self.url, if is_encrypted { 465 } else { 25 }, &self.allow).await;
+        let (is_encrypted, is_upgraded) = (self.url.scheme() == "smtps", self.url.scheme() == STARTTLS);
+        let port = if is_encrypted {
+            465
+        } else if is_upgraded {
+            587
+        } else {
+            25
+        };
+        let addresses = outgoing::addresses(&self.url, port, &self.allow).await;
         let addresses = addresses.map_err(|error| match error {
             NoConnection::Refused(_) => refused(error.to_string()).into(),
             _ => NotMailed::Unreached(error.to_string()),
@@ -112,6 +143,10 @@ impl MailServer {
         let mut connection = connecting.await.map_err(no)?;
         if connection.can_starttls() {
             connection.starttls(tls()?, &hello).await.map_err(no)?;
+        }
+        if is_upgraded && !connection.is_encrypted() {
+            // Somebody in between may have taken the offer out: it may be back later.
+            return Err(busy("the server offers no STARTTLS, and the config wants it", None).into());
         }
         if let Some(credentials) = &self.credentials {
             let is_near = addresses.iter().all(|address| address.ip().is_loopback());
@@ -142,6 +177,7 @@ impl MailServer {
             .subject(subject)
             .message_id(Some(format!("<{}@{}>", mail.id, self.from.email.domain())))
             .header(ContentType::TEXT_PLAIN)
+            .header(Workspace(mail.workspace.to_string()))
             .body(mail.text.clone())
             .map_err(|error| refused(format!("no mail can be made of it: {error}")))?;
         Ok((mail.envelope().clone(), mail.formatted()))

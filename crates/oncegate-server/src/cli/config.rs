@@ -3,7 +3,7 @@
 use clap::Subcommand;
 use serde_json::json;
 
-use super::output::Format;
+use super::output::{Format, say};
 use super::{Failure, not_loaded};
 use crate::config::Loaded;
 use crate::sagas;
@@ -28,6 +28,9 @@ pub fn run(command: Command, loaded: &Loaded) -> Result<(), Failure> {
         Command::Check { format } => {
             // What it names has to be right, too.
             sagas::load_all(&loaded.config.sagas).map_err(not_loaded)?;
+            for weakness in loaded.config.weaknesses() {
+                say(format_args!("warning: {weakness}"));
+            }
             check(loaded, format);
         }
         Command::Show { format } => format.print(&loaded.to_json(), |_| loaded.to_toml()),
@@ -41,5 +44,10 @@ fn check(loaded: &Loaded, format: Format) {
         Some(file) => format!("{file} is right"),
         None => "there is no file; flags, environment and defaults are right".into(),
     };
-    format.report(&json!({"file": file, "right": true}), line);
+    let warnings: Vec<_> = loaded.config.weaknesses().iter().map(ToString::to_string).collect();
+    let mut view = json!({"file": file, "right": true});
+    if !warnings.is_empty() {
+        view["warnings"] = warnings.into();
+    }
+    format.report(&view, line);
 }

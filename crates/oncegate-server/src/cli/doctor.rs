@@ -9,7 +9,7 @@ use serde_json::json;
 use super::output::{Format, table};
 use super::{Failure, open_existing, open_existing_guards};
 use crate::auth::mark;
-use crate::config::Loaded;
+use crate::config::{Loaded, Weakness};
 
 /// How far the store's clock may be from this machine's before it is worth a word. (Nothing depends on it:
 /// windows and leases are by the store's clock.)
@@ -36,6 +36,9 @@ struct Finding {
 
 pub async fn run(command: Command, loaded: &Loaded) -> Result<(), Failure> {
     let mut findings = vec![configuration(loaded)];
+    let weak =
+        |weakness: Weakness| Finding { verdict: Verdict::Warning, what: "encryption", detail: weakness.to_string() };
+    findings.extend(loaded.config.weaknesses().into_iter().map(weak));
     match open_existing(&loaded.config).await {
         Ok(store) => {
             findings.extend(examine(&*store, loaded).await);

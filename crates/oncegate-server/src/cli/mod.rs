@@ -24,6 +24,7 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use oncegate::sagas::Defects;
@@ -37,6 +38,9 @@ use crate::config::{Config, ConfigError, Flag, Loaded, SecretUrl};
 use crate::decisions::Decisions;
 use crate::late::LateStore;
 use crate::sagas::NotLoaded;
+
+/// How long threads of the runtime may take to end, once everything is settled.
+const THREADS_GRACE: Duration = Duration::from_millis(100);
 
 #[derive(Parser)]
 #[command(name = "oncegate", version, about = "Make an effect happen once, though its request comes twice.")]
@@ -230,7 +234,8 @@ fn dispatch(settings: Settings, command: Command) -> Result<(), Failure> {
     // Commands talk to people; their store's troubles belong on standard error, as failures.
     let decisions = Arc::new(Decisions::default());
     let _log = serves.then(|| crate::log::start(&loaded.config.log, decisions.clone()));
-    runtime()?.block_on(async {
+    let runtime = runtime()?;
+    let done = runtime.block_on(async {
         match command {
             Command::Serve { .. } => crate::serve::serve(loaded.config, decisions, crate::serve::announce).await,
             Command::Claims(command) => claims::run(command, &loaded.config).await,
@@ -251,7 +256,10 @@ fn dispatch(settings: Settings, command: Command) -> Result<(), Failure> {
             Command::BenchHello => crate::bench::hello().await,
             Command::Completions { .. } | Command::Demo(_) | Command::Routes => unreachable!("needs no configuration"),
         }
-    })
+    });
+    // What is evaluated on a thread of its own cannot be told to stop; the process ends without it.
+    runtime.shutdown_timeout(THREADS_GRACE);
+    done
 }
 
 fn runtime() -> Result<tokio::runtime::Runtime, Failure> {

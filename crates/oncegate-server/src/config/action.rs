@@ -1,14 +1,21 @@
 //! `[actions]` and `[actions.type.NAME]`: what belongs to which handler.
 
+use std::collections::BTreeMap;
+
 use oncegate::actions::Mode;
+use oncegate_core::WorkspaceName;
 use oncegate_core::job::Delivery;
 
-use super::build::{Table, table_of};
+use super::build::{Table, of_workspaces, strangers, table_of};
 use super::error::ConfigError;
 use super::layers::Layers;
 use super::path::KeyPath;
+use crate::channels::smtp::STARTTLS;
+
 use super::typed::{ActionType, Actions, HandlerKind};
 
+/// Where types are.
+const TYPES: [&str; 2] = ["actions", "type"];
 /// What of a type's settings is for one handler alone.
 const OF_WEBHOOK: &[&str] = &["url", "allow_payload_url", "secret_file", "timeout"];
 const OF_EMAIL: &[&str] = &["url", "from", "username", "password_file", "authorization_file", "timeout"];
@@ -21,7 +28,14 @@ const OF_NATS: &[&str] = &["subject", "timeout"];
 
 pub fn build(layers: &Layers) -> Actions {
     let general = general(layers);
-    let read = |(name, table): (String, Table<'_>)| (name, table.action_type().expect("its table has been checked"));
+    let read = |(name, table): (String, Table<'_>)| {
+        let of_workspaces = handlers_of_workspaces(layers, &name, &table)
+            .into_iter()
+            .filter_map(|(workspace, handler)| Some((workspace, handler.expect("its table has been checked")?)));
+        let of_workspaces = of_workspaces.collect();
+        let of_type = table.action_type().expect("its table has been checked");
+        (name, ActionType { of_workspaces, ..of_type })
+    };
     Actions {
         lease: general.span("lease"),
         workers: general.count("workers"),
@@ -31,7 +45,31 @@ pub fn build(layers: &Layers) -> Actions {
 }
 
 pub fn check(layers: &Layers) -> Vec<ConfigError> {
-    types(layers).filter_map(|(_, table)| table.action_type().err()).collect()
+    let mut errors = strangers(layers, &TYPES, "type");
+    for (name, table) in types(layers) {
+        // What is wrong with the type is wrong for each workspace, and is said once.
+        match table.action_type() {
+            Err(error) => errors.push(error),
+            Ok(_) => {
+                let handlers = handlers_of_workspaces(layers, &name, &table);
+                errors.extend(handlers.into_iter().filter_map(|(_, handler)| handler.err()));
+            }
+        }
+    }
+    errors
+}
+
+/// Who runs actions of a type for the workspaces that have settings of their own for it.
+fn handlers_of_workspaces(
+    layers: &Layers,
+    name: &str,
+    table: &Table<'_>,
+) -> Vec<(WorkspaceName, Result<Option<HandlerKind>, ConfigError>)> {
+    let handler = |(workspace, types): (WorkspaceName, KeyPath)| {
+        let is_set = layers.names_in(&types).contains(&name);
+        is_set.then(|| (workspace, table.of_workspace(types.child(name)).handler()))
+    };
+    of_workspaces(layers, &TYPES).into_iter().filter_map(handler).collect()
 }
 
 fn general(layers: &Layers) -> Table<'_> {
@@ -39,11 +77,11 @@ fn general(layers: &Layers) -> Table<'_> {
 }
 
 fn types(layers: &Layers) -> impl Iterator<Item = (String, Table<'_>)> {
-    let types = KeyPath::of(&["actions", "type"]);
+    let types = KeyPath::of(&TYPES);
     let of_type = move |name: &str| {
-        (name.to_owned(), Table { layers, own: types.child(name), general: KeyPath::of(&["actions"]) })
+        (name.to_owned(), Table { layers, own: types.child(name), general: KeyPath::of(&["actions"]), over: None })
     };
-    layers.names_in(&KeyPath::of(&["actions", "type"])).into_iter().map(of_type)
+    layers.names_in(&KeyPath::of(&TYPES)).into_iter().map(of_type)
 }
 
 impl Table<'_> {
@@ -51,6 +89,7 @@ impl Table<'_> {
         let outgoing = Table { general: KeyPath::of(&["outgoing"]), ..self.clone() };
         Ok(ActionType {
             handler: self.handler()?,
+            of_workspaces: BTreeMap::new(),
             window: self.seconds("window_seconds"),
             mode: Mode::parse(self.text("mode")).expect("one of its names"),
             max_attempts: i32::try_from(self.count("max_attempts")).unwrap_or(i32::MAX),
@@ -87,7 +126,7 @@ impl Table<'_> {
             }
             Some("email") => {
                 self.refuse_all_but(OF_EMAIL, "email")?;
-                let url = self.url(&["smtp", "smtps", "http", "https"], "smtp://127.0.0.1:2525")?;
+                let url = self.url(&["smtp", "smtps", STARTTLS, "http", "https"], "smtp://127.0.0.1:2525")?;
                 match url.scheme() {
                     "http" | "https" => self.refuse(OF_SMTP, &[], "a provider's HTTP API")?,
                     _ => self.refuse(OF_HTTP, &[], "a mail server")?,
@@ -106,7 +145,7 @@ impl Table<'_> {
             }
             Some("amqp") => {
                 self.refuse_all_but(OF_AMQP, "amqp")?;
-                let broker = Table { own: KeyPath::of(&["amqp"]), ..self.clone() };
+                let broker = Table { own: KeyPath::of(&["amqp"]), over: None, ..self.clone() };
                 if broker.maybe_text("url").is_none() {
                     return Err(broker.missing("url", "amqp://127.0.0.1:5672/%2f"));
                 }
@@ -117,7 +156,7 @@ impl Table<'_> {
             }
             Some("nats") => {
                 self.refuse_all_but(OF_NATS, "nats")?;
-                let broker = Table { own: KeyPath::of(&["nats"]), ..self.clone() };
+                let broker = Table { own: KeyPath::of(&["nats"]), over: None, ..self.clone() };
                 if broker.maybe_text("url").is_none() {
                     return Err(broker.missing("url", "nats://127.0.0.1:4222"));
                 }

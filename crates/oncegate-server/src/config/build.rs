@@ -5,15 +5,15 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use oncegate_core::{GuardName, Lost, OnFailure, OnStoreError, Policy};
+use oncegate_core::{GuardName, Lost, OnFailure, OnStoreError, Policy, WorkspaceName};
 
 use super::error::ConfigError;
 use super::layers::{Entry, Layers, Origin};
 use super::path::KeyPath;
 use super::secret_url::SecretUrl;
 use super::typed::{
-    Auth, Claims, Config, Limits, Log, LogFormat, LogLevel, Messages, Metrics, Mode, Outgoing, Privacy, Reminders, Tls,
-    WorkspaceLimits,
+    Auth, Channel, ChannelKind, Claims, Config, Limits, Log, LogFormat, LogLevel, Messages, Metrics, Mode, Outgoing,
+    Privacy, Reminders, Tls, WorkspaceLimits,
 };
 use super::value::Value;
 use super::{action, saga, send};
@@ -21,7 +21,7 @@ use oncegate_core::units::show_duration;
 
 /// Puts the values together.
 pub fn build(layers: &Layers) -> Config {
-    let top = Table { layers, own: KeyPath::default(), general: KeyPath::default() };
+    let top = Table { layers, own: KeyPath::default(), general: KeyPath::default(), over: None };
     let limits = Table { own: KeyPath::of(&["limits"]), ..top.clone() };
     let privacy = Table { own: KeyPath::of(&["privacy"]), ..top.clone() };
     let outgoing = Table { own: KeyPath::of(&["outgoing"]), ..top.clone() };
@@ -37,6 +37,9 @@ pub fn build(layers: &Layers) -> Config {
             body_bytes: limits.count("body"),
             event_body_bytes: limits.count("event_body"),
             connections: limits.count("connections"),
+            saga_steps: limits.count("saga_steps") as u64,
+            schedules: limits.count("schedules"),
+            schedule_interval: limits.span("schedule_interval"),
             rate: u32::try_from(limits.count("rate")).ok().filter(|rate| *rate > 0),
             workspace: workspace_limits(layers),
         },
@@ -45,7 +48,11 @@ pub fn build(layers: &Layers) -> Config {
             policy: claims_table(layers).policy(),
             guards: guard_tables(layers).map(|(guard, table)| (guard, table.policy())).collect::<BTreeMap<_, _>>(),
         },
-        outgoing: Outgoing { allow: outgoing.networks("allow"), timeout: outgoing.span("timeout") },
+        outgoing: Outgoing {
+            allow: outgoing.networks("allow"),
+            allow_payload: outgoing.networks("allow_payload"),
+            timeout: outgoing.span("timeout"),
+        },
         messages: messages_table(layers).messages(),
         actions: action::build(layers),
         sends: send::build(layers).expect("its table has been checked"),
@@ -76,12 +83,16 @@ pub fn check_relations(layers: &Layers, errors: &mut Vec<ConfigError>) {
     for (_, table) in channel_tables(layers) {
         errors.extend(table.channel().and_then(|channel| table.timeout_fits(channel.timeout, lease)).err());
     }
+    for (name, table) in channel_tables(layers) {
+        errors.extend(channel_kinds_of_workspaces(layers, &name, &table).filter_map(|(_, kind)| kind.err()));
+    }
+    errors.extend(strangers(layers, &CHANNELS, "channel"));
 }
 
 /// A table at the top.
 pub(super) fn table_of<'a>(layers: &'a Layers, name: &str) -> Table<'a> {
     let own = KeyPath::of(&[name]);
-    Table { layers, general: own.clone(), own }
+    Table { layers, general: own.clone(), own, over: None }
 }
 
 fn workspace_limits(layers: &Layers) -> WorkspaceLimits {
@@ -115,11 +126,30 @@ fn messages_table(layers: &Layers) -> Table<'_> {
     table_of(layers, "messages")
 }
 
+/// Where channels are.
+const CHANNELS: [&str; 2] = ["messages", "channel"];
+
+/// How a channel sends for the workspaces that have settings of their own for it.
+fn channel_kinds_of_workspaces<'a>(
+    layers: &'a Layers,
+    name: &str,
+    table: &Table<'a>,
+) -> impl Iterator<Item = (WorkspaceName, Result<ChannelKind, ConfigError>)> {
+    let of_channel = of_workspaces(layers, &CHANNELS).into_iter().filter_map(move |(workspace, channels)| {
+        layers.names_in(&channels).contains(&name).then(|| {
+            let channel = table.of_workspace(channels.child(name)).channel();
+            (workspace, channel.map(|channel| channel.kind))
+        })
+    });
+    of_channel.collect::<Vec<_>>().into_iter()
+}
+
 /// What a channel does not say of outgoing calls is taken from `outgoing`.
 pub(super) fn channel_tables(layers: &Layers) -> impl Iterator<Item = (String, Table<'_>)> {
-    let channels = KeyPath::of(&["messages", "channel"]);
+    let channels = KeyPath::of(&CHANNELS);
     layers.names_in(&channels).into_iter().map(move |name| {
-        (name.to_owned(), Table { layers, own: channels.child(name), general: KeyPath::of(&["outgoing"]) })
+        let own = channels.child(name);
+        (name.to_owned(), Table { layers, own, general: KeyPath::of(&["outgoing"]), over: None })
     })
 }
 
@@ -141,12 +171,44 @@ pub(super) struct Table<'a> {
     pub layers: &'a Layers,
     pub own: KeyPath,
     pub general: KeyPath,
+    /// A workspace's own table, which wins.
+    pub over: Option<KeyPath>,
+}
+
+/// The workspaces that have settings of their own, and what they call this table.
+pub(super) fn of_workspaces(layers: &Layers, table: &[&str]) -> Vec<(WorkspaceName, KeyPath)> {
+    let workspaces = KeyPath::of(&["workspace"]);
+    let named = layers.names_in(&workspaces).into_iter().map(|name| {
+        let workspace = WorkspaceName::new(name).expect("the names of workspaces are checked where they are read");
+        (workspace, table.iter().fold(workspaces.child(name), |path, name| path.child(name)))
+    });
+    named.collect()
+}
+
+/// A workspace has settings of its own for something that is not there.
+pub(super) fn strangers(layers: &Layers, table: &[&str], what: &str) -> Vec<ConfigError> {
+    let known = layers.names_in(&KeyPath::of(table));
+    let mut errors = vec![];
+    for (workspace, of_workspace) in of_workspaces(layers, table) {
+        for name in layers.names_in(&of_workspace).into_iter().filter(|name| !known.contains(name)) {
+            let own = of_workspace.child(name);
+            let at = layers.iter().find(|(path, _)| path.segments().starts_with(own.segments()));
+            let at = at.map_or_else(|| own.to_string(), |(_, entry)| entry.origin.to_string());
+            let message = format!("the workspace {workspace} has settings for the {what} {name:?}, which is not there");
+            errors.push(ConfigError::new(at, message, format!("write [{}] first", KeyPath::of(table).child(name))));
+        }
+    }
+    errors
 }
 
 impl<'a> Table<'a> {
     fn messages(&self) -> Messages {
         let channel = |(name, table): (String, Table<'a>)| {
-            (name, table.channel().expect("what goes together was checked before"))
+            let of_workspaces = channel_kinds_of_workspaces(self.layers, &name, &table)
+                .map(|(workspace, kind)| (workspace, kind.expect("what goes together was checked before")));
+            let of_workspaces = of_workspaces.collect();
+            let channel = table.channel().expect("what goes together was checked before");
+            (name, Channel { of_workspaces, ..channel })
         };
         Messages {
             mode: match self.text("mode") {
@@ -176,15 +238,26 @@ impl<'a> Table<'a> {
         }
     }
 
+    /// What is written for it here.
+    pub fn own_entry(&self, name: &str) -> Option<&'a Entry> {
+        let over = self.over.as_ref().and_then(|over| self.layers.get(&over.child(name)));
+        over.or_else(|| self.layers.get(&self.own.child(name)))
+    }
+
+    /// The same table, with what a workspace has of its own.
+    pub fn of_workspace(&self, over: KeyPath) -> Table<'a> {
+        Table { over: Some(over), ..self.clone() }
+    }
+
     pub fn maybe_text(&self, name: &str) -> Option<&'a str> {
-        match &self.layers.get(&self.own.child(name))?.value {
+        match &self.own_entry(name)?.value {
             Value::Text(text) => Some(text),
             _ => unreachable!("{name} is text by the table of settings"),
         }
     }
 
     pub fn maybe_flag(&self, name: &str) -> Option<bool> {
-        match self.layers.get(&self.own.child(name))?.value {
+        match self.own_entry(name)?.value {
             Value::Bool(flag) => Some(flag),
             _ => unreachable!("{name} is true or false by the table of settings"),
         }
@@ -253,7 +326,7 @@ impl<'a> Table<'a> {
     }
 
     fn entry(&self, name: &str) -> &'a Entry {
-        let own = self.layers.get(&self.own.child(name));
+        let own = self.own_entry(name);
         own.or_else(|| self.layers.get(&self.general.child(name))).expect("a setting outside of `*` has a default")
     }
 

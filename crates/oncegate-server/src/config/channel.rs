@@ -9,6 +9,7 @@ use super::build::Table;
 use super::error::ConfigError;
 use super::path::KeyPath;
 use super::typed::{Channel, ChannelKind};
+use crate::channels::smtp::STARTTLS;
 use crate::outgoing::is_allowed;
 use oncegate_core::units::show_duration;
 
@@ -33,7 +34,7 @@ impl Table<'_> {
             "smtp" => {
                 self.refuse(OF_HTTP, OF_SMTP, "smtp")?;
                 ChannelKind::Smtp {
-                    url: self.url(&["smtp", "smtps"], "smtp://127.0.0.1:2525")?,
+                    url: self.url(&["smtp", "smtps", STARTTLS], "smtp://127.0.0.1:2525")?,
                     from: self.from()?,
                     subject: self.maybe_text("subject").map(str::to_owned),
                     username: self.maybe_text("username").map(str::to_owned),
@@ -47,7 +48,7 @@ impl Table<'_> {
             }
         };
         let honours_key = self.maybe_flag("honours_key").unwrap_or(false);
-        Ok(Channel { kind, honours_key, timeout: self.span("timeout") })
+        Ok(Channel { kind, honours_key, timeout: self.span("timeout"), of_workspaces: BTreeMap::new() })
     }
 
     /// Whoever sends for longer than its lease would no longer own what it sends.
@@ -75,7 +76,7 @@ impl Table<'_> {
 
     /// A setting that somebody wrote here, and where.
     pub fn written<'n>(&self, name: &'n str) -> Option<(&'n str, String)> {
-        self.layers.get(&self.own.child(name)).map(|entry| (name, entry.origin.to_string()))
+        self.own_entry(name).map(|entry| (name, entry.origin.to_string()))
     }
 
     pub fn missing(&self, name: &str, example: &str) -> ConfigError {
@@ -99,7 +100,7 @@ impl Table<'_> {
                 "write `username` and `password_file` (mail), `authorization_file` (http), or `secret_file` (webhook)";
             return Err(wrong("has a user or a password in it", hint.into()));
         }
-        let outgoing = Table { own: KeyPath::of(&["outgoing"]), ..self.clone() };
+        let outgoing = Table { own: KeyPath::of(&["outgoing"]), over: None, ..self.clone() };
         let literal = match url.host() {
             Some(Host::Ipv4(address)) => Some(address.into()),
             Some(Host::Ipv6(address)) => Some(address.into()),
@@ -128,7 +129,7 @@ impl Table<'_> {
     }
 
     fn fields(&self) -> BTreeMap<String, String> {
-        let table = Table { own: self.own.child("fields"), ..self.clone() };
+        let table = Table { own: self.own.child("fields"), over: None, ..self.clone() };
         let renamed = |name: &&str| Some(((*name).to_owned(), table.maybe_text(name)?.to_owned()));
         FIELDS.iter().filter_map(renamed).collect()
     }

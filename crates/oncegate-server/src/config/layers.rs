@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use oncegate::actions;
-use oncegate_core::GuardName;
+use oncegate_core::{GuardName, WorkspaceName};
 
 use super::Flag;
 use super::error::{ConfigError, Fault};
@@ -140,7 +140,17 @@ pub fn unknown_key(at: impl ToString, path: &KeyPath) -> ConfigError {
 
 /// A name that the user chose: of a type of actions, which is whatever callers call it, or of a guard or a channel.
 pub fn check_name(at: impl ToString, path: &KeyPath, name: &str) -> Result<(), ConfigError> {
-    if path.segments().starts_with(&["actions".to_owned(), "type".to_owned()]) {
+    let mut segments = path.segments();
+    if let [first, workspace, of_workspace @ ..] = segments
+        && first == "workspace"
+    {
+        if name == workspace {
+            let hint = "write the name of a workspace; oncegate workspace list";
+            WorkspaceName::new(name).map_err(|error| ConfigError::new(at.to_string(), error.to_string(), hint))?;
+        }
+        segments = of_workspace;
+    }
+    if segments.starts_with(&["actions".to_owned(), "type".to_owned()]) {
         let hint = "write the actionType of those who schedule, in quotes";
         return actions::check_name("the type", name).map_err(|error| ConfigError::new(at, error.to_string(), hint));
     }

@@ -22,6 +22,7 @@ mod show;
 mod tests;
 mod typed;
 mod value;
+mod weakness;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -32,6 +33,7 @@ pub use typed::{
     Actions, Channel, ChannelKind, Config, HandlerKind, Limits, Log, LogFormat, LogLevel, Messages, Mode, Sagas, Tls,
     WorkspaceLimits,
 };
+pub use weakness::Weakness;
 
 use layers::Layers;
 

@@ -75,7 +75,12 @@ fn consumers<'a>(layers: &'a Layers, broker: &str) -> impl Iterator<Item = Table
     let consume = KeyPath::of(&[broker, "consume"]);
     let mut numbers = layers.names_in(&consume);
     numbers.sort_by_key(|number| number.parse::<usize>().unwrap_or(usize::MAX));
-    numbers.into_iter().map(move |number| Table { layers, own: consume.child(number), general: consume.clone() })
+    numbers.into_iter().map(move |number| Table {
+        layers,
+        own: consume.child(number),
+        general: consume.clone(),
+        over: None,
+    })
 }
 
 impl Table<'_> {

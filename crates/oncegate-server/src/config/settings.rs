@@ -43,6 +43,9 @@ const MEMORY: Kind = Kind::Size { min: 64 * KIB, max: 256 * KIB * KIB };
 const QUOTA: Kind = Kind::Integer { min: 0, max: u64::MAX >> 1 };
 const STORED: Kind = Kind::Size { min: 0, max: u64::MAX >> 1 };
 const RATE: Kind = Kind::Integer { min: 0, max: 1_000_000 };
+const SAGA_STEPS: Kind = Kind::Integer { min: 1000, max: 1_000_000_000_000 };
+const SCHEDULES: Kind = Kind::Integer { min: 0, max: 10_000 };
+const SCHEDULE_INTERVAL: Kind = Kind::Duration { min: SPAN_MIN, max: WINDOW_MAX };
 const WINDOW: Kind = Kind::Duration { min: SPAN_MIN, max: WINDOW_MAX };
 const LEASE: Kind = Kind::Duration { min: SPAN_MIN, max: LEASE_MAX };
 const LOST: Kind = Kind::Choice(&["take_over", "hold"]);
@@ -103,6 +106,9 @@ pub static SETTINGS: &[Setting] = &[
     setting("limits.body", BODY, "1MiB", "the largest request body"),
     setting("limits.event_body", BODY, "4MiB", "the largest body of events"),
     setting("limits.connections", CONNECTIONS, "10000", "connections at once"),
+    setting("limits.saga_steps", SAGA_STEPS, "1000000", "steps that the expressions of one event may take"),
+    setting("limits.schedules", SCHEDULES, "1000", "recurring schedules of each workspace"),
+    setting("limits.schedule_interval", SCHEDULE_INTERVAL, "1m", "the shortest interval of a recurring schedule"),
     setting("limits.rate", RATE, "0", "requests a second for each workspace, items of lists included; 0 is no limit"),
     setting("limits.workspace.connections", COUNT, "2500", "connections of one workspace"),
     setting("limits.workspace.requests", COUNT, "2500", "requests in flight of one workspace"),
@@ -140,6 +146,7 @@ pub static SETTINGS: &[Setting] = &[
     override_of("claims.guard.*.store_error", STORE_ERROR, "the same, for one guard"),
     override_of("claims.guard.*.store_parts", Kind::Bool, "privacy.store_parts, for one guard"),
     setting("outgoing.allow", Kind::Networks, "", "addresses to call although they are private, loopback or the like"),
+    setting("outgoing.allow_payload", Kind::Networks, "", "the same, of URLs that payloads name (`allow_payload_url`)"),
     setting("outgoing.timeout", TIMEOUT, "10s", "how long a call may take"),
     setting("messages.mode", MODE, "enforce", "whether duplicates are stopped, only reported, or not looked for"),
     setting("messages.window", WINDOW, "15m", "how long the same message is a duplicate"),
@@ -217,6 +224,18 @@ pub static SETTINGS: &[Setting] = &[
     ),
     override_of("nats.consume.*.workspace", Kind::Text, "whose events they are; default, if it is left out"),
     override_of("nats.consume.*.prefetch", PREFETCH, "messages at once; 32, if it is left out"),
+    override_of("workspace.*.actions.type.*.url", Kind::Text, "actions.type.*.url, for one workspace"),
+    override_of("workspace.*.actions.type.*.secret_file", Kind::Text, "the same, for one workspace"),
+    override_of("workspace.*.actions.type.*.from", Kind::Text, "the same, for one workspace"),
+    override_of("workspace.*.actions.type.*.authorization_file", Kind::Text, "the same, for one workspace"),
+    override_of("workspace.*.actions.type.*.username", Kind::Text, "the same, for one workspace"),
+    override_of("workspace.*.actions.type.*.password_file", Kind::Text, "the same, for one workspace"),
+    override_of("workspace.*.messages.channel.*.url", Kind::Text, "messages.channel.*.url, for one workspace"),
+    override_of("workspace.*.messages.channel.*.authorization_file", Kind::Text, "the same, for one workspace"),
+    override_of("workspace.*.messages.channel.*.from", Kind::Text, "the same, for one workspace"),
+    override_of("workspace.*.messages.channel.*.subject", Kind::Text, "the same, for one workspace"),
+    override_of("workspace.*.messages.channel.*.username", Kind::Text, "the same, for one workspace"),
+    override_of("workspace.*.messages.channel.*.password_file", Kind::Text, "the same, for one workspace"),
     setting("privacy.store_parts", Kind::Bool, "false", "whether the parts of a key are kept with its claim"),
     setting("privacy.store_outcome_body", Kind::Bool, "true", "whether the body of an outcome is kept"),
     setting("log.format", LOG_FORMAT, "json", "how log lines are written"),

@@ -57,7 +57,7 @@ fn line(shown: &mut String, text: std::fmt::Arguments<'_>) {
 
 fn shown_value(entry: &Entry) -> Value {
     match &entry.value {
-        Value::Text(text) if entry.setting.secret => Value::Text(without_password(text)),
+        Value::Text(text) if entry.setting.secret || text.contains("://") => Value::Text(without_password(text)),
         value => value.clone(),
     }
 }

@@ -77,7 +77,16 @@ fn without_anything_the_defaults_hold() {
     };
     assert_eq!(
         config.limits,
-        Limits { body_bytes: 1 << 20, event_body_bytes: 4 << 20, connections: 10_000, rate: None, workspace }
+        Limits {
+            body_bytes: 1 << 20,
+            event_body_bytes: 4 << 20,
+            connections: 10_000,
+            saga_steps: 1_000_000,
+            schedules: 1000,
+            schedule_interval: Duration::from_secs(60),
+            rate: None,
+            workspace,
+        }
     );
     assert_eq!(config.tls, None);
     assert_eq!(*config.policy(&guard("any")), Policy::default());
@@ -147,7 +156,7 @@ fn an_unknown_key_is_an_error_at_its_place_with_the_nearest_right_one() {
         ),
         (
             "[[proxies]]\nx = 1",
-            "oncegate.toml:1:3: there is no setting `proxies`\nhint: there are: listen, store, guard_store, data_dir, auth, metrics, limits, tls, claims, outgoing, messages, actions, sends, reminders, sagas, amqp, nats, privacy, log",
+            "oncegate.toml:1:3: there is no setting `proxies`\nhint: there are: listen, store, guard_store, data_dir, auth, metrics, limits, tls, claims, outgoing, messages, actions, sends, reminders, sagas, amqp, nats, workspace, privacy, log",
         ),
     ] {
         assert_eq!(Setup::new(file).errors(), [error], "{file}");

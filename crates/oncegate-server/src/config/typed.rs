@@ -64,6 +64,11 @@ pub struct Limits {
     /// Of events.
     pub event_body_bytes: usize,
     pub connections: usize,
+    /// Steps that the expressions of one event may take.
+    pub saga_steps: u64,
+    /// Recurring schedules of each workspace, and the shortest interval of one.
+    pub schedules: usize,
+    pub schedule_interval: Duration,
     /// Requests a second for each workspace; none is no limit.
     pub rate: Option<u32>,
     pub workspace: WorkspaceLimits,
@@ -107,6 +112,8 @@ pub struct Claims {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outgoing {
+    /// Addresses that payloads may name, though they are private.
+    pub allow_payload: Vec<IpNet>,
     pub allow: Vec<IpNet>,
     pub timeout: Duration,
 }
@@ -138,6 +145,8 @@ pub enum Mode {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Channel {
     pub kind: ChannelKind,
+    /// Of the workspaces that have settings of their own.
+    pub of_workspaces: BTreeMap<WorkspaceName, ChannelKind>,
     /// The provider takes one Idempotency-Key once, so what may have arrived may be sent again.
     pub honours_key: bool,
     pub timeout: Duration,
@@ -180,6 +189,8 @@ impl Actions {
 pub struct ActionType {
     /// None: remote workers run it.
     pub handler: Option<HandlerKind>,
+    /// Of the workspaces that have settings of their own.
+    pub of_workspaces: BTreeMap<WorkspaceName, HandlerKind>,
     pub window: Duration,
     pub mode: Folding,
     pub max_attempts: i32,

@@ -213,6 +213,7 @@ impl Kept<Message> {
     pub fn outgoing(&self) -> Outgoing<'_> {
         let Message { phone, email, text, channel, attachments, metadata, .. } = &self.document;
         Outgoing {
+            workspace: &self.workspace,
             id: self.id,
             channel,
             phone: phone.as_deref(),

@@ -153,7 +153,7 @@ impl Messages {
             return Tried::Open;
         }
         crash::point("message.sending").await;
-        let channel = self.channels.get(&task.message.document.channel);
+        let channel = self.channels.of(&task.message.workspace, &task.message.document.channel);
         let outgoing = task.message.outgoing();
         let (workspace, id, sending) = (&task.message.workspace, &task.message.id, channel.send(&outgoing, within));
         let about = &[("oncegate.message.id", id as _), ("oncegate.channel", &channel.kind() as _)];

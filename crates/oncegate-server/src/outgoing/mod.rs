@@ -8,15 +8,30 @@ mod post;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, LazyLock};
 
+use hyper::header::HeaderValue;
 use ipnet::IpNet;
+use oncegate::WorkspaceName;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
+use serde::Serializer;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use url::{Host, Url};
 
 pub use post::{NotPosted, Posted, exchange, post};
+
+/// What names the workspace in everything that leaves: HTTP, mail, and messages to brokers.
+pub const WORKSPACE: &str = "oncegate-workspace";
+
+/// In lines of JSON.
+pub fn serialize_workspace<S: Serializer>(workspace: &WorkspaceName, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(workspace.as_str())
+}
+
+pub fn workspace_header(workspace: &WorkspaceName) -> (&'static str, HeaderValue) {
+    (WORKSPACE, HeaderValue::from_str(workspace.as_str()).expect("the name of a workspace is a header's value"))
+}
 
 /// Not for the public: this machine, this network, nobody, everybody, and ways around that (addresses that stand for others).
 static REFUSED: LazyLock<Vec<IpNet>> = LazyLock::new(|| {

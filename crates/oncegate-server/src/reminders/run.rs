@@ -56,6 +56,7 @@ impl Desk {
         }
         let text = &kept.reminder.text;
         let outgoing = Outgoing {
+            workspace: &kept.workspace,
             id: kept.id,
             channel: &text.channel,
             phone: text.phone.as_deref(),
@@ -64,7 +65,7 @@ impl Desk {
             attachments: &[],
             metadata: None,
         };
-        let channel = self.channels.get(&text.channel);
+        let channel = self.channels.of(&kept.workspace, &text.channel);
         let about = &[("oncegate.reminder.id", &kept.id as _), ("oncegate.channel", &channel.kind() as _)];
         let sent = trace::call("send reminder", &kept.workspace, about, channel.send(&outgoing, within)).await;
         // Whatever surely reached nobody may be tried again: the grace says for how long.

@@ -79,6 +79,7 @@ pub fn engine(config: &Config, store: Arc<dyn MainStore>, ledger: Arc<Ledger>) -
         retries: config.sagas.retries.clone(),
         replica: observe::replica(),
         store_parts: config.privacy.store_parts,
+        steps: config.limits.saga_steps,
         commands: Box::new(commands),
     };
     Ok(Sagas::over(store, ledger, load_all(&config.sagas)?, options))
@@ -104,14 +105,15 @@ impl Director {
     pub async fn handle(
         &self,
         workspace: &WorkspaceName,
-        events: &[Event],
+        events: &[Arc<Event>],
         turns: &Semaphore,
     ) -> Result<Vec<Vec<Handled>>, StoreError> {
         crash::point("saga.received").await;
         let handled = try_join_all(events.iter().map(async |event| {
             let _turn = turns.acquire().await.expect("never closed");
             let about = &[("oncegate.event.type", &event.event_type as _)];
-            let handled = trace::work("apply event", workspace, about, self.sagas.handle(workspace, event)).await?;
+            let handled =
+                trace::work("apply event", workspace, about, self.sagas.handle_shared(workspace, event)).await?;
             handled.iter().for_each(|handled| tell::handled(workspace, &event.event_type, handled));
             Ok::<_, StoreError>(handled)
         }));

@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 use url::Url;
 
 use crate::channels::http::message_id;
-use crate::outgoing::{NotPosted, post};
+use crate::outgoing::{NotPosted, post, workspace_header};
 use crate::trace::Ended;
 
 pub struct Hook {
@@ -65,7 +65,9 @@ impl Hook {
             "templateId": send.template, "attempt": send.attempt,
         });
         let body = question.to_string().into();
-        match post(&self.url, send.provider_key, &[], body, &self.allow, self.timeout).await {
+        match post(&self.url, send.provider_key, &[workspace_header(&kept.workspace)], body, &self.allow, self.timeout)
+            .await
+        {
             Ok(posted) if posted.status.is_success() => read(&posted.body),
             Ok(posted) => Said::Nothing(format!("the hook answered {}", posted.status)),
             Err(NotPosted::Forbidden(why) | NotPosted::Unsent(why) | NotPosted::Broke(why)) => Said::Nothing(why),

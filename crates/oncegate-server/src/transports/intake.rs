@@ -148,7 +148,7 @@ impl Intake {
         for (i, event) in events.iter_mut().enumerate() {
             event.id.get_or_insert_with(|| if is_list { format!("{own}#{i}") } else { own.clone() });
         }
-        Brought::Events(events)
+        Brought::Events(events.into_iter().map(Arc::new).collect())
     }
 
     async fn handle(&self, brought: &Brought) -> Result<(), StoreError> {
@@ -166,7 +166,7 @@ impl Intake {
 
 /// What was in a message.
 enum Brought {
-    Events(Vec<Event>),
+    Events(Vec<Arc<Event>>),
     NoEvent { raw: String, why: String },
 }
 

@@ -34,7 +34,7 @@ async fn a_webhook_verifies_and_its_id_is_the_same_on_every_try() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_a_secret_is_changed_both_verify() {
     let mut shop = Workshop::open(On::Sqlite).await;
-    std::fs::write(shop.home.path().join("secret"), format!("{NEXT_SECRET}\n{SECRET}\n")).expect("the folder is ours");
+    shop.home.write_secret("secret", &format!("{NEXT_SECRET}\n{SECRET}\n"));
     shop.servers = vec![shop.serve(&[])];
     let id = shop.now("hook", json!({"text": "both"})).await;
     shop.becomes(&id, "completed").await;
@@ -120,14 +120,30 @@ async fn a_payloads_url_does_not_reach_what_only_this_machine_can_reach() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_payloads_url_is_called_where_that_is_allowed_and_only_there() {
     let types = "[actions.type.\"call\"]\nhandler = \"webhook\"\nallow_payload_url = true\n";
-    let shop = Workshop::open_with(On::Sqlite, "", types).await;
+    let mut shop = Workshop::open_with(On::Sqlite, "", types).await;
     let url = format!("http://{}/theirs", shop.provider.address);
+    // What the config may call, a payload may not, unless that is said.
+    let id = shop.now("call", json!({"url": url, "text": "refused"})).await;
+    let dead = shop.becomes(&id, "dead").await;
+    assert!(dead["error"].as_str().is_some_and(|error| error.contains("is not one to call")), "{dead}");
+    assert_eq!(shop.provider.all().len(), 0);
+    shop.servers = vec![shop.serve(&[("ONCEGATE_OUTGOING_ALLOW_PAYLOAD", "127.0.0.0/8")])];
     let id = shop.now("call", json!({"url": url, "text": "theirs"})).await;
     shop.becomes(&id, "completed").await;
     assert!(shop.provider.arrivals("theirs")[0].headers.get("webhook-signature").is_none(), "there is no secret");
     let id = shop.now("hook", json!({"url": "http://10.0.0.1/", "text": "ours"})).await;
     shop.becomes(&id, "completed").await;
     assert_eq!(shop.provider.arrivals("ours").len(), 1, "where the config says, whatever the payload says");
+    // What the receiver says is not for whoever can name it.
+    let id = shop.now("call", json!({"url": url, "text": "gone#410"})).await;
+    let dead = shop.becomes(&id, "dead").await;
+    assert_eq!(dead["error"], "the receiver answered 410 Gone");
+    let id = shop.now("hook", json!({"text": "gone#410"})).await;
+    let dead = shop.becomes(&id, "dead").await;
+    assert!(
+        dead["error"].as_str().is_some_and(|error| error.starts_with("the receiver answered 410 Gone: {")),
+        "{dead}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -174,7 +190,7 @@ fn a_type_that_is_configured_wrongly_is_refused_at_the_start_and_named() {
     let home = Home::with_config(
         "[actions.type.a]\nhandler = \"webhook\"\nurl = \"https://example.com/\"\nsecret_file = \"s\"\n",
     );
-    std::fs::write(home.path().join("s"), "not a secret").expect("the folder is ours");
+    home.write_secret("s", "not a secret");
     let ran = home.run(["serve", "--listen", "127.0.0.1:0"]);
     assert!(ran.code == 1 && ran.stderr.contains("whsec_") && !ran.stderr.contains("not a secret"), "{ran:?}");
 }

@@ -12,6 +12,8 @@ on_both![
     a_thousand_ticks_of_a_fast_schedule_run_once_each,
     what_was_missed_while_everything_was_down_runs_once,
     a_schedule_is_shown_cancelled_and_keeps_the_time_of_its_place,
+    a_schedule_runs_no_more_often_than_it_may,
+    a_workspace_has_no_more_schedules_than_it_may_also_when_calls_race,
 ];
 
 async fn a_thousand_ticks_of_a_fast_schedule_run_once_each(on: On) {
@@ -87,4 +89,69 @@ async fn a_schedule_is_shown_cancelled_and_keeps_the_time_of_its_place(on: On) {
     assert_eq!(live["runAt"], run_at, "and when it is due");
     let gone = shop.client(0).post(&format!("/api/actions/{}/cancel", made.text("id")), &json!({})).await.expect(200);
     assert_eq!(gone.text("status"), "cancelled");
+}
+
+/// A shop whose schedules are limited as they are where nobody says otherwise, but for their number.
+async fn limited(on: On, schedules: &str) -> Workshop {
+    let mut shop = Workshop::open(on).await;
+    let limits = [("ONCEGATE_LIMITS_SCHEDULE_INTERVAL", "1m"), ("ONCEGATE_LIMITS_SCHEDULES", schedules)];
+    shop.servers = shop.servers.iter().map(|_| shop.serve(&limits)).collect();
+    shop
+}
+
+fn every(interval: &str) -> Value {
+    json!({"actionType": "note", "payload": {}, "recurringInterval": interval, "runAt": "2036-01-01T00:00:00Z"})
+}
+
+async fn a_schedule_runs_no_more_often_than_it_may(on: On) {
+    let shop = limited(on, "1000").await;
+    for interval in ["10ms", "59s"] {
+        shop.schedule(&every(interval)).await.expect_invalid("recurringInterval: at least 1m");
+    }
+    shop.schedule(&every("1m")).await.expect(201);
+    shop.schedule(&every("* * * * *")).await.expect(201);
+    let mut shop = shop;
+    shop.servers = vec![shop.serve(&[("ONCEGATE_LIMITS_SCHEDULE_INTERVAL", "20m")])];
+    shop.schedule(&every("*/15 * * * *")).await.expect_invalid("recurringInterval: at least 20m");
+    shop.schedule(&every("*/30 * * * *")).await.expect(201);
+}
+
+async fn a_workspace_has_no_more_schedules_than_it_may_also_when_calls_race(on: On) {
+    let shop = limited(on, "5").await;
+    let racing = (0..20).map(|number| {
+        let mut client = shop.client(number);
+        async move { client.post("/api/actions", &every("1h")).await }
+    });
+    let answered = futures::future::join_all(racing).await;
+    let made: Vec<String> = answered.iter().filter(|reply| reply.status == 201).map(|reply| reply.text("id")).collect();
+    assert_eq!(made.len(), 5, "{answered:?}");
+    let refused = answered.into_iter().find(|reply| reply.status != 201).expect("the others");
+    let refused = refused.expect_problem(429, "schedule-limit");
+    assert!(refused.body["detail"].as_str().is_some_and(|detail| detail.contains("at most 5")), "{refused:?}");
+    // What runs once is not counted, and another workspace has places of its own.
+    shop.schedule(&json!({"actionType": "note", "payload": {}})).await.expect(201);
+    // One that is cancelled makes room for another.
+    shop.client(0).post(&format!("/api/actions/{}/cancel", made[0]), &json!({})).await.expect(200);
+    eventually("there is room", || async { (shop.schedule(&every("1h")).await.status == 201).then_some(()) }).await;
+    eventually("and no more", || async { (shop.schedule(&every("1h")).await.status == 429).then_some(()) }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_may_only_send_can_cancel_what_was_scheduled_and_nothing_else() {
+    let shop = Workshop::open(On::Sqlite).await;
+    let (_, operate) = shop.known_key("default").await;
+    let (_, send) = shop.home.make_key("acme", "send");
+    let mut sender = shop.servers[0].client_with(&send);
+    let made = eventually("the key is known", || {
+        let mut sender = shop.servers[0].client_with(&send);
+        async move { Some(sender.post("/api/actions", &every("1h")).await).filter(|reply| reply.status == 201) }
+    })
+    .await;
+    let path = |verb: &str| format!("/api/actions/{}/{verb}", made.text("id"));
+    for verb in ["run-now", "retry"] {
+        sender.post(&path(verb), &json!({})).await.expect_problem(403, "forbidden");
+    }
+    let mut other = shop.servers[0].client_with(&operate);
+    other.post(&path("cancel"), &json!({})).await.expect_problem(404, "not-found");
+    assert_eq!(sender.post(&path("cancel"), &json!({})).await.expect(200).body["status"], "cancelled");
 }

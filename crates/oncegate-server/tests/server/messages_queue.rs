@@ -151,7 +151,7 @@ async fn the_command_line_lists_and_shows_messages() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_provider_gets_its_own_names_and_a_secret_from_a_file() {
     let office = PostOffice::open(On::Sqlite).await;
-    std::fs::write(office.home.path().join("secret"), "Bearer s3cr3t\n").expect("the folder is ours");
+    office.home.write_secret("secret", "Bearer s3cr3t\n");
     office.home.configure(&format!(
         "[outgoing]\nallow = [\"127.0.0.1\"]\n[messages.channel.sms]\nkind = \"http\"\nurl = {:?}\n\
          authorization_file = \"secret\"\nfields.message = \"text\"\nfields.recipientPhone = \"to\"\n",

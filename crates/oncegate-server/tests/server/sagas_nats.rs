@@ -202,6 +202,8 @@ async fn events_are_consumed_and_commands_published_also_after_a_restart() {
     while let Some(Ok(message)) = messages.next().await {
         let id = message.headers.as_ref().and_then(|headers| headers.get("Nats-Msg-Id")).map(ToString::to_string);
         let body: Value = serde_json::from_slice(&message.payload).expect("JSON");
+        let workspace = message.headers.as_ref().and_then(|headers| headers.get("Oncegate-Workspace"));
+        assert_eq!(workspace.map(|name| name.as_str()), Some("default"), "each says whose it is");
         taken.push((id.expect("it has one"), body));
     }
     assert_eq!(taken.len(), 21, "each once: the stream knows a key again");

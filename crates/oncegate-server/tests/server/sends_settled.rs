@@ -67,6 +67,7 @@ impl Hook {
 }
 
 async fn answer(asked: Asked, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+    assert_eq!(request.headers()["oncegate-workspace"], "default", "each question says whose it is");
     let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
     let question: Value = serde_json::from_slice(&body).expect("a question is JSON");
     let recipient = question["recipientId"].as_str().unwrap_or_default().to_owned();

@@ -117,14 +117,27 @@ impl Actions {
     }
 
     async fn schedule_alone(&self, workspace: &WorkspaceName, schedule: &Schedule) -> Answered {
-        let now = self.store.find_jobs(&[]).await?.now;
-        let standing = Standing::first(schedule, now);
-        let job = standing.job(workspace, schedule.tries, schedule.delivery, now);
-        let commit = Commit { ops: vec![], changes: vec![Change::Enqueue(job.clone())] };
-        match self.commit(commit, &job, &standing).await? {
-            Some(_) => Ok(standing.told(Outcome::Created)),
-            None => Err(StoreError::Unavailable("its id was taken".into()).into()),
+        if let Some(repeats) = &schedule.repeats {
+            repeats.at_least(self.limits.interval_min)?;
         }
+        for _ in 0..ROUNDS_MAX {
+            let now = self.store.find_jobs(&[]).await?.now;
+            let standing = Standing::first(schedule, now);
+            let job = standing.job(workspace, schedule.tries, schedule.delivery, now);
+            let counted = match schedule.repeats {
+                Some(_) => self.counted(workspace, standing.id).await?,
+                None => None,
+            };
+            let is_counted = counted.is_some();
+            let changes = std::iter::once(Change::Enqueue(job.clone())).chain(counted).collect();
+            match self.commit(Commit { ops: vec![], changes }, &job, &standing).await? {
+                Some(_) => return Ok(standing.told(Outcome::Created)),
+                // Another schedule was counted meanwhile.
+                None if is_counted => {}
+                None => return Err(StoreError::Unavailable("its id was taken".into()).into()),
+            }
+        }
+        Err(StoreError::Unavailable("others were faster, every time".into()).into())
     }
 
     /// Serves a line until nobody is in it.

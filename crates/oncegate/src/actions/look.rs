@@ -169,7 +169,9 @@ impl Actions {
 
     /// It will not run; of a schedule, not any more.
     pub async fn cancel(&self, workspace: &WorkspaceName, id: Uuid) -> Result<Found, Refused> {
-        self.tell(workspace, id, Command::Cancel).await
+        let cancelled = self.tell(workspace, id, Command::Cancel).await;
+        self.full.forget(workspace);
+        cancelled
     }
 
     /// What waits runs now.

@@ -12,6 +12,7 @@ mod fold;
 mod lines;
 mod look;
 mod recurrence;
+mod registry;
 mod schedule;
 mod work;
 
@@ -24,10 +25,12 @@ use uuid::Uuid;
 pub use action::{Action, Ended, Entity, JOBS, KIND, Resolved, Status, Try};
 pub use look::{Filter, Found, Page, Refused};
 pub use recurrence::{Recurrence, Repeats};
+pub use registry::ScheduleLimits;
 pub use schedule::{Mode, Schedule, When, check_name};
 pub use work::{Applied, Done, Leased, effect_key};
 
 use lines::Lines;
+use registry::Full;
 
 /// The guard of the slots. Nobody else makes claims under it.
 pub static GUARD: LazyLock<GuardName> = LazyLock::new(|| GuardName::new("action").expect("a good name"));
@@ -40,6 +43,8 @@ pub const PAYLOAD_BYTES_MAX: usize = 1024 * 1024;
 pub struct Actions {
     store: Arc<dyn MainStore>,
     lines: Arc<Lines>,
+    limits: ScheduleLimits,
+    full: Arc<Full>,
 }
 
 /// What became of a schedule. There is always an id.
@@ -77,13 +82,21 @@ pub enum ScheduleError {
     Invalid(String),
     #[error("{0}: at most {PAYLOAD_BYTES_MAX} bytes of JSON")]
     TooLarge(&'static str),
+    /// The workspace has as many recurring schedules as it may.
+    #[error("a workspace has at most {max} recurring schedules")]
+    TooMany { max: usize },
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
 impl Actions {
     pub fn over(store: Arc<dyn MainStore>) -> Actions {
-        Actions { store, lines: Arc::default() }
+        Actions { store, lines: Arc::default(), limits: ScheduleLimits::default(), full: Arc::default() }
+    }
+
+    /// The same, with limits for recurring schedules. Those that were made without are not counted.
+    pub fn limited(self, limits: ScheduleLimits) -> Actions {
+        Actions { limits, ..self }
     }
 
     /// The slot of an action: its type, its entity, and the type of that.

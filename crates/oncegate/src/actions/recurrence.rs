@@ -7,6 +7,7 @@ use croner::parser::{CronParser, Seconds, Year};
 use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp, ToSpan, Zoned};
 use oncegate_core::Time;
+use oncegate_core::units::show_duration;
 use serde::{Deserialize, Serialize};
 
 use super::{ScheduleError, When};
@@ -14,6 +15,11 @@ use super::{ScheduleError, When};
 /// Shorter intervals are refused.
 const INTERVAL_MIN: Duration = Duration::from_millis(10);
 const INTERVAL_MAX: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
+/// The shortest day of a place, and the shortest time between two ticks of a cron line.
+const DAY_MIN: Duration = Duration::from_secs(22 * 3600);
+const CRON_MIN: Duration = Duration::from_secs(60);
+/// Ticks of a cron line that are looked at for the shortest time between two: more than a year of days.
+const CRON_TICKS_LOOKED_AT: usize = 500;
 const UNITS: [(&str, u64); 5] = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 
 /// How something repeats, checked.
@@ -93,6 +99,35 @@ impl Repeats {
                 Err(wrong("recurringInterval", "there is no such day".into()))
             }
             _ => Ok(repeats),
+        }
+    }
+
+    /// Refuses what runs more often than every `least`.
+    pub(super) fn at_least(&self, least: Option<Duration>) -> Result<(), ScheduleError> {
+        let Some(least) = least else { return Ok(()) };
+        let shortest = self.shortest(least);
+        if shortest.is_none_or(|shortest| shortest >= least) {
+            return Ok(());
+        }
+        let least = show_duration(least);
+        let what = format!("recurringInterval: at least {least} from one run to the next; {:?} is shorter", self.text);
+        Err(ScheduleError::Invalid(what))
+    }
+
+    /// The shortest time between two ticks, as far as it matters whether it is under `least`.
+    fn shortest(&self, least: Duration) -> Option<Duration> {
+        match &self.rule {
+            Rule::Every(every) => Some(*every),
+            // The shortest day there is, when clocks go forward.
+            Rule::Calendar(_) => Some(DAY_MIN),
+            // A line has no seconds.
+            Rule::Cron(_) if least <= CRON_MIN => Some(CRON_MIN),
+            Rule::Cron(cron) => {
+                let first = Timestamp::UNIX_EPOCH.to_zoned(self.zone.clone());
+                let next = |after: &Zoned| cron.find_next_occurrence(after, false).ok();
+                let ticks: Vec<Zoned> = std::iter::successors(next(&first), next).take(CRON_TICKS_LOOKED_AT).collect();
+                ticks.windows(2).map(|pair| time(&pair[1]).since(time(&pair[0]))).min()
+            }
         }
     }
 
@@ -241,6 +276,36 @@ mod tests {
         // What runs every hour runs every hour, in such a night too.
         let hourly = ticks("0 * * * *", Some("Europe/Berlin"), "2026-10-24T23:30:00Z", "2026-10-24T23:30:00Z", 4);
         assert_eq!(hourly, ["2026-10-25T00:00Z", "2026-10-25T01:00Z", "2026-10-25T02:00Z", "2026-10-25T03:00Z"]);
+    }
+
+    #[test]
+    fn what_runs_more_often_than_it_may_is_refused_cron_lines_too() {
+        let check = |interval: &str, least_s: u64| {
+            Repeats::parse(interval, None, false).expect("is right").at_least(Some(Duration::from_secs(least_s)))
+        };
+        for (interval, least_s) in [
+            ("60s", 60),
+            ("1m", 60),
+            ("* * * * *", 60),
+            ("hourly", 3600),
+            ("daily", 22 * 3600),
+            ("*/15 * * * *", 900),
+            ("0 9 * * 1-5", 3600),
+            ("0,30 9 1 1 *", 1800),
+        ] {
+            assert!(check(interval, least_s).is_ok(), "{interval}");
+        }
+        for (interval, least_s, least) in [
+            ("10ms", 60, "1m"),
+            ("59s", 60, "1m"),
+            ("*/15 * * * *", 901, "901s"),
+            ("0,1 0 1 1 *", 120, "2m"),
+            ("hourly", 3601, "3601s"),
+        ] {
+            let error = check(interval, least_s).expect_err(interval).to_string();
+            assert!(error.starts_with(&format!("recurringInterval: at least {least} ")), "{error}");
+        }
+        assert!(Repeats::parse("10ms", None, false).expect("is right").at_least(None).is_ok());
     }
 
     #[test]

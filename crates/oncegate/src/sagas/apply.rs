@@ -6,7 +6,7 @@ use std::time::Duration;
 use oncegate_core::job::{Job, State, Tries};
 use oncegate_core::limits::WINDOW_MAX;
 use oncegate_core::{Answer, ClaimKey, Command, Lost, Terms, Time, WorkspaceName};
-use oncegate_saga::{DATA_BYTES_MAX, Definition, Event, Instance, Next, Step, Timer};
+use oncegate_saga::{DATA_BYTES_MAX, Definition, Event, Instance, Next, Step, Steps, Timer};
 use oncegate_store::{Change, Commit, Op, Reading, Record, StoreError};
 use serde_json::json;
 use uuid::Uuid;
@@ -20,7 +20,7 @@ use crate::actions::Schedule;
 const CONFLICTS_MAX: u32 = 20;
 /// Commands whose ids are in the history; of more there is the number.
 const LINE_COMMANDS_MAX: usize = 100;
-/// Events and instances from here on are decided on a thread that may take its time.
+/// Events and instances from here on are decided on the pool at once.
 const LARGE_BYTES: usize = 64 * 1024;
 /// A claim that is settled as it is made needs a lease all the same.
 const LEASE: Duration = Duration::from_secs(1);
@@ -54,7 +54,7 @@ pub(super) struct Arrival<'a> {
     pub workspace: &'a WorkspaceName,
     pub definition: &'a Arc<Definition>,
     pub correlation_id: String,
-    pub event: &'a Event,
+    pub event: &'a Arc<Event>,
     pub id: String,
     pub also: Also<'a>,
 }
@@ -94,10 +94,10 @@ impl Sagas {
         &self,
         workspace: &WorkspaceName,
         definition: &Arc<Definition>,
-        event: &Event,
+        event: &Arc<Event>,
         also: Also<'_>,
     ) -> Result<Option<Handled>, StoreError> {
-        let correlation_id = match definition.correlation_id(event) {
+        let correlation_id = match self.correlation_id(workspace, definition, event).await {
             Ok(correlation_id) => correlation_id,
             Err(why) => {
                 return self.bury_without_instance(workspace, Some(definition), event, also, why).await.map(Some);
@@ -155,7 +155,7 @@ impl Sagas {
             // Nobody waits for it any more.
             return self.write_also(arrival, stored.as_ref(), Outcome::Ignored, now).await;
         }
-        let (step, stored) = step(arrival, stored, now).await;
+        let (step, stored) = self.step(arrival, stored, now).await;
         let state = stored.as_ref().map(|stored| stored.kept.instance.state.clone());
         match step {
             Step::Apply(next) => self.write(arrival, stored.as_ref(), *next, now).await,
@@ -379,18 +379,31 @@ impl Arrival<'_> {
     }
 }
 
-/// The library's pure function; where there is much to look at, on a thread that may take its time.
-async fn step(arrival: &Arrival<'_>, stored: Option<Stored>, now: Time) -> (Step, Option<Stored>) {
-    let Arrival { definition, event, .. } = arrival;
-    let decide = move |definition: &Definition, stored: &Option<Stored>, event: &Event| {
-        definition.step(stored.as_ref().map(|stored| &stored.kept.instance), event, now)
-    };
-    if stored.as_ref().map_or(0, |stored| stored.bytes) + oncegate_saga::size(&event.data) <= LARGE_BYTES {
-        return (decide(definition, &stored, event), stored);
+impl Sagas {
+    async fn correlation_id(
+        &self,
+        workspace: &WorkspaceName,
+        definition: &Arc<Definition>,
+        event: &Arc<Event>,
+    ) -> Result<String, String> {
+        let (definition, event) = (definition.clone(), event.clone());
+        let find = move |steps: &Steps| definition.correlation_id_within(&event, steps);
+        self.evaluations.run(workspace, false, find).await
     }
-    let (definition, event) = (Arc::clone(definition), (*event).clone());
-    let stepped = tokio::task::spawn_blocking(move || (decide(&definition, &stored, &event), stored));
-    stepped.await.expect("a step does not panic, and the runtime is there")
+
+    /// What the event does: the pure function, on a thread of its own where there is much to look at.
+    async fn step(&self, arrival: &Arrival<'_>, stored: Option<Stored>, now: Time) -> (Step, Option<Stored>) {
+        let bytes = stored.as_ref().map_or(0, |stored| stored.bytes) + oncegate_saga::size(&arrival.event.data);
+        let (definition, event, stored) = (arrival.definition.clone(), arrival.event.clone(), Arc::new(stored));
+        let read = stored.clone();
+        let decide = move |steps: &Steps| {
+            let instance = read.as_ref().as_ref().map(|stored| &stored.kept.instance);
+            definition.step_within(instance, &event, now, steps)
+        };
+        let step = self.evaluations.run(arrival.workspace, bytes > LARGE_BYTES, decide).await;
+        // The pool has let go of it by now, or does so in a moment.
+        (step, Arc::try_unwrap(stored).unwrap_or_else(|shared| (*shared).clone()))
+    }
 }
 
 /// Whether a claim's outcome is of this line.

@@ -186,7 +186,7 @@ impl Sagas {
             saga: Some(definition.name().to_owned()),
             correlation_id: Some(correlation_id.clone()),
             state,
-            event: Some((*event).clone()),
+            event: Some(Event::clone(event)),
             at_us: now.micros(),
             name,
             ..new_letter(reason.to_owned())
@@ -297,6 +297,7 @@ impl Sagas {
             let mut event = letter.event.ok_or(NotRetried::NoEvent)?;
             // However often it is tried, it is one event.
             event.id.get_or_insert_with(|| format!("dead letter {id}"));
+            let event = Arc::new(event);
             let definitions: Vec<&Arc<Definition>> = match &letter.saga {
                 Some(saga) => self.definition(saga).into_iter().collect(),
                 None => self.by_event.get(&event.event_type).into_iter().flatten().collect(),
@@ -311,7 +312,7 @@ impl Sagas {
                 return Ok(Handled { saga: letter.saga, correlation_id: None, outcome, state: None, conflicts: 0 });
             };
             for definition in others {
-                self.handle_in(workspace, definition, &event).await?;
+                self.handle_shared_in(workspace, definition, &event).await?;
             }
             // If somebody else was at it, it is settled now, or as dead as it was.
             if let Some(handled) = self.apply(workspace, last, &event, Also::DeadLetter(&record)).await? {

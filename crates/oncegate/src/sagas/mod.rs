@@ -39,6 +39,7 @@
 
 mod apply;
 mod dead;
+mod evaluate;
 mod look;
 mod record;
 mod retire;
@@ -51,6 +52,7 @@ use std::time::Duration;
 
 use futures::future::try_join_all;
 use oncegate_core::{GuardName, Time, WorkspaceName};
+use oncegate_saga::Steps;
 use oncegate_store::{MainStore, StoreError};
 use uuid::Uuid;
 
@@ -58,13 +60,14 @@ pub use dead::{DeadLetter, LetterState, NotRetried};
 pub use look::{Found, LineSeen, Page};
 pub use oncegate_saga::{
     Cell, DATA_BYTES_MAX, Defect, Defects, Definition, Draft, Effects, Event, FieldKind, Instance, NONE, Notification,
-    PICTURE_STYLE, Picture,
+    PICTURE_STYLE, Picture, STEPS_DEFAULT,
 };
 pub use record::{Line, Sent};
 pub use timer::Fired;
 
 use crate::actions::Schedule;
 use crate::ledger::Ledger;
+use evaluate::Evaluations;
 use turns::Turns;
 
 /// The guard of the inbox. Nobody else makes claims under it.
@@ -86,6 +89,7 @@ pub struct Sagas {
     by_event: Arc<HashMap<String, Vec<Arc<Definition>>>>,
     options: Arc<Options>,
     turns: Arc<Turns>,
+    evaluations: Arc<Evaluations>,
 }
 
 /// How sagas are run.
@@ -96,6 +100,8 @@ pub struct Options {
     pub replica: String,
     /// Whether the parts of the inbox's keys are kept with its claims.
     pub store_parts: bool,
+    /// Steps that the expressions of one event may take. An event that would take more becomes a dead letter.
+    pub steps: u64,
     /// How a command is to be delivered.
     pub commands: Box<dyn Fn(Schedule) -> Schedule + Send + Sync>,
 }
@@ -106,6 +112,7 @@ impl Default for Options {
             retries: RETRIES.into(),
             replica: String::new(),
             store_parts: false,
+            steps: STEPS_DEFAULT,
             commands: Box::new(|command| command),
         }
     }
@@ -172,6 +179,7 @@ impl Sagas {
             ledger,
             definitions: Arc::new(definitions),
             by_event: Arc::new(by_event),
+            evaluations: Arc::new(Evaluations::new(options.steps)),
             options: Arc::new(options),
             turns: Arc::default(),
         }
@@ -192,11 +200,34 @@ impl Sagas {
 
     /// Applies an event in each saga that knows it. One that none knows is kept with the dead letters.
     pub async fn handle(&self, workspace: &WorkspaceName, event: &Event) -> Result<Vec<Handled>, StoreError> {
+        self.handle_shared(workspace, &Arc::new(event.clone())).await
+    }
+
+    /// The same, without a copy of the event.
+    pub async fn handle_shared(
+        &self,
+        workspace: &WorkspaceName,
+        event: &Arc<Event>,
+    ) -> Result<Vec<Handled>, StoreError> {
         let Some(definitions) = self.by_event.get(&event.event_type) else {
             return Ok(vec![self.handle_unknown(workspace, event).await?]);
         };
         // All of them take their turns now: events of one instance keep their order in each saga.
-        try_join_all(definitions.iter().map(|definition| self.handle_in(workspace, definition, event))).await
+        try_join_all(definitions.iter().map(|definition| self.handle_shared_in(workspace, definition, event))).await
+    }
+
+    /// The events that the records of a notification become, or why one becomes none. All of them together have the steps of one event.
+    pub async fn events_of(
+        &self,
+        workspace: &WorkspaceName,
+        definition: &Arc<Definition>,
+        notification: Notification,
+    ) -> Result<Vec<Result<Option<Event>, String>>, StoreError> {
+        let (definition, now) = (definition.clone(), self.now().await?);
+        let events = move |steps: &Steps| {
+            notification.records.iter().map(|record| definition.event_of_within(record, now, steps)).collect()
+        };
+        Ok(self.evaluations.run(workspace, false, events).await)
     }
 
     /// Applies an event in one saga.
@@ -205,6 +236,15 @@ impl Sagas {
         workspace: &WorkspaceName,
         definition: &Arc<Definition>,
         event: &Event,
+    ) -> Result<Handled, StoreError> {
+        self.handle_shared_in(workspace, definition, &Arc::new(event.clone())).await
+    }
+
+    async fn handle_shared_in(
+        &self,
+        workspace: &WorkspaceName,
+        definition: &Arc<Definition>,
+        event: &Arc<Event>,
     ) -> Result<Handled, StoreError> {
         let handled = self.apply(workspace, definition, event, apply::Also::Nothing).await?;
         Ok(handled.expect("what comes from nowhere is nobody else's"))

@@ -1,5 +1,7 @@
 //! Timers: an event comes by itself, when its job is due. The job leaves the queue in the commit that applies the event.
 
+use std::sync::Arc;
+
 use oncegate_core::job::Job;
 use oncegate_saga::Event;
 use oncegate_store::StoreError;
@@ -37,13 +39,13 @@ impl Sagas {
         let unreadable = |_| StoreError::Refused(format!("the timer {} cannot be read", job.id));
         let payload: Payload = serde_json::from_slice(&job.payload).map_err(unreadable)?;
         let Some(definition) = self.definition(&payload.saga) else { return Ok(Fired::NotOurs { saga: payload.saga }) };
-        let event = Event {
+        let event = Arc::new(Event {
             source: Some(SOURCE.into()),
             correlation_id: Some(payload.correlation_id),
             ..Event::new(payload.event, payload.data).id(job.id.to_string())
-        };
+        });
         match self.apply(&job.workspace, definition, &event, Also::Timer(job)).await? {
-            Some(handled) => Ok(Fired::Done { event: event.event_type, handled }),
+            Some(handled) => Ok(Fired::Done { event: event.event_type.clone(), handled }),
             None => Ok(Fired::Lost),
         }
     }

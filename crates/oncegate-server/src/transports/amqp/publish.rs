@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
+use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Confirmation, Connection};
 use oncegate_core::job::Failure;
 use serde_json::value::RawValue;
@@ -12,6 +13,7 @@ use super::connect::Connector;
 use crate::actions::Effect;
 use crate::channels::{busy, refused, unknown};
 use crate::config::SecretUrl;
+use crate::outgoing::WORKSPACE;
 
 /// Messages are written to disk.
 const PERSISTENT: u8 = 2;
@@ -48,11 +50,14 @@ impl Publisher {
             Ok(channel) => channel.map_err(|why| busy(why, None))?,
             Err(_) => return Err(busy(format!("no channel to the broker within {within:?}"), None)),
         };
+        let mut headers = FieldTable::default();
+        headers.insert(WORKSPACE.into(), AMQPValue::LongString(effect.workspace.as_str().into()));
         let properties = BasicProperties::default()
             .with_content_type("application/json".into())
             .with_delivery_mode(PERSISTENT)
             .with_message_id(effect.effect_key.to_string().into())
-            .with_type(effect.action_type.into());
+            .with_type(effect.action_type.into())
+            .with_headers(headers);
         // One that no queue takes comes back, and is no success.
         let options = BasicPublishOptions { mandatory: true, ..Default::default() };
         let payload = effect.payload.get().as_bytes();

@@ -39,7 +39,8 @@ impl Publisher {
             .payload(effect.payload.get().to_owned().into())
             .message_id(effect.effect_key.to_string())
             .header("Content-Type", "application/json")
-            .header("Oncegate-Type", effect.action_type);
+            .header("Oncegate-Type", effect.action_type)
+            .header("Oncegate-Workspace", effect.workspace.as_str());
         let published = async { context.send_publish(subject.to_owned(), message).await?.await };
         match tokio::time::timeout(within, published).await {
             Ok(Ok(_)) => Ok(None),

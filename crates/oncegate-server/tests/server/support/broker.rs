@@ -10,7 +10,7 @@ use futures::StreamExt;
 use lapin::options::{
     BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions,
 };
-use lapin::types::FieldTable;
+use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::Value;
@@ -150,6 +150,9 @@ pub async fn take_all(channel: &Channel, queue: &str, patience: Duration) -> Vec
     let mut taken = vec![];
     while let Ok(Some(Ok(delivery))) = tokio::time::timeout(patience, consumer.next()).await {
         let id = delivery.properties.message_id().as_ref().map(ToString::to_string).unwrap_or_default();
+        let headers = delivery.properties.headers().as_ref();
+        let workspace = headers.and_then(|headers| headers.inner().get("oncegate-workspace"));
+        assert_eq!(workspace, Some(&AMQPValue::LongString("default".into())), "each says whose it is");
         taken.push((id, serde_json::from_slice(&delivery.data).expect("JSON")));
         delivery.ack(BasicAckOptions::default()).await.expect("the broker is there");
     }

@@ -53,6 +53,14 @@ impl Home {
         entries.map(|entry| entry.expect("a readable folder").path()).collect()
     }
 
+    /// A file that is its owner's alone to read.
+    pub fn write_secret(&self, name: &str, text: &str) {
+        use std::os::unix::fs::PermissionsExt;
+        let file = self.path().join(name);
+        std::fs::write(&file, text).expect("the folder is ours");
+        std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o600)).expect("the file is ours");
+    }
+
     /// What the `log` handler has written. The line that is being written is not there yet.
     pub fn noted(&self) -> Vec<Value> {
         let text = std::fs::read_to_string(self.path().join("oncegate-data/actions.jsonl")).unwrap_or_default();

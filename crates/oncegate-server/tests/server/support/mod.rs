@@ -34,7 +34,7 @@ pub use provider::Provider;
 pub use raw::Raw;
 pub use server::{Server, collect, wait};
 pub use smtp::MailServer;
-pub use workshop::{SEARCH_IMPORT, Workshop};
+pub use workshop::{ACME_SECRET, SEARCH_IMPORT, SECRET, Workshop};
 
 use std::time::{Duration, Instant};
 

@@ -12,6 +12,9 @@ pub const SEARCH_IMPORT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../saga
 /// The secret that webhooks are signed with.
 pub const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
+/// Those of another workspace.
+pub const ACME_SECRET: &str = "whsec_bmV4dCBzZWNyZXQgb2YgdGhpcnR5LXR3byBieXRlcyE=";
+
 pub struct Workshop {
     pub servers: Vec<Server>,
     pub provider: Provider,
@@ -35,6 +38,8 @@ impl Workshop {
 [outgoing]
 allow = ["127.0.0.0/8"]
 timeout = "2s"
+[limits]
+schedule_interval = "10ms"
 [actions]
 {actions}
 [actions.type."note"]
@@ -56,7 +61,9 @@ files = [{saga:?}]
 "#,
             saga = SEARCH_IMPORT
         ));
-        std::fs::write(home.path().join("secret"), format!("{SECRET}\n")).expect("the folder is ours");
+        home.write_secret("secret", &format!("{SECRET}\n"));
+        home.write_secret("acme-secret", ACME_SECRET);
+        home.write_secret("acme-token", "Bearer acme");
         let shop = Workshop { servers: vec![], provider, home, database };
         shop.set_clock_ahead(Duration::ZERO);
         let servers = (0..servers).map(|_| shop.serve(&[])).collect();

@@ -1,0 +1,92 @@
+//! What expressions of sagas may cost: an event that would take too long is refused, and nobody waits for it.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::support::{Home, claim_of, eventually};
+
+const MATCH: &str = r#"
+name = "match"
+correlation = "event.data.id"
+events = ["Asked"]
+states = ["Answered"]
+terminal = ["Answered"]
+data = { matched = "bool", document = "any" }
+
+[[on]]
+in = "none"
+event = "Asked"
+set = { matched = "event.data.wanted.all(w, w in event.data.have)" }
+to = "Answered"
+
+[[ignore]]
+in = "Answered"
+event = "*"
+"#;
+
+fn home(limits: &str) -> Home {
+    let home = Home::with_config(&format!("[sagas]\nfiles = [\"match.toml\"]\n{limits}"));
+    std::fs::write(home.path().join("match.toml"), MATCH).expect("the folder is ours");
+    home
+}
+
+/// Each of `count` texts is looked for among as many others.
+fn asked(id: &str, count: usize) -> Value {
+    let texts: Vec<String> = (0..count).map(|i| i.to_string()).collect();
+    json!({ "type": "Asked", "id": id, "data": { "id": id, "wanted": texts, "have": texts } })
+}
+
+#[tokio::test]
+async fn an_event_whose_expressions_would_take_too_many_steps_is_a_dead_letter_at_once() {
+    let home = home("");
+    let server = home.serve();
+    assert_eq!(server.client().post("/api/events", &asked("small", 100)).await.expect(200).body["result"], "applied");
+    // Each of 12,000 numbers is found last of as many: 48 KB, and a second or two without a limit.
+    let mut have = vec![2; 11_999];
+    have.push(1);
+    let data = json!({ "id": "large", "wanted": vec![1; 12_000], "have": have });
+    let attack = json!({ "type": "Asked", "id": "large", "data": data });
+    let begun = Instant::now();
+    let handled = server.client().post("/api/events", &attack).await.expect(200).body;
+    assert!(begun.elapsed() < Duration::from_millis(500), "{:?}", begun.elapsed());
+    assert_eq!(handled["result"], "dead_letter");
+    let letters = server.client().get("/api/sagas/dead-letters").await.expect(200).body;
+    let reason = letters["items"][0]["reason"].as_str().expect("a reason").to_owned();
+    for part in ["`event.data.wanted.all(w, w in event.data.have)`", "takes at least ", "1000000", "limits.saga_steps"]
+    {
+        assert!(reason.contains(part), "{reason}");
+    }
+    // What is not read costs nothing: a large document behaves as a small one does.
+    let mut large = asked("document", 100);
+    large["data"]["document"] = json!(vec!["a page of text"; 100_000]);
+    assert_eq!(server.client().post("/api/events", &large).await.expect(200).body["result"], "applied");
+}
+
+/// Seconds of processor time that a process has taken, in hundredths.
+fn processor_time(server: &crate::support::Server) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", server.id())).expect("it runs");
+    let after_name = stat.rsplit_once(')').expect("a name in brackets").1;
+    after_name.split_whitespace().nth(11).expect("utime").parse().expect("a number")
+}
+
+#[tokio::test]
+async fn an_evaluation_without_a_limit_holds_up_neither_requests_nor_the_end_of_the_process() {
+    let home = home("[limits]\nsaga_steps = 1000000000000\n");
+    let mut server = home.serve();
+    let idle = processor_time(&server);
+    let mut client = server.client();
+    let evaluating = tokio::spawn(async move {
+        let body = asked("forever", 200_000).to_string().into();
+        client.try_send(hyper::Method::POST, "/api/events", Some(body)).await
+    });
+    eventually("it evaluates", || async { (processor_time(&server) > idle + 100).then_some(()) }).await;
+    server.client().win(&claim_of("g", "meanwhile")).await;
+    let told = Instant::now();
+    server.signal(Signal::TERM);
+    let status = server.wait(Duration::from_secs(10));
+    assert!(status.success(), "{status}");
+    assert!(told.elapsed() < Duration::from_secs(10), "{:?}", told.elapsed());
+    evaluating.abort();
+}

@@ -1,0 +1,114 @@
+//! Which recurring schedules a workspace has, where their number is limited.
+//!
+//! One record names them. It is replaced in the commit that makes a schedule, onto the version that was read, so that of two calls that
+//! race for the last place one finds it taken. Schedules that have ended are dropped from it when it is full: nothing else needs to write it.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use oncegate_core::WorkspaceName;
+use oncegate_core::job::Job;
+use oncegate_store::{At, Change, Place, Record, StoreError};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::{Action, Actions, ScheduleError};
+use crate::document::{bytes, read};
+
+/// What the record is, and its name, of which each workspace has one.
+const KIND: &str = "schedules";
+const NAME: &str = "schedules";
+/// Schedules that are looked at together: their payloads may be large.
+const LOOKED_AT_ONCE: usize = 50;
+/// How long a workspace that is full is taken to be full, unless one of its schedules is cancelled here: a caller that goes on asking
+/// has not all of them read each time.
+const FULL_FOR: Duration = Duration::from_secs(1);
+
+/// How many recurring schedules a workspace may have, and how often they may run. Where nothing is said there is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ScheduleLimits {
+    pub per_workspace: Option<usize>,
+    pub interval_min: Option<Duration>,
+}
+
+impl ScheduleLimits {
+    pub fn new(per_workspace: Option<usize>, interval_min: Option<Duration>) -> ScheduleLimits {
+        ScheduleLimits { per_workspace, interval_min }
+    }
+}
+
+/// The workspaces that were found to be full, and when.
+#[derive(Default)]
+pub(super) struct Full(Mutex<HashMap<WorkspaceName, Instant>>);
+
+impl Full {
+    fn is(&self, workspace: &WorkspaceName) -> bool {
+        let mut full = self.0.lock().expect("no holder of this lock panics");
+        full.retain(|_, since| since.elapsed() < FULL_FOR);
+        full.contains_key(workspace)
+    }
+
+    fn note(&self, workspace: &WorkspaceName) {
+        self.0.lock().expect("no holder of this lock panics").insert(workspace.clone(), Instant::now());
+    }
+
+    pub fn forget(&self, workspace: &WorkspaceName) {
+        self.0.lock().expect("no holder of this lock panics").remove(workspace);
+    }
+}
+
+#[derive(Default, Serialize, Deserialize)]
+struct Registry {
+    schedules: Vec<Uuid>,
+}
+
+impl Actions {
+    /// What is written with a new schedule, so that it is counted. Nothing, where there is no limit.
+    pub(super) async fn counted(&self, workspace: &WorkspaceName, id: Uuid) -> Result<Option<Change>, ScheduleError> {
+        let Some(max) = self.limits.per_workspace else { return Ok(None) };
+        if self.full.is(workspace) {
+            return Err(ScheduleError::TooMany { max });
+        }
+        let place = Place { workspace: workspace.clone(), kind: KIND, at: At::Name(NAME.into()) };
+        let found = self.store.find(&[place]).await?.value.remove(0);
+        let mut registry: Registry = match &found {
+            Some(record) => read(record)?,
+            None => Registry::default(),
+        };
+        if registry.schedules.len() >= max {
+            registry.schedules = self.alive(workspace, registry.schedules).await?;
+        }
+        if registry.schedules.len() >= max {
+            self.full.note(workspace);
+            return Err(ScheduleError::TooMany { max });
+        }
+        registry.schedules.push(id);
+        let record = Record {
+            workspace: workspace.clone(),
+            kind: KIND,
+            id: found.as_ref().map_or_else(Uuid::now_v7, |record| record.id),
+            version: found.as_ref().map_or(1, |record| record.version + 1),
+            state: None,
+            expires_at: None,
+            body: bytes(&registry),
+        };
+        Ok(Some(match found {
+            Some(_) => Change::replace(record),
+            None => Change::Create { record, names: vec![NAME.into()], lists: vec![] },
+        }))
+    }
+
+    /// Those that are in the queue.
+    async fn alive(&self, workspace: &WorkspaceName, ids: Vec<Uuid>) -> Result<Vec<Uuid>, StoreError> {
+        let mut alive = vec![];
+        let repeats = |job: &Job| Action::read(&job.payload, job.id).is_ok_and(|action| action.recurrence.is_some());
+        for some in ids.chunks(LOOKED_AT_ONCE) {
+            let places: Vec<_> = some.iter().map(|id| (workspace.clone(), *id)).collect();
+            let jobs = self.store.find_jobs(&places).await?.value.into_iter().flatten();
+            alive.extend(jobs.filter(repeats).map(|job| job.id));
+        }
+        Ok(alive)
+    }
+}

@@ -1,0 +1,107 @@
+//! Where expressions are evaluated: small ones where they are, all others on a bounded pool of threads.
+
+use std::collections::HashMap;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex, Weak};
+
+use oncegate_core::WorkspaceName;
+use oncegate_saga::Steps;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Steps that are taken at once, on the thread of the request: under a millisecond.
+const STEPS_AT_ONCE: u64 = 10_000;
+/// Evaluations at once where the number of processors is not known.
+const PLACES: usize = 2;
+
+/// As many evaluations at once as there are processors, of which one workspace has half at most.
+pub(super) struct Evaluations {
+    places: Arc<Semaphore>,
+    of_each: usize,
+    workspaces: Mutex<HashMap<WorkspaceName, Weak<Semaphore>>>,
+    steps_max: u64,
+}
+
+/// Held by what is evaluated, also where nobody waits for it any more.
+type Place = (OwnedSemaphorePermit, OwnedSemaphorePermit);
+
+impl Evaluations {
+    pub fn new(steps_max: u64) -> Evaluations {
+        let places = std::thread::available_parallelism().map_or(PLACES, NonZeroUsize::get).max(PLACES);
+        Evaluations {
+            places: Arc::new(Semaphore::new(places)),
+            of_each: places / 2,
+            workspaces: Mutex::default(),
+            steps_max,
+        }
+    }
+
+    /// Evaluates, within the limit. What turns out to take long is begun anew on the pool: `evaluate` has no effects.
+    pub async fn run<T: Send + 'static>(
+        &self,
+        workspace: &WorkspaceName,
+        is_large: bool,
+        evaluate: impl Fn(&Steps) -> T + Send + 'static,
+    ) -> T {
+        if !is_large {
+            let steps = Steps::up_to(self.steps_max.min(STEPS_AT_ONCE));
+            let result = evaluate(&steps);
+            if !steps.are_exceeded() || self.steps_max <= STEPS_AT_ONCE {
+                return result;
+            }
+        }
+        let place = self.place(workspace).await;
+        let steps = Steps::up_to(self.steps_max);
+        let evaluated = tokio::task::spawn_blocking(move || {
+            let result = evaluate(&steps);
+            drop(place);
+            result
+        });
+        evaluated.await.expect("an evaluation does not panic, and the runtime is there")
+    }
+
+    /// First among the workspace's own, so that its queue is in nobody else's way.
+    async fn place(&self, workspace: &WorkspaceName) -> Place {
+        let own = self.of_workspace(workspace).acquire_owned().await.expect("never closed");
+        let place = self.places.clone().acquire_owned().await.expect("never closed");
+        (own, place)
+    }
+
+    fn of_workspace(&self, workspace: &WorkspaceName) -> Arc<Semaphore> {
+        let mut workspaces = self.workspaces.lock().expect("no holder of this lock panics");
+        if let Some(places) = workspaces.get(workspace).and_then(Weak::upgrade) {
+            return places;
+        }
+        workspaces.retain(|_, places| places.strong_count() > 0);
+        let places = Arc::new(Semaphore::new(self.of_each));
+        workspaces.insert(workspace.clone(), Arc::downgrade(&places));
+        places
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn one_workspace_has_half_of_the_places_and_another_is_not_held_up() {
+        let evaluations = Evaluations::new(1);
+        let name = |name: &str| WorkspaceName::new(name).expect("a good name");
+        let (loud, quiet) = (name("loud"), name("quiet"));
+        let mut held = vec![];
+        for _ in 0..evaluations.of_each {
+            held.push(evaluations.place(&loud).await);
+        }
+        let mut one_more = std::pin::pin!(evaluations.place(&loud));
+        assert!(futures::poll!(&mut one_more).is_pending());
+        let other = evaluations.place(&quiet).await;
+        held.pop();
+        drop(one_more.await);
+        drop((held, other));
+        drop(evaluations.place(&name("another")).await);
+        assert_eq!(
+            evaluations.workspaces.lock().expect("it is not poisoned").len(),
+            1,
+            "those that wait for nothing are forgotten"
+        );
+    }
+}
