@@ -16,7 +16,6 @@ use crate::fault::Fault;
 use crate::finder::record;
 use crate::lease::{LEASE_ROUNDS_MAX, lease};
 use crate::link::Params;
-use crate::server::ANSWERED_WITHIN;
 use crate::store::PostgresStore;
 
 const COUNT_JOBS: &str = include_str!("../sql/count_jobs.sql");
@@ -66,15 +65,14 @@ impl MainStore for PostgresStore {
     }
 
     async fn lease_jobs(&self, wanted: &Wanted) -> Result<Reading<Leased>, StoreError> {
-        self.resolve_doubt().await?;
-        // On a task of its own: the caller may go away, and a transaction that is left open would keep its locks.
         let (leasing, wanted) = (self.leasing.clone(), wanted.clone());
-        let leased = tokio::spawn(async move { lease_by_turns(&leasing, &wanted).await });
-        let leased = match tokio::time::timeout(ANSWERED_WITHIN, leased).await {
-            Ok(leased) => leased.unwrap_or_else(|_| Err(StoreError::Unavailable("leasing was stopped".into()))),
-            Err(_) => Err(StoreError::Unknown(format!("jobs were not leased within {ANSWERED_WITHIN:?}"))),
+        let leased = async {
+            self.resolve_doubt().await?;
+            // On a task of its own: the caller may go away, and a transaction that is left open would keep its locks.
+            let leased = tokio::spawn(async move { lease_by_turns(&leasing, &wanted).await });
+            leased.await.unwrap_or_else(|_| Err(StoreError::Unavailable("leasing was stopped".into())))
         };
-        self.noted(leased)
+        self.noted(self.in_time(StoreError::Unknown, leased).await)
     }
 }
 

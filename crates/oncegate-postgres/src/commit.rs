@@ -37,25 +37,24 @@ pub(crate) async fn commit(link: &Link, seal: &Seal) -> Outcome {
     // No caller waits for longer than that.
     let give_up_at = Instant::now() + ANSWERED_WITHIN;
     // Nothing about a failed COMMIT is taken on trust: the server may report an error after the fact.
-    match link.within(link.client.batch_execute("COMMIT")).await {
-        Ok(()) => Outcome::Committed,
-        Err(fault) => {
-            link.server.health.doubt();
-            tracing::warn!(
-                transaction = seal.transaction,
-                why = fault.message(),
-                "a COMMIT got no answer; looking it up"
-            );
-            find_out(&link.server, seal, give_up_at).await
-        }
-    }
+    let why = match link.within(link.client.batch_execute("COMMIT")).await {
+        Ok(()) if link.is_current() => return Outcome::Committed,
+        // The next server may have been promoted without it.
+        Ok(()) => "the server was replaced meanwhile".to_owned(),
+        Err(fault) => format!("it got no answer: {}", fault.message()),
+    };
+    link.server.health.doubt();
+    tracing::warn!(transaction = seal.transaction, why, "a COMMIT is looked up");
+    find_out(&link.server, seal, give_up_at).await
 }
 
 /// The same, of a transaction that writes nothing but its mark: where it gets no answer there is nothing to find out, and no caller
 /// waits for longer.
 pub(crate) async fn confirm(link: &Link) -> Outcome {
     match link.within(link.client.batch_execute("COMMIT")).await {
-        Ok(()) => Outcome::Committed,
+        Ok(()) if link.is_current() => Outcome::Committed,
+        // It wrote nothing, and says nothing of the next server.
+        Ok(()) => Outcome::Undone,
         Err(fault) => {
             link.server.health.doubt();
             Outcome::Unknown(format!("the server does not confirm its commits: {}", fault.message()))

@@ -211,15 +211,18 @@ impl Lane {
     async fn commit(&self, link: &Link, batch: Batch, written: Written, past: &mut Past) {
         let (health, mark) = (&self.server.health, written.seal.mark);
         let doubts = health.doubts();
-        // A COMMIT to a server that was replaced clears no doubt about the next one.
-        let is_current = link.is_usable();
+        // After the doubts. A server that was replaced commits nothing more for this replica.
+        if !link.is_current() {
+            undo(link).await;
+            return self.queue.push_again(batch.into_jobs(), MOVED);
+        }
         let outcome = match batch.is_probe() {
             true => confirm(link).await,
             false => commit(link, &written.seal).await,
         };
         match outcome {
             Outcome::Committed => {
-                health.committed(if is_current { doubts } else { 0 }, batch.is_probe());
+                health.committed(doubts, batch.is_probe());
                 batch.writes().for_each(|write| health.saw_token(write.next.token));
                 *past = Past { acknowledged: Some(Acknowledged { mark, at: Instant::now() }), unresolved: None };
                 batch.decided_changes().for_each(|(change, at)| self.channel.wake_after(change, at));
@@ -227,7 +230,7 @@ impl Lane {
             }
             Outcome::Undone => {
                 health.failed();
-                self.queue.push_again(batch.into_jobs(), "the connection broke before COMMIT");
+                self.queue.push_again(batch.into_jobs(), "the connection broke before COMMIT, or the server was replaced");
             }
             Outcome::Unknown(why) => {
                 health.failed();

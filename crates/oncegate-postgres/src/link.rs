@@ -61,11 +61,13 @@ impl Link {
         Ok(Link { client, server, identity, generation, statements, _driver: driver, driven, is_broken })
     }
 
-    /// Not if a later connection has met another server: this one may be a primary that was replaced.
     pub fn is_usable(&self) -> bool {
-        !self.is_broken.load(Ordering::Relaxed)
-            && !self.client.is_closed()
-            && self.generation == self.server.health.generation()
+        !self.is_broken.load(Ordering::Relaxed) && !self.client.is_closed() && self.is_current()
+    }
+
+    /// Not if a later connection has met another server: this one may be a primary that was replaced.
+    pub fn is_current(&self) -> bool {
+        self.generation == self.server.health.generation()
     }
 
     /// Nothing more is asked over this connection.

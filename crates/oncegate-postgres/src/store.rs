@@ -141,6 +141,16 @@ impl PostgresStore {
         }
     }
 
+    /// A caller is answered in time, however many steps its operation has.
+    pub(crate) async fn in_time<T>(
+        &self,
+        late: fn(String) -> StoreError,
+        steps: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let answered = tokio::time::timeout(ANSWERED_WITHIN, steps).await;
+        answered.unwrap_or_else(|_| Err(late(format!("the server did not answer within {ANSWERED_WITHIN:?}"))))
+    }
+
     /// Every connection that callers depend on is there, or can be made now.
     async fn check_connections(&self) -> Result<(), Fault> {
         let [of_records, of_others] = &self.finding;
@@ -168,8 +178,11 @@ impl PostgresStore {
 
     /// A write of its own, which must not be told twice.
     pub(crate) async fn tell(&self, sql: &'static str, params: Params<'_>) -> Result<u64, StoreError> {
-        self.resolve_doubt().await?;
-        self.noted(self.front.tell(sql, params).await)
+        let told = async {
+            self.resolve_doubt().await?;
+            self.front.tell(sql, params).await.map_err(StoreError::from)
+        };
+        self.noted(self.in_time(StoreError::Unknown, told).await)
     }
 
     /// Takes note of a write that failed.
@@ -213,10 +226,13 @@ impl Store for PostgresStore {
             (query.after.map(|after| after.token.0), query.after.as_ref().map(|after| &after.id.as_bytes()[..]));
         let limit = i64::try_from(query.limit).unwrap_or(i64::MAX).saturating_add(1);
         // Asked for by itself, so that the list is planned for the very range that is looked at.
-        let horizon = if query.is_sparse() { self.horizon(&query).await? } else { None };
-        let time = self.server.injected_time();
-        let params: Params<'_> = &[&time, &workspace, &guard, &state, &token, &id, &limit, &horizon];
-        let rows = self.back.ask(SCAN_CLAIMS, params).await?;
+        let listed_rows = async {
+            let horizon = if query.is_sparse() { self.horizon(&query).await? } else { None };
+            let time = self.server.injected_time();
+            let params: Params<'_> = &[&time, &workspace, &guard, &state, &token, &id, &limit, &horizon];
+            Ok((self.back.ask(SCAN_CLAIMS, params).await?, horizon))
+        };
+        let (rows, horizon) = self.in_time(StoreError::Unavailable, listed_rows).await?;
         let now = rows.first().map(|row| Time::from_micros(row.get(0)));
         let now = now.ok_or_else(|| StoreError::Unavailable("the server did not say the time".into()))?;
         let found = rows.iter().filter(|row| row.get::<_, Option<i64>>(1).is_some());
@@ -254,9 +270,12 @@ impl Store for PostgresStore {
     }
 
     async fn expect_wake(&self, key: &ClaimKey) -> Result<(), StoreError> {
-        self.resolve_doubt().await?;
-        self.noted(self.front.ask(EXPECT_WAKE, &[&key.workspace.as_str(), &&key.id.as_bytes()[..]]).await)?;
-        Ok(())
+        let expected = async {
+            self.resolve_doubt().await?;
+            let asked = self.front.ask(EXPECT_WAKE, &[&key.workspace.as_str(), &&key.id.as_bytes()[..]]).await;
+            asked.map(drop).map_err(StoreError::from)
+        };
+        self.noted(self.in_time(StoreError::Unavailable, expected).await)
     }
 
     fn attach(&self, waiters: Arc<Waiters>) {

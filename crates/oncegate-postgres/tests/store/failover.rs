@@ -125,6 +125,38 @@ async fn once_a_replica_has_met_the_next_server_it_asks_the_last_one_nothing_mor
     assert_eq!(found.token, token);
 }
 
+/// A COMMIT is on its way to the last server, which does not wait for the standby, while another connection meets the next one.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: run make test"]
+async fn a_commit_to_a_server_that_was_replaced_meanwhile_is_not_told_as_done() {
+    let primary = Cluster::start("");
+    let standby = primary.standby("standby");
+    primary.wait_until(FOLLOWED).await;
+    let proxy = Proxy::to(&primary.url()).await;
+    let store = Arc::new(open(&proxy.url("moved"), None).await);
+    win(&*store, "warm").await;
+    primary.wait_until("SELECT bool_and(replay_lsn = pg_current_wal_lsn()) FROM pg_stat_replication").await;
+    standby.promote();
+    let other = open(&standby.url(), None).await;
+    proxy.redirect(&standby.url());
+
+    proxy.set(Mode::HoldCommits);
+    let claiming = tokio::spawn({
+        let store = store.clone();
+        async move { apply(&*store, "k", Command::Claim(terms())).await }
+    });
+    proxy.holds_a_commit().await;
+    win(&other, "k").await;
+    // All connections but the one that holds its COMMIT are lost: some of them meet the next server.
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+               WHERE application_name = 'moved' AND state <> 'idle in transaction'";
+    primary.connect().await.query(end, &[]).await.expect("a superuser terminates");
+    standby.wait_until("SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name = 'moved'").await;
+    proxy.set(Mode::Forward);
+    let answer = claiming.await.expect("does not panic");
+    assert!(!matches!(answer, Ok(Answer::Won(_))), "two owners of one key: {answer:?}");
+}
+
 /// The last server is still reachable, and its COMMIT waits for the standby that has become the next one.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: run make test"]

@@ -3,10 +3,10 @@
 use std::process::{Child, Command as Process};
 use std::time::{Duration, Instant};
 
-use oncegate_core::{Answer, Command};
+use oncegate_core::{Answer, Command, State};
 use oncegate_postgres::{Options, PostgresStore};
 use oncegate_store::conformance::{key, terms, workspace};
-use oncegate_store::{MainStore, Op, Store, StoreError, Wanted, Whose};
+use oncegate_store::{MainStore, Op, Query, Store, StoreError, Wanted, Whose};
 use uuid::Uuid;
 
 use crate::support::Schema;
@@ -131,5 +131,19 @@ async fn behind_a_slow_network_every_caller_is_answered_in_time() {
     for caller in callers.collect::<Vec<_>>() {
         let took = caller.await.expect("does not panic");
         assert!(took < Duration::from_secs(6), "took {took:?}");
+    }
+    // After a failed commit these wait for one that succeeds, and then for their own answer.
+    let wanted = Wanted::new(["a"], Duration::from_secs(1), Whose::One { workspace: workspace("default"), max: 1 });
+    let sparse =
+        Query { workspace: workspace("default"), guard: None, state: Some(State::Done), limit: 10, after: None };
+    for step in ["lease", "expect", "scan"] {
+        let asked = Instant::now();
+        match step {
+            "lease" => _ = store.lease_jobs(&wanted).await,
+            "expect" => _ = store.expect_wake(&key("warm")).await,
+            _ => _ = store.scan(sparse.clone()).await,
+        }
+        let took = asked.elapsed();
+        assert!(took < Duration::from_secs(6), "{step} took {took:?}");
     }
 }

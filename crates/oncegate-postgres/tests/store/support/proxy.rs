@@ -22,6 +22,8 @@ pub enum Mode {
     Delay(Duration),
     /// Keeps the server's answers back until further notice.
     HoldAnswers,
+    /// Keeps each COMMIT back until further notice.
+    HoldCommits,
     /// Cuts the next connection that sends COMMIT, before the server has it.
     CutBeforeCommit,
     /// Cuts the next connection that sends COMMIT, when the server has done it.
@@ -45,6 +47,8 @@ struct Shared {
     after: Mutex<Mode>,
     /// Pieces that clients sent and that were passed on.
     requests: AtomicUsize,
+    /// Connections whose COMMIT is kept back.
+    held: watch::Sender<usize>,
 }
 
 impl Proxy {
@@ -63,6 +67,7 @@ impl Proxy {
             cut: watch::Sender::new(0),
             after: Mutex::new(Mode::Forward),
             requests: AtomicUsize::new(0),
+            held: watch::Sender::new(0),
         });
         let for_all = shared.clone();
         tokio::spawn(async move {
@@ -104,6 +109,11 @@ impl Proxy {
         let mut mode = self.shared.mode.subscribe();
         let after = *self.shared.after.lock().expect("is not poisoned");
         mode.wait_for(|mode| *mode == after).await.expect("the proxy lives");
+    }
+
+    /// Until a COMMIT is kept back.
+    pub async fn holds_a_commit(&self) {
+        self.shared.held.subscribe().wait_for(|held| *held > 0).await.expect("the proxy lives");
     }
 
     pub fn requests(&self) -> usize {
@@ -182,6 +192,12 @@ async fn forward_requests(
         match mode {
             Mode::Swallow => continue,
             Mode::Delay(delay) => tokio::time::sleep(delay).await,
+            Mode::HoldCommits if is_commit => {
+                shared.held.send_modify(|held| *held += 1);
+                let mut mode = shared.mode.subscribe();
+                mode.wait_for(|mode| *mode != Mode::HoldCommits).await.expect("the proxy lives");
+                shared.held.send_modify(|held| *held -= 1);
+            }
             Mode::CutBeforeCommit if is_commit => {
                 shared.struck();
                 return;
