@@ -80,6 +80,8 @@ struct Tally {
     operations: Mutex<BTreeMap<&'static str, u64>>,
     faults: Mutex<BTreeMap<&'static str, u64>>,
     violation: Mutex<Option<String>>,
+    /// The longest time from a healed fault of the store until both servers were ready.
+    slowest_recovery: Mutex<Duration>,
     /// Commits are lost on purpose: what the load finds is counted, and ends nothing.
     expects_losses: bool,
 }
@@ -103,6 +105,11 @@ impl Tally {
 
     fn count(&self, operation: &'static str, by: u64) {
         *self.operations.lock().expect("no holder panics").entry(operation).or_default() += by;
+    }
+
+    fn recovered(&self, within: Duration) {
+        let mut slowest = self.slowest_recovery.lock().expect("no holder panics");
+        *slowest = within.max(*slowest);
     }
 
     fn fault(&self, name: &'static str) {
@@ -216,19 +223,22 @@ pub async fn run(mut options: Options) -> Result<Report, String> {
     });
     nemesis::check_names(&run)?;
     let progress = tokio::spawn(report::progress(run.clone()));
-    let faults = tokio::spawn(nemesis::run(run.clone()));
-    let load = load::run(run.clone());
-    let failed = async {
-        // A fault that cannot be made, or healed, ends the run.
-        match faults.await {
-            Ok(Ok(())) => std::future::pending().await,
-            Ok(Err(error)) => error,
-            Err(error) => error.to_string(),
-        }
+    let mut faults = tokio::spawn(nemesis::run(run.clone()));
+    let mut load = std::pin::pin!(load::run(run.clone()));
+    let healed = |faults: Result<Result<(), String>, tokio::task::JoinError>| {
+        let healed = faults.map_err(|error| error.to_string()).flatten();
+        healed.map_err(|error| format!("seed {}: a fault could not be made: {error}", run.options.seed))
     };
+    // A fault that cannot be made, or healed, ends the run. A load that ends first waits until every server is ready again.
     let ended = tokio::select! {
-        () = load => Ok(()),
-        error = failed => Err(format!("seed {}: a fault could not be made: {error}", run.options.seed)),
+        ended = &mut faults => match healed(ended) {
+            Ok(()) => Ok(load.await),
+            Err(error) => Err(error),
+        },
+        () = &mut load => match run.tally.is_violated() {
+            true => Ok(()),
+            false => healed((&mut faults).await),
+        },
     };
     progress.abort();
     if ended.is_err() {

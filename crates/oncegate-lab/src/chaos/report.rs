@@ -18,6 +18,8 @@ pub struct Report {
     pub operations: BTreeMap<&'static str, u64>,
     pub faults: BTreeMap<&'static str, u64>,
     pub arrivals: usize,
+    /// The longest time from a healed fault of the store until both servers were ready.
+    pub slowest_recovery: Duration,
     /// The first one, with its history.
     pub violation: Option<String>,
 }
@@ -31,6 +33,7 @@ impl Report {
             operations: run.tally.operations.lock().expect("no holder panics").clone(),
             faults: run.tally.faults.lock().expect("no holder panics").clone(),
             arrivals: run.site.provider.count(),
+            slowest_recovery: *run.tally.slowest_recovery.lock().expect("no holder panics"),
             violation: run.tally.violation.lock().expect("no holder panics").clone(),
         }
     }
@@ -43,6 +46,7 @@ impl Report {
             "operations": self.operations,
             "faults": self.faults,
             "arrivals": self.arrivals,
+            "slowestRecoverySeconds": self.slowest_recovery.as_secs_f64(),
             "violation": self.violation,
         })
     }
@@ -65,6 +69,7 @@ impl fmt::Display for Report {
         writeln!(f, "operations: {}", list(&self.operations))?;
         writeln!(f, "arrivals at the provider: {}", self.arrivals)?;
         writeln!(f, "faults: {}", list(&self.faults))?;
+        writeln!(f, "ready again after at most: {:.1} s", self.slowest_recovery.as_secs_f64())?;
         match &self.violation {
             None => write!(f, "violations: 0"),
             Some(violation) => write!(f, "violations: 1\n{violation}\nto repeat: --seed {}", self.seed),

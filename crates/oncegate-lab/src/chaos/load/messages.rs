@@ -87,9 +87,12 @@ async fn check(run: &Run, told: &[Told]) -> Result<(), String> {
         if one.status == "sent" && now != "sent" {
             return Err(format!("a message that was sent is {now}: {:?}, {}", one.text, one.id));
         }
-        let arrivals = |path: &str| run.site.provider.arrivals(path, &one.text).len();
-        if now == "sent" && arrivals("/plain") + arrivals("/keyed") == 0 {
+        let arrivals = ["/plain", "/keyed"].map(|path| run.site.provider.arrivals(path, &one.text)).concat();
+        if now == "sent" && arrivals.is_empty() {
             return Err(format!("a message that never arrived is said to be sent: {:?}, {}", one.text, one.id));
+        }
+        if now == "failed" && arrivals.iter().any(|arrival| arrival.body["id"] == *one.id) {
+            return Err(format!("a message that arrived is said to have failed: {:?}, {}", one.text, one.id));
         }
     }
     run.tally.count("messages acknowledged", told.len() as u64);

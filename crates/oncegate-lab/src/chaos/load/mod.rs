@@ -44,7 +44,11 @@ pub async fn run(run: Arc<Run>) {
         };
     }
     policies!(claims, messages, actions, sends, reminders, sagas);
-    while all.join_next().await.is_some() {}
+    while let Some(ended) = all.join_next().await {
+        if let Err(error) = ended {
+            run.tally.fail(format!("a check of the load ended by itself: {error}"));
+        }
+    }
 }
 
 /// Until the generation has had its time.

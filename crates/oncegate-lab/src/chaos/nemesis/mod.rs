@@ -9,7 +9,7 @@ mod server;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::dice::Dice;
 use super::proxy::Mode;
@@ -64,8 +64,8 @@ pub fn check_names(run: &Run) -> Result<(), String> {
 /// Makes faults until the time is up, and heals everything.
 pub async fn run(run: Arc<Run>) -> Result<(), String> {
     let (store, servers) = menus(&run);
-    let on_store = lane(run.clone(), store, run.dice("store faults", 0));
-    let on_servers = lane(run.clone(), servers, run.dice("server faults", 0));
+    let on_store = lane(run.clone(), store, run.dice("store faults", 0), Then::BothAreReady);
+    let on_servers = lane(run.clone(), servers, run.dice("server faults", 0), Then::GoOn);
     let (store, servers) = tokio::join!(on_store, on_servers);
     if run.tally.is_violated() {
         return Ok(());
@@ -73,15 +73,32 @@ pub async fn run(run: Arc<Run>) -> Result<(), String> {
     store.and(servers)?;
     for server in 0..SERVERS {
         run.site.start(server)?;
-        if let Err(why) = run.site.is_ready(server).await {
-            run.tally.fail(format!("after the last fault: {why}"));
-        }
     }
+    both_are_ready(&run, "the last fault").await;
     run.is_calm.store(true, Ordering::SeqCst);
     Ok(())
 }
 
-async fn lane(run: Arc<Run>, menu: Menu, mut dice: Dice) -> Result<(), String> {
+/// What a lane waits for after each of its faults.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Then {
+    GoOn,
+    /// A server that never recovers from a fault of the store is found, and there is load at the next fault.
+    BothAreReady,
+}
+
+/// A server that stays away is a violation.
+async fn both_are_ready(run: &Run, fault: &str) {
+    let healed = Instant::now();
+    for server in 0..SERVERS {
+        if let Err(why) = run.site.is_ready(server).await {
+            run.tally.fail(format!("after {fault}: {why}"));
+        }
+    }
+    run.tally.recovered(healed.elapsed());
+}
+
+async fn lane(run: Arc<Run>, menu: Menu, mut dice: Dice, then: Then) -> Result<(), String> {
     let is_wanted = |name: &str| run.options.only.is_empty() || run.options.only.iter().any(|only| only == name);
     let menu: Vec<_> = menu.iter().filter(|(name, _)| is_wanted(name)).collect();
     let choices: Vec<&'static str> = menu.iter().flat_map(|(name, often)| std::iter::repeat_n(*name, *often)).collect();
@@ -94,6 +111,9 @@ async fn lane(run: Arc<Run>, menu: Menu, mut dice: Dice) -> Result<(), String> {
         let made = tokio::time::timeout(FAULT_MAX, make(&run, name, &mut dice)).await;
         made.map_err(|_| format!("{name}: it takes too long"))?.map_err(|error| format!("{name}: {error}"))?;
         run.tally.fault(name);
+        if then == Then::BothAreReady {
+            both_are_ready(&run, name).await;
+        }
     }
     Ok(())
 }
