@@ -283,7 +283,7 @@ routes! {
     "/api/actions" => { get OPERATE => actions::list, post SEND => actions::create, }
     "/api/actions/lease" => { post OPERATE => actions::lease, }
     "/api/actions/{id}" => { get SEND => actions::show, }
-    "/api/actions/{id}/cancel" => { post OPERATE => actions::cancel, }
+    "/api/actions/{id}/cancel" => { post SEND => actions::cancel, }
     "/api/actions/{id}/complete" => { post OPERATE => actions::complete, }
     "/api/actions/{id}/fail" => { post OPERATE => actions::fail, }
     "/api/actions/{id}/renew" => { post OPERATE => actions::renew, }
