@@ -12,6 +12,7 @@ mod diagram;
 mod draft;
 mod event;
 mod expr;
+mod patterns;
 mod reads;
 mod s3;
 mod spot;

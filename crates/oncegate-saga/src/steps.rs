@@ -7,16 +7,21 @@
 //! A step is what it takes to look at one small value: a number, an element of a list, 64 bytes of a text.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::sync::Arc;
 
 use cel::common::ast::{
     CallExpr, ComprehensionExpr, EntryExpr, Expr as Node, IdedEntryExpr, ListExpr, LiteralValue, MapEntryExpr, MapExpr,
     SelectExpr, StructExpr, StructFieldExpr, operators,
 };
-use cel::common::types::{self, CelBool, CelBytes, CelInt, CelList, CelMap, CelMapKey, CelOptional, CelString};
+use cel::common::types::{
+    self, CelBool, CelBytes, CelDouble, CelInt, CelList, CelMap, CelMapKey, CelNull, CelOptional, CelString,
+};
 use cel::common::value::{CowVal, Val};
 use cel::{Env, ExecutionError, IdedExpr};
-use regex::RegexBuilder;
 use serde_json::Value;
+
+use crate::patterns::{Patterns, match_of};
 
 /// Steps of all expressions of one event, where the caller does not say: about 50 ms.
 pub const STEPS_DEFAULT: u64 = 1_000_000;
@@ -25,10 +30,6 @@ pub const STEPS_DEFAULT: u64 = 1_000_000;
 const TEXT_BYTES: usize = 64;
 /// Values of a result that are one step: they are copied, and not looked at.
 const RESULTS: u64 = 4;
-/// A pattern that an event brings: its memory once it is compiled, what compiling it costs, and how much dearer than a look a match is.
-const PATTERN_BYTES_MAX: usize = 256 * 1024;
-const PATTERN_STEPS: u64 = 5_000;
-const MATCH_STEPS: u64 = 256;
 /// `split` and the like make a value of each byte, at worst.
 const PIECES: i64 = TEXT_BYTES as i64;
 /// Of a comparison sort: the logarithm of the longest list.
@@ -83,6 +84,7 @@ const SUMS: [(&str, i64); 40] = [
 const NAMESPACES: [&str; 3] = ["optional", "lists", "strings"];
 
 const WEIGH: &str = "@weigh";
+const KEY: &str = "@key";
 const EACH: &str = "@each";
 const ALIVE: &str = "@alive";
 const NOTE: &str = "@note";
@@ -130,9 +132,10 @@ impl Steps {
     }
 
     /// Runs an evaluation on this thread with these steps as its meter.
-    pub(crate) fn metering<T>(&self, evaluate: impl FnOnce() -> T) -> T {
+    pub(crate) fn metering<T>(&self, patterns: &Arc<Patterns>, evaluate: impl FnOnce() -> T) -> T {
         METER.set(Meter { taken: self.taken.get(), max: self.max });
-        NOTED.with_borrow_mut(Vec::clear);
+        NOTED.with_borrow_mut(HashMap::clear);
+        PATTERNS.set(patterns.clone());
         let result = evaluate();
         self.taken.set(METER.get().taken);
         result
@@ -154,10 +157,9 @@ struct Meter {
 
 thread_local! {
     static METER: Cell<Meter> = const { Cell::new(Meter { taken: 0, max: 0 }) };
-    /// The weights of arguments that wait for the last of their call. A call that failed leaves its own behind, beneath those that count.
-    static NOTED: RefCell<Vec<u64>> = const { RefCell::new(vec![]) };
-    /// The pattern that was compiled last: a loop asks for the same one again.
-    static PATTERN: RefCell<Option<regex::Regex>> = const { RefCell::new(None) };
+    /// The weights of arguments that wait for the last of their call: by the call's number, and their place in it.
+    static NOTED: RefCell<HashMap<(u64, u64), u64>> = RefCell::default();
+    static PATTERNS: RefCell<Arc<Patterns>> = RefCell::default();
 }
 
 fn charge(steps: u64) -> Result<(), ExecutionError> {
@@ -255,11 +257,12 @@ pub(crate) fn install(env: &mut Env) -> Result<(), cel::DeclarationError> {
     env.add_overload(WEIGH, WEIGH, vec![any(), types::INT_TYPE], weigh)?;
     env.add_overload(EACH, EACH, vec![any(), types::INT_TYPE], each)?;
     env.add_overload(ALIVE, ALIVE, vec![any()], alive)?;
-    env.add_overload(NOTE, NOTE, vec![any()], note)?;
-    env.add_overload(TOLL, TOLL, vec![any(), types::INT_TYPE], toll)?;
+    env.add_overload(KEY, KEY, vec![any()], key)?;
+    env.add_overload(NOTE, NOTE, vec![any(), types::INT_TYPE, types::INT_TYPE], note)?;
+    env.add_overload(TOLL, TOLL, vec![any(), types::INT_TYPE, types::INT_TYPE], toll)?;
     env.add_overload(SQUARE, SQUARE, vec![any()], square)?;
     env.add_overload(RANGE, RANGE, vec![any()], range)?;
-    env.add_overload(MATCHES, MATCHES, vec![types::STRING_TYPE, types::STRING_TYPE], matches)
+    env.add_overload(MATCHES, MATCHES, vec![any(), types::STRING_TYPE], matches)
 }
 
 fn first<'b, 'v>(args: Args<'b, 'v>) -> Given<'b, 'v> {
@@ -276,6 +279,15 @@ fn weigh<'b, 'v>(args: Args<'b, 'v>) -> Given<'b, 'v> {
     let times = whole(&args, 1);
     charge(weight(args[0].as_ref(), enough()).saturating_mul(times))?;
     first(args)
+}
+
+/// What something is looked up by. A list that is asked for its half element copies itself into the error.
+fn key<'b, 'v>(args: Args<'b, 'v>) -> Given<'b, 'v> {
+    charge(weight(args[0].as_ref(), enough()))?;
+    match args[0].downcast_ref::<CelDouble>() {
+        Some(number) if number.inner().fract() != 0.0 => Ok(CowVal::owned(CelNull)),
+        _ => first(args),
+    }
 }
 
 /// What a loop goes over: each element is copied, and what is done with it has so many parts.
@@ -296,17 +308,18 @@ fn alive<'b, 'v>(args: Args<'b, 'v>) -> Given<'b, 'v> {
 fn note<'b, 'v>(args: Args<'b, 'v>) -> Given<'b, 'v> {
     let weight = weight(args[0].as_ref(), enough());
     charge(weight)?;
-    NOTED.with_borrow_mut(|noted| noted.push(weight));
+    NOTED.with_borrow_mut(|noted| noted.insert((whole(&args, 1), whole(&args, 2)), weight));
     first(args)
 }
 
 /// The last argument: charges for the product of all.
 fn toll<'b, 'v>(args: Args<'b, 'v>) -> Given<'b, 'v> {
-    let others = usize::try_from(whole(&args, 1)).unwrap_or(0);
+    let (call, others) = (whole(&args, 1), whole(&args, 2));
     let own = weight(args[0].as_ref(), enough());
-    let product = NOTED.with_borrow_mut(|noted| {
-        let from = noted.len().saturating_sub(others);
-        noted.drain(from..).fold(own, u64::saturating_mul)
+    let product = NOTED.with_borrow(|noted| {
+        (0..others)
+            .filter_map(|place| noted.get(&(call, place)))
+            .fold(own, |product, other| product.saturating_mul(*other))
     });
     // A text of one step may have 64 places.
     charge(product.saturating_mul(TEXT_BYTES as u64))?;
@@ -325,20 +338,15 @@ fn range<'b, 'v>(args: Args<'b, 'v>) -> Given<'b, 'v> {
     first(args)
 }
 
-/// A match with a pattern that is computed, and so may be anything.
 fn matches<'b, 'v>(args: Args<'b, 'v>) -> Given<'b, 'v> {
     let (Some(text), Some(pattern)) = (args[0].downcast_ref::<CelString>(), args[1].downcast_ref::<CelString>()) else {
-        return Err(ExecutionError::invalid_argument_count(2, args.len()));
+        let types = args.iter().map(|arg| arg.get_type().name().to_owned()).collect();
+        return Err(ExecutionError::no_such_member_overload("matches", types));
     };
-    charge((1 + of_bytes(text.inner().len())).saturating_mul(MATCH_STEPS))?;
-    PATTERN.with_borrow_mut(|compiled| {
-        if compiled.as_ref().is_none_or(|compiled| compiled.as_str() != pattern.inner()) {
-            charge(PATTERN_STEPS + of_bytes(pattern.inner().len()).saturating_mul(MATCH_STEPS))?;
-            let new = RegexBuilder::new(pattern.inner()).size_limit(PATTERN_BYTES_MAX).build();
-            *compiled = Some(new.map_err(|error| ExecutionError::function_error("matches", error.to_string()))?);
-        }
-        let matches = compiled.as_ref().is_some_and(|compiled| compiled.is_match(text.inner()));
-        Ok(CowVal::owned(CelBool::from(matches)))
+    PATTERNS.with_borrow(|patterns| {
+        let pattern = patterns.get(pattern.inner()).ok_or_else(|| ExecutionError::no_such_key(pattern.inner()))?;
+        charge(pattern.steps(text.inner()))?;
+        Ok(CowVal::owned(CelBool::from(pattern.matches(text.inner()))))
     })
 }
 
@@ -407,7 +415,7 @@ fn metered_loop(loops: &ComprehensionExpr) -> ComprehensionExpr {
         accu_init: weighed(&loops.accu_init, 1),
         loop_cond,
         loop_step: metered(&loops.loop_step),
-        result: metered(&loops.result),
+        result: if is_own(&loops.result) { loops.result.clone() } else { weighed(&loops.result, 1) },
     }
 }
 
@@ -424,40 +432,40 @@ fn metered_call(id: u64, made: &CallExpr) -> IdedExpr {
         rebuilt(target.map(Box::new), made.args.iter().map(|arg| weighed(arg, times)).collect())
     };
     let plain = || rebuilt(made.target.as_deref().map(metered).map(Box::new), made.args.iter().map(metered).collect());
-    match (made.func_name.as_str(), &made.args[..]) {
+    let indexed = || {
+        let key = |key: &IdedExpr| if is_literal(key) { key.clone() } else { call(KEY, vec![metered(key)]) };
+        rebuilt(None, vec![metered(&made.args[0]), key(&made.args[1])])
+    };
+    if let Some((text, pattern)) = match_of(made) {
+        return call(MATCHES, vec![metered(text), pattern.clone()]);
+    }
+    match (made.func_name.trim_start_matches('.'), &made.args[..]) {
         (operators::ADD, [sum, more]) if is_own(sum) && matches!(more.expr, Node::List(_)) => {
             // The step of `map` and `filter`, which the interpreter knows by its form.
             rebuilt(None, vec![sum.clone(), metered(more)])
         }
-        (operators::ADD, [a, b]) if is_number(a) || is_number(b) => plain(),
-        (
-            operators::EQUALS
-            | operators::NOT_EQUALS
-            | operators::LESS
-            | operators::LESS_EQUALS
-            | operators::GREATER
-            | operators::GREATER_EQUALS,
-            [a, b],
-        ) if is_literal(a) || is_literal(b) => plain(),
+        // A text is compared with one of the definition.
+        (operators::EQUALS | operators::NOT_EQUALS, [a, b]) if is_literal(a) || is_literal(b) => plain(),
+        // An operator that fails copies its operands into the error.
         (
             operators::ADD
+            | operators::SUBSTRACT
+            | operators::MULTIPLY
+            | operators::DIVIDE
+            | operators::MODULO
             | operators::EQUALS
             | operators::NOT_EQUALS
             | operators::LESS
             | operators::LESS_EQUALS
             | operators::GREATER
-            | operators::GREATER_EQUALS,
+            | operators::GREATER_EQUALS
+            | operators::IN,
             [_, _],
         ) => all(1),
-        (operators::IN, [item, list]) => rebuilt(None, vec![metered(item), weighed(list, 1)]),
+        (operators::INDEX, [_, _]) => indexed(),
         // What may be there is copied.
-        (operators::OPT_SELECT | operators::OPT_INDEX, _) => call(WEIGH, vec![plain(), number(1)]),
-        ("matches", [pattern]) if made.target.is_some() => match &made.target {
-            Some(text) if !is_literal(pattern) => call(MATCHES, vec![metered(text), metered(pattern)]),
-            _ => all(PIECES),
-        },
-        ("matches", [text, pattern]) if !is_literal(pattern) => call(MATCHES, vec![metered(text), metered(pattern)]),
-        ("matches", _) => all(PIECES),
+        (operators::OPT_INDEX, [_, _]) => call(WEIGH, vec![indexed(), number(1)]),
+        (operators::OPT_SELECT, _) => call(WEIGH, vec![plain(), number(1)]),
         ("range", [count]) => rebuilt(made.target.clone(), vec![call(RANGE, vec![metered(count)])]),
         ("distinct", []) => {
             let target = made.target.as_deref().map(|target| call(SQUARE, vec![metered(target)]));
@@ -476,13 +484,16 @@ fn metered_call(id: u64, made: &CallExpr) -> IdedExpr {
 fn multiplied(id: u64, made: &CallExpr) -> IdedExpr {
     let target = made.target.as_deref().filter(|target| !is_namespace(target));
     let notes = made.args.len() - usize::from(target.is_none() && !made.args.is_empty());
-    let with_toll = |node: &IdedExpr| call(TOLL, vec![metered(node), number(i64::try_from(notes).unwrap_or(i64::MAX))]);
+    let numbers = |place: usize| [id, place as u64].map(|whole| number(i64::try_from(whole).unwrap_or(i64::MAX)));
+    let with = |name: &str, node: &IdedExpr, place: usize| {
+        call(name, [metered(node)].into_iter().chain(numbers(place)).collect())
+    };
     let argument = |(i, arg): (usize, &IdedExpr)| {
-        if i < notes { call(NOTE, vec![metered(arg)]) } else { with_toll(arg) }
+        if i < notes { with(NOTE, arg, i) } else { with(TOLL, arg, notes) }
     };
     let args = made.args.iter().enumerate().map(argument).collect();
     let target = match target {
-        Some(target) => Some(Box::new(with_toll(target))),
+        Some(target) => Some(Box::new(with(TOLL, target, notes))),
         None => made.target.clone(),
     };
     IdedExpr { id, expr: Node::Call(CallExpr { func_name: made.func_name.clone(), target, args }) }
@@ -503,11 +514,6 @@ fn number(number: i64) -> IdedExpr {
 
 fn is_literal(node: &IdedExpr) -> bool {
     matches!(node.expr, Node::Literal(_))
-}
-
-fn is_number(node: &IdedExpr) -> bool {
-    use LiteralValue::{Double, Int, UInt};
-    matches!(node.expr, Node::Literal(Int(_) | UInt(_) | Double(_)))
 }
 
 /// A variable of a loop's own.
