@@ -10,9 +10,10 @@ use axum::http::StatusCode;
 use hashbrown::HashMap;
 use metrics::{Counter, Histogram, counter, histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
-use oncegate::{Answer, Claim, ClaimKey, Command, Decided, GuardName, Observer, StoreError, Time};
+use oncegate::{Answer, Claim, ClaimKey, Command, Decided, GuardName, Observer, StoreError, Time, WorkspaceName};
 
 use crate::log::brake::Brake;
+use crate::tenants::LIMITED;
 use crate::trace;
 
 use crate::decisions::timeline::Timelines;
@@ -26,6 +27,15 @@ const REQUEST_SECONDS: &str = "oncegate_http_request_seconds";
 /// From a claim on a fast disk to one that waits for another's.
 const REQUEST_SECONDS_BUCKETS: &[f64] =
     &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0];
+
+/// A workspace has reached one of its limits. The log names the workspace; a label of a metric would have too many values.
+pub fn limited(workspace: &WorkspaceName, limit: &'static str) {
+    static BRAKE: Brake = Brake::new();
+    counter!(LIMITED, "limit" => limit).increment(1);
+    if let Some(left_out) = BRAKE.admit(Instant::now()) {
+        tracing::warn!(event = "workspace.limited", %workspace, limit, leftOut = left_out);
+    }
+}
 
 /// Makes the process's metrics readable at `/metrics`.
 pub fn install_metrics() -> PrometheusHandle {

@@ -31,6 +31,7 @@ pub use view::ActionView;
 use crate::audit::{self, Act, Audit, By, Receipt};
 use crate::channels::lines::JsonLines;
 use crate::config::{self, Config, HandlerKind};
+use crate::observe;
 use crate::problem::Problem;
 use crate::sends::SendLog;
 use crate::task::to_the_end;
@@ -343,7 +344,11 @@ impl Runner {
 
     pub async fn schedule(&self, workspace: &WorkspaceName, schedule: Schedule) -> Result<Scheduled, ScheduleError> {
         let action_type = schedule.action_type().to_owned();
-        let scheduled = self.actions.schedule(workspace, schedule).await?;
+        let scheduled = self.actions.schedule(workspace, schedule).await.inspect_err(|error| {
+            if let ScheduleError::TooMany { .. } = error {
+                observe::limited(workspace, "schedules");
+            }
+        })?;
         let event = match scheduled.outcome {
             Outcome::Created => Event::Scheduled,
             Outcome::Updated | Outcome::Dropped => Event::Deduplicated(scheduled.revision),

@@ -14,6 +14,8 @@ on_both![
     a_schedule_is_shown_cancelled_and_keeps_the_time_of_its_place,
     a_schedule_runs_no_more_often_than_it_may,
     a_workspace_has_no_more_schedules_than_it_may_also_when_calls_race,
+    the_limit_of_schedules_is_counted_for_its_workspace_and_leaves_others_alone,
+    a_schedule_that_catches_up_makes_no_runs_of_the_time_before_it,
 ];
 
 async fn a_thousand_ticks_of_a_fast_schedule_run_once_each(on: On) {
@@ -128,12 +130,36 @@ async fn a_workspace_has_no_more_schedules_than_it_may_also_when_calls_race(on: 
     let refused = answered.into_iter().find(|reply| reply.status != 201).expect("the others");
     let refused = refused.expect_problem(429, "schedule-limit");
     assert!(refused.body["detail"].as_str().is_some_and(|detail| detail.contains("at most 5")), "{refused:?}");
-    // What runs once is not counted, and another workspace has places of its own.
+    // What runs once is not counted.
     shop.schedule(&json!({"actionType": "note", "payload": {}})).await.expect(201);
     // One that is cancelled makes room for another.
     shop.client(0).post(&format!("/api/actions/{}/cancel", made[0]), &json!({})).await.expect(200);
     eventually("there is room", || async { (shop.schedule(&every("1h")).await.status == 201).then_some(()) }).await;
     eventually("and no more", || async { (shop.schedule(&every("1h")).await.status == 429).then_some(()) }).await;
+}
+
+async fn the_limit_of_schedules_is_counted_for_its_workspace_and_leaves_others_alone(on: On) {
+    let shop = limited(on, "1").await;
+    let mut busy = shop.client(0).header("oncegate-workspace", "busy");
+    let mut calm = shop.client(0).header("oncegate-workspace", "calm");
+    busy.post("/api/actions", &every("1h")).await.expect(201);
+    busy.post("/api/actions", &every("1h")).await.expect_problem(429, "schedule-limit");
+    calm.post("/api/actions", &every("1h")).await.expect(201);
+    let metrics = shop.client(0).get("/metrics").await.expect(200).text;
+    assert!(metrics.contains("oncegate_workspace_limited_total{limit=\"schedules\"} 1"), "{metrics}");
+    let limited = &shop.servers[0].logged("workspace.limited", 1).await[0];
+    assert_eq!((&limited["workspace"], &limited["limit"]), (&json!("busy"), &json!("schedules")));
+}
+
+async fn a_schedule_that_catches_up_makes_no_runs_of_the_time_before_it(on: On) {
+    let shop = limited(on, "1000").await;
+    let body = |catch_up: bool| json!({"actionType": "note", "payload": {}, "recurringInterval": "1m", "runAt": "2020-01-01T00:00:00Z", "catchUp": catch_up});
+    shop.schedule(&body(true)).await.expect_invalid("runAt: with catchUp at most 1m ago");
+    let schedule = shop.schedule(&body(false)).await.expect(201).text("id");
+    eventually("one run stands for all", || async { (shop.noted().len() == 1).then_some(()) }).await;
+    let live = shop.becomes(&schedule, "pending").await;
+    let time = |text: &Value| oncegate::Time::parse(text.as_str().expect("a time")).expect("a time");
+    assert!(time(&live["runAt"]) > time(&live["createdAt"]), "the next run is not in the past: {live}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,4 +1,4 @@
-//! What expressions of sagas may cost: an event that would take too long is refused, and nobody waits for it.
+//! What expressions of sagas may cost: an event that would take too long is refused, and no other request waits for it.
 
 use std::time::{Duration, Instant};
 
@@ -32,6 +32,16 @@ fn home(limits: &str) -> Home {
     home
 }
 
+/// What an event over the limit takes at most on a busy machine. Without a limit [`attack`] takes minutes.
+const AT_ONCE: Duration = Duration::from_secs(10);
+
+/// Each of 90,000 numbers is found last among as many: 8 billion steps.
+fn attack(id: &str) -> Value {
+    let mut have = vec![2; 89_999];
+    have.push(1);
+    json!({ "type": "Asked", "id": id, "data": { "id": id, "wanted": vec![1; 90_000], "have": have } })
+}
+
 /// Each of `count` texts is looked for among as many others.
 fn asked(id: &str, count: usize) -> Value {
     let texts: Vec<String> = (0..count).map(|i| i.to_string()).collect();
@@ -43,14 +53,9 @@ async fn an_event_whose_expressions_would_take_too_many_steps_is_a_dead_letter_a
     let home = home("");
     let server = home.serve();
     assert_eq!(server.client().post("/api/events", &asked("small", 100)).await.expect(200).body["result"], "applied");
-    // Each of 12,000 numbers is found last of as many: 48 KB, and a second or two without a limit.
-    let mut have = vec![2; 11_999];
-    have.push(1);
-    let data = json!({ "id": "large", "wanted": vec![1; 12_000], "have": have });
-    let attack = json!({ "type": "Asked", "id": "large", "data": data });
     let begun = Instant::now();
-    let handled = server.client().post("/api/events", &attack).await.expect(200).body;
-    assert!(begun.elapsed() < Duration::from_millis(500), "{:?}", begun.elapsed());
+    let handled = server.client().post("/api/events", &attack("large")).await.expect(200).body;
+    assert!(begun.elapsed() < AT_ONCE, "{:?}", begun.elapsed());
     assert_eq!(handled["result"], "dead_letter");
     let letters = server.client().get("/api/sagas/dead-letters").await.expect(200).body;
     let reason = letters["items"][0]["reason"].as_str().expect("a reason").to_owned();
@@ -62,6 +67,20 @@ async fn an_event_whose_expressions_would_take_too_many_steps_is_a_dead_letter_a
     let mut large = asked("document", 100);
     large["data"]["document"] = json!(vec!["a page of text"; 100_000]);
     assert_eq!(server.client().post("/api/events", &large).await.expect(200).body["result"], "applied");
+}
+
+#[tokio::test]
+async fn an_event_that_is_out_of_steps_is_counted_for_its_workspace_and_leaves_others_alone() {
+    let home = home("");
+    let server = home.serve();
+    let (mut busy, mut calm) =
+        (server.client().header("oncegate-workspace", "busy"), server.client().header("oncegate-workspace", "calm"));
+    assert_eq!(busy.post("/api/events", &attack("large")).await.expect(200).body["result"], "dead_letter");
+    assert_eq!(calm.post("/api/events", &asked("small", 100)).await.expect(200).body["result"], "applied");
+    let metrics = server.client().get("/metrics").await.expect(200).text;
+    assert!(metrics.contains("oncegate_workspace_limited_total{limit=\"saga_steps\"} 1"), "{metrics}");
+    let limited = &server.logged("workspace.limited", 1).await[0];
+    assert_eq!((&limited["workspace"], &limited["limit"]), (&json!("busy"), &json!("saga_steps")));
 }
 
 /// Seconds of processor time that a process has taken, in hundredths.
@@ -78,7 +97,7 @@ async fn an_evaluation_without_a_limit_holds_up_neither_requests_nor_the_end_of_
     let idle = processor_time(&server);
     let mut client = server.client();
     let evaluating = tokio::spawn(async move {
-        let body = asked("forever", 200_000).to_string().into();
+        let body = asked("forever", 90_000).to_string().into();
         client.try_send(hyper::Method::POST, "/api/events", Some(body)).await
     });
     eventually("it evaluates", || async { (processor_time(&server) > idle + 100).then_some(()) }).await;

@@ -122,6 +122,9 @@ impl Actions {
         }
         for _ in 0..ROUNDS_MAX {
             let now = self.store.find_jobs(&[]).await?.now;
+            if let Some(repeats) = schedule.repeats.as_ref().filter(|_| self.limits.interval_min.is_some()) {
+                repeats.begins_now_or_later(schedule.when, now)?;
+            }
             let standing = Standing::first(schedule, now);
             let job = standing.job(workspace, schedule.tries, schedule.delivery, now);
             let counted = match schedule.repeats {

@@ -18,6 +18,8 @@ const INTERVAL_MAX: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
 /// The shortest day of a place, and the shortest time between two ticks of a cron line.
 const DAY_MIN: Duration = Duration::from_secs(22 * 3600);
 const CRON_MIN: Duration = Duration::from_secs(60);
+/// How far back a limited schedule with `catchUp` may begin: clocks differ, and a request takes a while to arrive.
+const CATCH_UP_MAX: Duration = Duration::from_secs(60);
 /// Ticks of a cron line that are looked at for the shortest time between two: more than a year of days.
 const CRON_TICKS_LOOKED_AT: usize = 500;
 const UNITS: [(&str, u64); 5] = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
@@ -112,6 +114,19 @@ impl Repeats {
         let least = show_duration(least);
         let what = format!("recurringInterval: at least {least} from one run to the next; {:?} is shorter", self.text);
         Err(ScheduleError::Invalid(what))
+    }
+
+    /// Refuses a schedule that would catch up with ticks from before it was made. They would all run at once, so the limit of its interval
+    /// would mean nothing.
+    pub(super) fn begins_now_or_later(&self, when: When, now: Time) -> Result<(), ScheduleError> {
+        match when {
+            When::At(at) if self.catch_up && at + CATCH_UP_MAX < now => {
+                let most = show_duration(CATCH_UP_MAX);
+                let what = format!("runAt: with catchUp at most {most} ago; all runs since then would be made at once");
+                Err(ScheduleError::Invalid(what))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The shortest time between two ticks, as far as it matters whether it is under `least`.
@@ -306,6 +321,21 @@ mod tests {
             assert!(error.starts_with(&format!("recurringInterval: at least {least} ")), "{error}");
         }
         assert!(Repeats::parse("10ms", None, false).expect("is right").at_least(None).is_ok());
+    }
+
+    #[test]
+    fn a_schedule_that_catches_up_does_not_begin_long_before_it_is_made() {
+        let now = at("2026-01-01T00:00:00Z");
+        let check = |when: When, catch_up: bool| {
+            Repeats::parse("1m", None, catch_up).expect("is right").begins_now_or_later(when, now)
+        };
+        let long_ago = When::At(at("2025-12-31T23:58:59Z"));
+        let error = check(long_ago, true).expect_err("61 seconds ago").to_string();
+        assert!(error.starts_with("runAt: with catchUp at most 1m ago"), "{error}");
+        assert!(check(long_ago, false).is_ok(), "its first run stands for all that were missed");
+        for when in [When::At(at("2025-12-31T23:59:00Z")), When::At(now), When::Unsaid] {
+            assert!(check(when, true).is_ok(), "{when:?}");
+        }
     }
 
     #[test]

@@ -155,15 +155,15 @@ impl Sagas {
             // Nobody waits for it any more.
             return self.write_also(arrival, stored.as_ref(), Outcome::Ignored, now).await;
         }
-        let (step, stored) = self.step(arrival, stored, now).await;
-        let state = stored.as_ref().map(|stored| stored.kept.instance.state.clone());
+        let stored = stored.map(Arc::new);
+        let step = self.step(arrival, stored.clone(), now).await;
+        let stored = stored.as_deref();
+        let state = stored.map(|stored| stored.kept.instance.state.clone());
         match step {
-            Step::Apply(next) => self.write(arrival, stored.as_ref(), *next, now).await,
+            Step::Apply(next) => self.write(arrival, stored, *next, now).await,
             // Whether it was applied before is only known to the inbox.
-            _ if self.is_seen(arrival).await? => {
-                self.write_also(arrival, stored.as_ref(), Outcome::Duplicate, now).await
-            }
-            Step::Ignore => self.write_also(arrival, stored.as_ref(), Outcome::Ignored, now).await,
+            _ if self.is_seen(arrival).await? => self.write_also(arrival, stored, Outcome::Duplicate, now).await,
+            Step::Ignore => self.write_also(arrival, stored, Outcome::Ignored, now).await,
             Step::Refuse(reason) => self.bury(arrival, state, reason, now).await,
         }
     }
@@ -392,17 +392,14 @@ impl Sagas {
     }
 
     /// What the event does: the pure function, on a thread of its own where there is much to look at.
-    async fn step(&self, arrival: &Arrival<'_>, stored: Option<Stored>, now: Time) -> (Step, Option<Stored>) {
+    async fn step(&self, arrival: &Arrival<'_>, stored: Option<Arc<Stored>>, now: Time) -> Step {
         let bytes = stored.as_ref().map_or(0, |stored| stored.bytes) + oncegate_saga::size(&arrival.event.data);
-        let (definition, event, stored) = (arrival.definition.clone(), arrival.event.clone(), Arc::new(stored));
-        let read = stored.clone();
+        let (definition, event) = (arrival.definition.clone(), arrival.event.clone());
         let decide = move |steps: &Steps| {
-            let instance = read.as_ref().as_ref().map(|stored| &stored.kept.instance);
+            let instance = stored.as_ref().map(|stored| &stored.kept.instance);
             definition.step_within(instance, &event, now, steps)
         };
-        let step = self.evaluations.run(arrival.workspace, bytes > LARGE_BYTES, decide).await;
-        // The pool has let go of it by now, or does so in a moment.
-        (step, Arc::try_unwrap(stored).unwrap_or_else(|shared| (*shared).clone()))
+        self.evaluations.run(arrival.workspace, bytes > LARGE_BYTES, decide).await
     }
 }
 

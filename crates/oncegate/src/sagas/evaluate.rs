@@ -19,19 +19,24 @@ pub(super) struct Evaluations {
     of_each: usize,
     workspaces: Mutex<HashMap<WorkspaceName, Weak<Semaphore>>>,
     steps_max: u64,
+    out_of_steps: OutOfSteps,
 }
+
+/// Told of each workspace whose event would have taken more steps than the limit.
+pub(super) type OutOfSteps = Arc<dyn Fn(&WorkspaceName) + Send + Sync>;
 
 /// Held by what is evaluated, also where nobody waits for it any more.
 type Place = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
 impl Evaluations {
-    pub fn new(steps_max: u64) -> Evaluations {
+    pub fn new(steps_max: u64, out_of_steps: OutOfSteps) -> Evaluations {
         let places = std::thread::available_parallelism().map_or(PLACES, NonZeroUsize::get).max(PLACES);
         Evaluations {
             places: Arc::new(Semaphore::new(places)),
             of_each: places / 2,
             workspaces: Mutex::default(),
             steps_max,
+            out_of_steps,
         }
     }
 
@@ -45,7 +50,11 @@ impl Evaluations {
         if !is_large {
             let steps = Steps::up_to(self.steps_max.min(STEPS_AT_ONCE));
             let result = evaluate(&steps);
-            if !steps.are_exceeded() || self.steps_max <= STEPS_AT_ONCE {
+            if !steps.are_exceeded() {
+                return result;
+            }
+            if self.steps_max <= STEPS_AT_ONCE {
+                (self.out_of_steps)(workspace);
                 return result;
             }
         }
@@ -54,9 +63,13 @@ impl Evaluations {
         let evaluated = tokio::task::spawn_blocking(move || {
             let result = evaluate(&steps);
             drop(place);
-            result
+            (result, steps.are_exceeded())
         });
-        evaluated.await.expect("an evaluation does not panic, and the runtime is there")
+        let (result, is_exceeded) = evaluated.await.expect("an evaluation does not panic, and the runtime is there");
+        if is_exceeded {
+            (self.out_of_steps)(workspace);
+        }
+        result
     }
 
     /// First among the workspace's own, so that its queue is in nobody else's way.
@@ -84,7 +97,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_workspace_has_half_of_the_places_and_another_is_not_held_up() {
-        let evaluations = Evaluations::new(1);
+        let evaluations = Evaluations::new(1, Arc::new(|_| ()));
         let name = |name: &str| WorkspaceName::new(name).expect("a good name");
         let (loud, quiet) = (name("loud"), name("quiet"));
         let mut held = vec![];

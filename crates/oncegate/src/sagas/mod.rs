@@ -102,6 +102,8 @@ pub struct Options {
     pub store_parts: bool,
     /// Steps that the expressions of one event may take. An event that would take more becomes a dead letter.
     pub steps: u64,
+    /// Told of each workspace whose event would have taken more.
+    pub out_of_steps: Arc<dyn Fn(&WorkspaceName) + Send + Sync>,
     /// How a command is to be delivered.
     pub commands: Box<dyn Fn(Schedule) -> Schedule + Send + Sync>,
 }
@@ -113,6 +115,7 @@ impl Default for Options {
             replica: String::new(),
             store_parts: false,
             steps: STEPS_DEFAULT,
+            out_of_steps: Arc::new(|_| ()),
             commands: Box::new(|command| command),
         }
     }
@@ -179,7 +182,7 @@ impl Sagas {
             ledger,
             definitions: Arc::new(definitions),
             by_event: Arc::new(by_event),
-            evaluations: Arc::new(Evaluations::new(options.steps)),
+            evaluations: Arc::new(Evaluations::new(options.steps, options.out_of_steps.clone())),
             options: Arc::new(options),
             turns: Arc::default(),
         }

@@ -38,6 +38,7 @@ on_each![
     a_dead_letter_that_comes_again_after_it_was_settled_is_open_again,
     a_timer_among_the_dead_letters_is_applied_only_while_it_is_awaited,
     what_can_never_be_written_goes_to_the_dead_letters,
+    an_event_that_runs_out_of_steps_is_told_once_with_its_workspace,
     a_dead_letter_that_no_saga_knew_is_applied_in_each_that_knows_it_now,
 ];
 
@@ -607,6 +608,38 @@ async fn what_can_never_be_written_goes_to_the_dead_letters(on: On) {
     let Outcome::DeadLetter { reason, .. } = handled.outcome else { panic!("{handled:?}") };
     assert!(reason.ends_with("the commands of an event have at most 16777216 bytes, all together"), "{reason}");
     assert_eq!(jobs(&world.store, "action:Tell").await, []);
+    world.close().await;
+}
+
+async fn an_event_that_runs_out_of_steps_is_told_once_with_its_workspace(on: On) {
+    let world = World::open(on).await;
+    // The first limit is reached on the thread of the request, the second on the pool.
+    for steps in [5_000, 50_000] {
+        let definition = Draft::new(format!("match{steps}"))
+            .correlation("event.data.id")
+            .events(["Asked"])
+            .states(["Answered"])
+            .data("matched", oncegate::sagas::FieldKind::Bool)
+            .on(
+                "none, Answered",
+                "Asked",
+                Effects::default().set("matched", "event.data.list.all(one, one in event.data.list)").to("Answered"),
+            )
+            .check()
+            .expect("it is right");
+        let told = Arc::new(std::sync::Mutex::new(vec![]));
+        let heard = told.clone();
+        let tell = move |workspace: &WorkspaceName| heard.lock().expect("not poisoned").push(workspace.clone());
+        let options = Options { steps, out_of_steps: Arc::new(tell), ..Options::default() };
+        let ledger = Arc::new(Ledger::start(world.store.clone(), Arc::new(())));
+        let sagas = Sagas::over(world.store.clone(), ledger, [definition], options);
+        for (id, count, outcome, times) in [("small", 20, "applied", 0), ("large", 300, "dead_letter", 1)] {
+            let list: Vec<usize> = (0..count).collect();
+            let handled = handle(&sagas, &event("Asked", id, json!({ "id": id, "list": list }))).await;
+            assert_eq!(handled.outcome.as_str(), outcome, "{handled:?}");
+            assert_eq!(*told.lock().expect("not poisoned"), vec![workspace(); times], "{id}, {steps}");
+        }
+    }
     world.close().await;
 }
 
