@@ -112,6 +112,7 @@ impl Table<'_> {
         Ok(Some(match self.maybe_text("handler") {
             Some("webhook") => {
                 self.refuse_all_but(OF_WEBHOOK, "webhook")?;
+                self.refuse_secret_of_all("secret_file")?;
                 let allow_payload_url = self.maybe_flag("allow_payload_url").unwrap_or(false);
                 let may_be_missing = allow_payload_url && self.maybe_text("url").is_none();
                 let url = match may_be_missing {
@@ -128,8 +129,14 @@ impl Table<'_> {
                 self.refuse_all_but(OF_EMAIL, "email")?;
                 let url = self.url(&["smtp", "smtps", STARTTLS, "http", "https"], "smtp://127.0.0.1:2525")?;
                 match url.scheme() {
-                    "http" | "https" => self.refuse(OF_SMTP, &[], "a provider's HTTP API")?,
-                    _ => self.refuse(OF_HTTP, &[], "a mail server")?,
+                    "http" | "https" => {
+                        self.refuse(OF_SMTP, &[], "a provider's HTTP API")?;
+                        self.refuse_secret_of_all("authorization_file")?;
+                    }
+                    _ => {
+                        self.refuse(OF_HTTP, &[], "a mail server")?;
+                        self.refuse_secret_of_all("password_file")?;
+                    }
                 }
                 HandlerKind::Email {
                     url,

@@ -25,6 +25,7 @@ impl Table<'_> {
         let kind = match self.maybe_text("kind").unwrap_or("log") {
             "http" => {
                 self.refuse(OF_SMTP, OF_HTTP, "http")?;
+                self.refuse_secret_of_all("authorization_file")?;
                 ChannelKind::Http {
                     url: self.url(&["http", "https"], "http://127.0.0.1:9000/sms")?,
                     authorization_file: self.maybe_text("authorization_file").map(Into::into),
@@ -33,6 +34,7 @@ impl Table<'_> {
             }
             "smtp" => {
                 self.refuse(OF_HTTP, OF_SMTP, "smtp")?;
+                self.refuse_secret_of_all("password_file")?;
                 ChannelKind::Smtp {
                     url: self.url(&["smtp", "smtps", STARTTLS], "smtp://127.0.0.1:2525")?,
                     from: self.from()?,
@@ -71,6 +73,19 @@ impl Table<'_> {
                 Err(ConfigError::new(at, what, "take it out, or say another `kind` or `handler`"))
             }
             None => Ok(()),
+        }
+    }
+
+    /// Refuses a workspace's own URL without a secret of its own: the secret of all workspaces would be sent to that URL, or sign what goes there.
+    pub fn refuse_secret_of_all(&self, secret: &str) -> Result<(), ConfigError> {
+        let Some(over) = &self.over else { return Ok(()) };
+        let is_set = |table: &KeyPath| self.layers.get(&table.child(secret)).is_some();
+        match self.layers.get(&over.child("url")) {
+            Some(url) if is_set(&self.own) && !is_set(over) => {
+                let what = format!("[{over}] has a `url` of its own, and the `{secret}` of [{}]", self.own);
+                Err(ConfigError::new(&url.origin, what, format!("write {secret} in [{over}], too")))
+            }
+            _ => Ok(()),
         }
     }
 

@@ -24,30 +24,55 @@ impl fmt::Debug for SecretUrl {
     }
 }
 
-/// Hides the password of a URL, and rather too much than too little of one that is put together wrongly.
+/// Hides the credentials of a URL, and rather too much than too little of a malformed one.
 pub(super) fn without_password(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
-    // Of a URL of HTTP nobody knows which parameter is a secret, nor what a fragment is.
-    let is_http = matches!(scheme, "http" | "https");
-    let hidden: fn(&str) -> String = if is_http { hidden_value } else { hidden_secret };
-    let rest = rest.split_once('#').filter(|_| is_http).map_or(rest, |(rest, _)| rest);
+    // A file's path may have an `@` in it, and has no password.
+    if url.starts_with("sqlite:") {
+        return url.to_owned();
+    }
+    let (start, rest) = split_scheme(url);
+    let scheme = start.split(':').next().unwrap_or_default().to_ascii_lowercase();
     let (user, host) = match rest.rsplit_once('@') {
-        // Whose `@` that is cannot be told: a password's, or a parameter's.
-        Some((user, _)) if user.contains('?') => return format!("{scheme}://***"),
-        // Before a NATS server a name alone is a token.
-        Some((user, host)) if matches!(scheme, "nats" | "tls") && !user.contains(':') => ("***@".to_owned(), host),
-        Some((user, host)) => (format!("{}@", without_password_of(user)), host),
+        // This `@` may be part of a password or of a parameter.
+        Some((user, _)) if user.contains('?') => return format!("{start}***"),
+        Some((user, host)) => (format!("{}@", shown_user(user, start, &scheme)), host),
         None => (String::new(), rest),
     };
+    // Any parameter of an HTTP URL may be a secret, and so may its fragment. The same goes for a URL of unknown kind.
+    let hides_all = matches!(scheme.as_str(), "" | "http" | "https");
+    let host = host.split_once('#').filter(|_| hides_all).map_or(host, |(host, _)| host);
+    let hidden: fn(&str) -> String = if hides_all { hidden_value } else { hidden_secret };
     let host = match host.split_once('?') {
         Some((host, query)) => format!("{host}?{}", query.split('&').map(hidden).collect::<Vec<_>>().join("&")),
         None => host.to_owned(),
     };
-    format!("{scheme}://{user}{host}")
+    format!("{start}{user}{host}")
 }
 
-fn without_password_of(user: &str) -> String {
-    user.split_once(':').map_or_else(|| user.to_owned(), |(name, _)| format!("{name}:***"))
+/// The scheme with its slashes, and the rest. Parsers read `https:host`, `https:\\host` and `HTTPS://host` alike, and the one of NATS reads
+/// `user:password@host`, which has no scheme.
+fn split_scheme(url: &str) -> (&str, &str) {
+    let Some((scheme, after)) = url.split_once(':') else { return ("", url) };
+    let rest = after.trim_start_matches(['/', '\\']);
+    let is_name =
+        !scheme.is_empty() && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte));
+    let is_http = scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https");
+    match is_name && (rest.len() < after.len() || is_http) {
+        true => url.split_at(url.len() - rest.len()),
+        false => ("", url),
+    }
+}
+
+fn shown_user(user: &str, start: &str, scheme: &str) -> String {
+    let name = user.split_once(':').map(|(name, _)| name);
+    match name {
+        Some(name) if start.ends_with("://") => format!("{name}:***"),
+        // Elsewhere a name alone may be a token.
+        None if start.ends_with("://") && matches!(scheme, "postgres" | "postgresql" | "amqp" | "amqps") => {
+            user.to_owned()
+        }
+        _ => "***".to_owned(),
+    }
 }
 
 /// A parameter of a URL, hidden if it is a password.
@@ -102,6 +127,25 @@ mod tests {
             ("https://h/hook?", "https://h/hook?"),
             ("https://h/hook?a=geheim#geheim", "https://h/hook?a=***"),
             ("https://h/hook", "https://h/hook"),
+            ("https://u:ge#heim@h/hook", "https://u:***@h/hook"),
+            ("HTTPS://h/hook?x=geheim", "HTTPS://h/hook?x=***"),
+            ("https:h/hook?x=geheim", "https:h/hook?x=***"),
+            (r"https:\\u:geheim@h/hook?x=geheim", r"https:\\***@h/hook?x=***"),
+            ("ws://geheim@h", "ws://***@h"),
+            // Without a scheme, which NATS takes, or with one that is misspelt.
+            ("h:4222", "h:4222"),
+            ("geheim@h:4222", "***@h:4222"),
+            ("u:geheim@h:4222", "***@h:4222"),
+            ("u:ge@heim@h:4222", "***@h:4222"),
+            ("u:ge?heim@h:4222", "***"),
+            ("u:ge#heim@h:4222", "***@h:4222"),
+            ("u:geh://eim@h", "***@h"),
+            ("nats:geheim@h", "***@h"),
+            ("nats:/geheim@h", "nats:/***@h"),
+            ("amqp:u:geheim@h/%2f", "***@h/%2f"),
+            ("amqp//u:geheim@h/%2f", "***@h/%2f"),
+            ("h/hook?geheim#geheim", "h/hook?***"),
+            ("sqlite:/home/a@b/c.db", "sqlite:/home/a@b/c.db"),
         ] {
             assert_eq!(without_password(url), shown);
             assert_eq!(format!("{:?}", SecretUrl(url.into())), format!("SecretUrl({shown})"));

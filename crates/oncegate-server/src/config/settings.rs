@@ -247,6 +247,11 @@ impl Setting {
         self.key.split('.')
     }
 
+    /// Whether its text is a URL, with or without a scheme.
+    pub fn is_url(&self) -> bool {
+        self.key.ends_with("url")
+    }
+
     pub fn is_override(&self) -> bool {
         self.segments().any(|segment| segment == ANY)
     }

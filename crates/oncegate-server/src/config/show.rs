@@ -57,7 +57,9 @@ fn line(shown: &mut String, text: std::fmt::Arguments<'_>) {
 
 fn shown_value(entry: &Entry) -> Value {
     match &entry.value {
-        Value::Text(text) if entry.setting.secret || text.contains("://") => Value::Text(without_password(text)),
+        Value::Text(text) if entry.setting.secret || entry.setting.is_url() || text.contains("://") => {
+            Value::Text(without_password(text))
+        }
         value => value.clone(),
     }
 }

@@ -1,4 +1,4 @@
-//! What a configuration allows that somebody on the network could read or change.
+//! What a configuration allows that others could read, change or take.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use url::{Host, Url};
 
 use super::typed::{ChannelKind, Config, HandlerKind};
 
-/// A connection without encryption, and what to write instead.
+/// A connection without encryption, or a limit that bounds nothing, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Weakness {
     /// The setting.
@@ -31,6 +31,11 @@ impl Config {
     /// In the order of the settings. Connections within this machine are left out.
     pub fn weaknesses(&self) -> Vec<Weakness> {
         let mut found = vec![];
+        if self.limits.workspace.connections >= self.limits.connections {
+            let what = format!("one workspace may take all {} connections", self.limits.connections);
+            let hint = "write less than limits.connections";
+            found.push(Weakness { key: "limits.workspace.connections".into(), what, hint });
+        }
         for (key, url) in [("store", Some(&self.store)), ("guard_store", self.guard_store.as_ref())] {
             found.extend(url.and_then(|url| of_store(key, url.expose())));
         }
@@ -102,7 +107,9 @@ fn of_provider(key: &str, url: &Url, has_authorization: bool) -> Option<Weakness
 }
 
 fn of_broker(key: &str, url: &str) -> Option<Weakness> {
-    let url = Url::parse(url).ok().filter(|url| matches!(url.scheme(), "amqp" | "nats"))?;
+    // NATS takes an address without a scheme, too.
+    let url = if url.contains("://") { Url::parse(url) } else { Url::parse(&format!("nats://{url}")) };
+    let url = url.ok().filter(|url| matches!(url.scheme(), "amqp" | "nats"))?;
     let host = url.host_str().filter(|host| !is_loopback(host))?;
     weakness(key, format!("the connection to the broker at {host} is not encrypted"), BROKER_HINT)
 }
@@ -145,6 +152,7 @@ mod tests {
         assert!(provider("http://example.com", true) && !provider("http://example.com", false));
         assert!(!provider("https://example.com", true) && !provider("http://127.0.0.1", true));
         assert!(of_broker("k", "amqp://u:p@mq.example.com").is_some() && of_broker("k", "nats://h").is_some());
+        assert!(of_broker("k", "u:p@h:4222").is_some() && of_broker("k", "127.0.0.1:4222").is_none());
         assert!(of_broker("k", "amqps://mq.example.com").is_none() && of_broker("k", "nats://[::1]:4222").is_none());
     }
 }

@@ -1,11 +1,14 @@
-//! What leaves us says whose it is, and each workspace may have secrets and receivers of its own.
+//! Each effect names its workspace, and each workspace may have secrets and receivers of its own.
 #![cfg(feature = "crash-points")]
+
+use std::time::Duration;
 
 use hyper::HeaderMap;
 use serde_json::{Value, json};
 use standardwebhooks::Webhook;
 
-use crate::support::{ACME_SECRET, Client, Home, MailServer, On, Provider, SECRET, Workshop, eventually};
+use crate::support::broker::take;
+use crate::support::{ACME_SECRET, Broker, Client, Home, MailServer, Nats, On, Provider, SECRET, Workshop, eventually};
 
 /// A server with two workspaces, and a client of each.
 struct Two {
@@ -97,7 +100,7 @@ from = "Acme Inc <inc@acme.test>"
         sms = sms.address,
         port = mail.port
     );
-    let Two { mut ours, mut acme, .. } = Two::open(&types).await;
+    let Two { shop: _shop, mut ours, mut acme } = Two::open(&types).await;
     for (client, text) in [(&mut ours, "ours"), (&mut acme, "theirs")] {
         client.post("/api/messages", &json!({"recipientPhone": "+15550100", "message": text})).await;
     }
@@ -118,6 +121,91 @@ from = "Acme Inc <inc@acme.test>"
         let header = format!("Oncegate-Workspace: {workspace}");
         assert!(arrived["text"].as_str().is_some_and(|text| text.contains(&header)), "{arrived}");
         assert_eq!(arrived["from"], from);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs RabbitMQ: run make test"]
+async fn a_message_to_rabbitmq_names_the_workspace_of_its_action() {
+    let broker = Broker::start().await;
+    let channel = broker.declare("effects").await;
+    let types = format!(
+        "[amqp]\nurl = {:?}\n[actions.type.queued]\nhandler = \"amqp\"\nrouting_key = \"effects\"\n",
+        broker.url()
+    );
+    let Two { shop: _shop, mut ours, mut acme } = Two::open(&types).await;
+    assert_eq!(run(&mut ours, "queued", json!("ours")).await["status"], "completed");
+    assert_eq!(run(&mut acme, "queued", json!("theirs")).await["status"], "completed");
+    let taken = take(&channel, "effects", Duration::from_secs(2)).await;
+    let taken: Vec<_> = taken.iter().map(|one| (one.workspace.as_deref(), one.body.clone())).collect();
+    assert_eq!(taken, [(Some("default"), json!("ours")), (Some("acme"), json!("theirs"))]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs NATS: run make test"]
+async fn a_message_to_nats_names_the_workspace_of_its_action() {
+    let nats = Nats::start().await;
+    nats.make_stream("EFFECTS", "effects").await;
+    let types =
+        format!("[nats]\nurl = {:?}\n[actions.type.streamed]\nhandler = \"nats\"\nsubject = \"effects\"\n", nats.url());
+    let Two { shop: _shop, mut ours, mut acme } = Two::open(&types).await;
+    assert_eq!(run(&mut ours, "streamed", json!("ours")).await["status"], "completed");
+    assert_eq!(run(&mut acme, "streamed", json!("theirs")).await["status"], "completed");
+    let messages = nats.messages("EFFECTS").await;
+    let named = messages.iter().map(|message| {
+        let workspace = message.headers.as_ref().and_then(|headers| headers.get("Oncegate-Workspace"));
+        (workspace.map(|name| name.as_str()), serde_json::from_slice(&message.payload).expect("JSON"))
+    });
+    let named: Vec<(Option<&str>, Value)> = named.collect();
+    assert_eq!(named, [(Some("default"), json!("ours")), (Some("acme"), json!("theirs"))]);
+}
+
+#[test]
+fn a_workspace_with_its_own_url_has_its_own_secret() {
+    let hook = "[actions.type.hook]\nhandler = \"webhook\"\nurl = \"https://example.com/\"\nsecret_file = \"s\"\n";
+    let mail = "[actions.type.mail]\nhandler = \"email\"\nurl = \"smtps://example.com\"\nfrom = \"a@b.test\"\nusername = \"u\"\npassword_file = \"s\"\n";
+    let by_http = "[actions.type.mail]\nhandler = \"email\"\nurl = \"https://example.com\"\nfrom = \"a@b.test\"\nauthorization_file = \"s\"\n";
+    let sms = "[messages.channel.sms]\nkind = \"http\"\nurl = \"https://example.com/\"\nauthorization_file = \"s\"\n";
+    let letter = "[messages.channel.sms]\nkind = \"smtp\"\nurl = \"smtps://example.com\"\nfrom = \"a@b.test\"\nusername = \"u\"\npassword_file = \"s\"\n";
+    for (all, table, url, secret) in [
+        (hook, "actions.type.hook", "https://acme.test/", "secret_file"),
+        (mail, "actions.type.mail", "smtps://acme.test", "password_file"),
+        (by_http, "actions.type.mail", "https://acme.test/", "authorization_file"),
+        (sms, "messages.channel.sms", "https://acme.test/", "authorization_file"),
+        (letter, "messages.channel.sms", "smtps://acme.test", "password_file"),
+    ] {
+        let own = format!("{all}[workspace.acme.{table}]\nurl = {url:?}\n");
+        let refused = Home::with_config(&own).run(["config", "check"]);
+        let what = format!("[workspace.acme.{table}] has a `url` of its own, and the `{secret}` of [{table}]");
+        let hint = format!("write {secret} in [workspace.acme.{table}], too");
+        assert!(refused.code == 2 && refused.stderr.contains(&what) && refused.stderr.contains(&hint), "{refused:?}");
+        Home::with_config(&format!("{own}{secret} = \"acme\"\n")).run(["config", "check"]).expect_code(0);
+        // A secret of its own for the URL of all is fine.
+        let secret_alone = format!("{all}[workspace.acme.{table}]\n{secret} = \"acme\"\n");
+        Home::with_config(&secret_alone).run(["config", "check"]).expect_code(0);
+    }
+}
+
+#[test]
+fn credentials_in_urls_are_not_shown_also_where_the_url_has_no_scheme() {
+    let config = r#"
+[nats]
+url = "ann:geheim@192.0.2.7:4222"
+[messages.channel.sms]
+kind = "http"
+url = "https:sms.example.com/send?key=geheim"
+"#;
+    let home = Home::with_config(config);
+    let shown = home.run(["config", "show"]).expect_code(0);
+    assert!(shown.stdout.contains("url = \"***@192.0.2.7:4222\""), "{shown:?}");
+    assert!(shown.stdout.contains("url = \"https:sms.example.com/send?key=***\""), "{shown:?}");
+    let checked = home.run(["config", "check"]).expect_code(0);
+    assert!(checked.stderr.contains("the broker at 192.0.2.7 is not encrypted"), "{checked:?}");
+    // RabbitMQ's URL needs a scheme.
+    let refused = Home::with_config("[amqp]\nurl = \"ann:geheim@192.0.2.7/v\"\n").run(["config", "show"]);
+    assert_eq!(refused.code, 2, "{refused:?}");
+    for ran in [&shown, &checked, &refused] {
+        assert!(!format!("{ran:?}").contains("geheim"), "{ran:?}");
     }
 }
 

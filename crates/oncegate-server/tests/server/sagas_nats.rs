@@ -1,95 +1,15 @@
 //! A real NATS with JetStream: events from a stream, commands to one, a server that is killed and started again.
 
-use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use async_nats::ConnectOptions;
-use async_nats::jetstream::{self, Context, stream};
-use futures::StreamExt;
+#[cfg(feature = "crash-points")]
+use async_nats::jetstream;
+use async_nats::jetstream::Context;
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
-use crate::support::{Home, PATIENCE, SEARCH_IMPORT, Server, eventually};
-
-/// In a temporary folder, on a free port, ended with the test.
-struct Nats {
-    folder: TempDir,
-    port: u16,
-    /// What clients have to bring, as in a URL.
-    credentials: &'static str,
-    arguments: &'static [&'static str],
-    server: Option<Child>,
-}
-
-impl Nats {
-    async fn start() -> Nats {
-        Nats::start_with("", &[]).await
-    }
-
-    async fn start_with(credentials: &'static str, arguments: &'static [&'static str]) -> Nats {
-        let port =
-            TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port();
-        let folder = TempDir::new().expect("a temporary folder");
-        let mut nats = Nats { folder, port, credentials, arguments, server: None };
-        nats.run().await;
-        nats
-    }
-
-    async fn run(&mut self) {
-        // Where Debian puts it, which is not in everybody's path.
-        let debian = "/usr/sbin/nats-server";
-        let program = if std::path::Path::new(debian).exists() { debian } else { "nats-server" };
-        let mut command = Command::new(program);
-        command.args(["-js", "-a", "127.0.0.1", "-p", &self.port.to_string(), "-sd"]).arg(self.folder.path());
-        command.args(self.arguments);
-        command.stdout(Stdio::null()).stderr(Stdio::null());
-        self.server = Some(command.spawn().expect("there is no NATS: run make test"));
-        let deadline = Instant::now() + PATIENCE;
-        while self.connect().await.is_err() {
-            assert!(Instant::now() < deadline, "NATS did not start");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    }
-
-    fn kill(&mut self) {
-        if let Some(mut server) = self.server.take() {
-            let _ = server.kill();
-            let _ = server.wait();
-        }
-    }
-
-    fn url(&self) -> String {
-        format!("nats://{}127.0.0.1:{}", self.credentials, self.port)
-    }
-
-    /// The test's own client is told what is in the arguments.
-    async fn connect(&self) -> Result<async_nats::Client, async_nats::ConnectError> {
-        let options = match self.arguments {
-            ["--auth", token] => ConnectOptions::with_token((*token).into()),
-            ["--user", user, "--pass", password] => {
-                ConnectOptions::with_user_and_password((*user).into(), (*password).into())
-            }
-            _ => ConnectOptions::new(),
-        };
-        options.connect(format!("nats://127.0.0.1:{}", self.port)).await
-    }
-
-    async fn context(&self) -> Context {
-        jetstream::new(self.connect().await.expect("it runs"))
-    }
-
-    async fn make_stream(&self, name: &str, subject: &str) {
-        let config = stream::Config { name: name.into(), subjects: vec![subject.into()], ..Default::default() };
-        self.context().await.create_stream(config).await.expect("a stream");
-    }
-}
-
-impl Drop for Nats {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
+#[cfg(feature = "crash-points")]
+use crate::support::PATIENCE;
+use crate::support::{Home, Nats, SEARCH_IMPORT, Server, eventually};
 
 fn home(nats: &Nats) -> Home {
     Home::with_config(&format!(
@@ -192,14 +112,8 @@ async fn events_are_consumed_and_commands_published_also_after_a_restart() {
         (page["items"].as_array().map(Vec::len) == Some(21)).then_some(())
     })
     .await;
-    let commands = context.get_stream("COMMANDS").await.expect("it is there");
-    let consumer = commands
-        .create_consumer(jetstream::consumer::pull::Config { durable_name: Some("test".into()), ..Default::default() })
-        .await
-        .expect("a consumer");
-    let mut messages = consumer.fetch().max_messages(100).messages().await.expect("messages");
     let mut taken = vec![];
-    while let Some(Ok(message)) = messages.next().await {
+    for message in nats.messages("COMMANDS").await {
         let id = message.headers.as_ref().and_then(|headers| headers.get("Nats-Msg-Id")).map(ToString::to_string);
         let body: Value = serde_json::from_slice(&message.payload).expect("JSON");
         let workspace = message.headers.as_ref().and_then(|headers| headers.get("Oncegate-Workspace"));

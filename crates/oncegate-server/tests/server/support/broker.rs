@@ -142,8 +142,24 @@ pub async fn publish(channel: &Channel, queue: &str, body: &[u8], properties: Ba
     }
 }
 
-/// Takes messages from a queue until there is none for a while: their ids and bodies.
+/// A message, and the workspace that its header names.
+pub struct Taken {
+    pub workspace: Option<String>,
+    pub id: String,
+    pub body: Value,
+}
+
+/// Takes messages of the default workspace until none comes for a while: their ids and bodies.
 pub async fn take_all(channel: &Channel, queue: &str, patience: Duration) -> Vec<(String, Value)> {
+    let default = |Taken { workspace, id, body }| {
+        assert_eq!(workspace.as_deref(), Some("default"), "each names its workspace");
+        (id, body)
+    };
+    take(channel, queue, patience).await.into_iter().map(default).collect()
+}
+
+/// Takes messages from a queue until none comes for a while.
+pub async fn take(channel: &Channel, queue: &str, patience: Duration) -> Vec<Taken> {
     let options = BasicConsumeOptions::default();
     let consumer = channel.basic_consume(queue.into(), "test".into(), options, FieldTable::default()).await;
     let mut consumer = consumer.expect("the queue is there");
@@ -151,9 +167,12 @@ pub async fn take_all(channel: &Channel, queue: &str, patience: Duration) -> Vec
     while let Ok(Some(Ok(delivery))) = tokio::time::timeout(patience, consumer.next()).await {
         let id = delivery.properties.message_id().as_ref().map(ToString::to_string).unwrap_or_default();
         let headers = delivery.properties.headers().as_ref();
-        let workspace = headers.and_then(|headers| headers.inner().get("oncegate-workspace"));
-        assert_eq!(workspace, Some(&AMQPValue::LongString("default".into())), "each says whose it is");
-        taken.push((id, serde_json::from_slice(&delivery.data).expect("JSON")));
+        let workspace = match headers.and_then(|headers| headers.inner().get("oncegate-workspace")) {
+            Some(AMQPValue::LongString(workspace)) => Some(workspace.to_string()),
+            _ => None,
+        };
+        let body = serde_json::from_slice(&delivery.data).expect("JSON");
+        taken.push(Taken { workspace, id, body });
         delivery.ack(BasicAckOptions::default()).await.expect("the broker is there");
     }
     taken
