@@ -16,6 +16,7 @@ check: install
 	cargo clippy -p oncegate-server -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
 	cargo deny --log-level error check bans licenses sources
+	scripts/unsafe-crates >/dev/null
 
 # Known weaknesses of the crates and the npm modules that are used. Needs the network.
 audit: install
@@ -24,11 +25,11 @@ audit: install
 	npm audit --prefix crates/oncegate-server/tests/browser --omit=dev
 	npm audit --prefix bench/peers --omit=dev
 
-# What a release is made of, as CycloneDX.
+# The crates of the server, as a bill of materials (CycloneDX).
 sbom:
 	scripts/sbom target/oncegate.cdx.json
 
-# The crates of the server that use `unsafe`, beside what docs/unsafe.md says of each.
+# Lists the crates of the server that use `unsafe`. Fails if docs/unsafe.md has no review of one.
 unsafe:
 	scripts/unsafe-crates
 
