@@ -230,7 +230,8 @@ impl Lane {
             }
             Outcome::Undone => {
                 health.failed();
-                self.queue.push_again(batch.into_jobs(), "the connection broke before COMMIT, or the server was replaced");
+                self.queue
+                    .push_again(batch.into_jobs(), "the connection broke before COMMIT, or the server was replaced");
             }
             Outcome::Unknown(why) => {
                 health.failed();

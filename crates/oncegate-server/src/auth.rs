@@ -120,6 +120,8 @@ pub struct Keys {
     required: bool,
     /// The keys could not be read again. They have a way of their own to the store: it is away, and not only busy.
     is_store_away: AtomicBool,
+    /// Of two readings at once the one that ends last might be the older one, and bring a revoked key back.
+    reading: tokio::sync::Mutex<()>,
 }
 
 #[derive(Clone)]
@@ -161,17 +163,23 @@ impl Held {
 impl Keys {
     pub async fn load(store: &dyn MainStore, listen: SocketAddr, required: bool) -> Result<Self, StoreError> {
         let admission = Admission { listen: listen.into(), by_id: Arc::default(), seen: false, marked: false };
-        let keys =
-            Keys { admission: ArcSwap::from_pointee(admission), required, is_store_away: AtomicBool::new(false) };
+        let admission = ArcSwap::from_pointee(admission);
+        let keys = Keys { admission, required, is_store_away: AtomicBool::new(false), reading: Default::default() };
         keys.refresh(store).await?;
         Ok(keys)
     }
 
     /// Reads the keys again, and notes in the store that there are some.
     pub async fn refresh(&self, store: &dyn MainStore) -> Result<(), StoreError> {
+        let _reading = self.reading.lock().await;
         let refreshed = self.read(store).await;
         self.is_store_away.store(refreshed.is_err(), Relaxed);
         refreshed
+    }
+
+    /// This process has made a key: the server is not open any more, whether or not the keys can be read again.
+    pub fn made_one(&self) {
+        self.admission.rcu(|now| Admission { seen: true, ..Admission::clone(now) });
     }
 
     /// Whether the keys could not be read when that was last tried.
@@ -327,7 +335,12 @@ mod tests {
         let by_id: HashMap<_, _> = keys.into_iter().map(held).collect();
         let listen = listen.parse::<SocketAddr>().unwrap().into();
         let admission = Admission { listen, seen: !by_id.is_empty(), marked: false, by_id: Arc::new(by_id) };
-        Keys { admission: ArcSwap::from_pointee(admission), required: false, is_store_away: AtomicBool::new(false) }
+        Keys {
+            admission: ArcSwap::from_pointee(admission),
+            required: false,
+            is_store_away: AtomicBool::new(false),
+            reading: Default::default(),
+        }
     }
 
     fn ask(keys: &Keys, uri: &Uri, headers: &HeaderMap) -> Result<Caller, Problem> {

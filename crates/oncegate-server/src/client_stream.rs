@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use bytes::BytesMut;
 use smallvec::SmallVec;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -28,9 +29,13 @@ const READ_WINDOW: Duration = Duration::from_secs(30);
 const READ_MIN_BYTES: usize = 256 * 1024;
 /// An answer up to this, which has its head and its body in two places, is put into one: the system writes that faster.
 const SMALL_ANSWER_BYTES: usize = 2 * 1024;
+/// Of a TLS client that sends its next request before it has its answer, so much is taken.
+const AHEAD_BYTES_MAX: usize = 1024;
 
 pub struct ClientStream<S> {
     stream: S,
+    /// What was read to find out whether the client has closed its side.
+    ahead: BytesMut,
     slow: Option<Slow>,
     connection: Arc<Connection>,
 }
@@ -41,30 +46,44 @@ struct Slow {
     written: usize,
 }
 
-/// A stream that can tell, without reading anything, whether the other side has closed.
+/// A stream that can tell whether the other side has closed.
 pub trait Closes {
-    /// If it has not, the caller is woken when there is reason to ask again.
-    fn poll_closed(&self, context: &mut Context<'_>) -> bool;
+    /// If it has not, the caller is woken when there is reason to ask again. What had to be read for it is added to `ahead`.
+    fn poll_closed(&mut self, context: &mut Context<'_>, ahead: &mut BytesMut) -> bool;
 }
 
 impl Closes for TcpStream {
-    fn poll_closed(&self, context: &mut Context<'_>) -> bool {
+    fn poll_closed(&mut self, context: &mut Context<'_>, _: &mut BytesMut) -> bool {
         // If there is something to read, it is another request.
         matches!(self.poll_peek(context, &mut ReadBuf::new(&mut [0])), Poll::Ready(Ok(0) | Err(_)))
     }
 }
 
-/// A client that ends TLS before it closes has sent something to read: it is noticed only once hyper reads it.
+/// The end of TLS is encrypted as requests are: only a read shows which of them has come.
 impl Closes for TlsStream<TcpStream> {
-    fn poll_closed(&self, context: &mut Context<'_>) -> bool {
-        self.get_ref().0.poll_closed(context)
+    fn poll_closed(&mut self, context: &mut Context<'_>, ahead: &mut BytesMut) -> bool {
+        if !ahead.is_empty() {
+            return false;
+        }
+        let mut bytes = [0; AHEAD_BYTES_MAX];
+        let mut into = ReadBuf::new(&mut bytes);
+        match Pin::new(self).poll_read(context, &mut into) {
+            Poll::Pending => false,
+            Poll::Ready(Ok(())) if !into.filled().is_empty() => {
+                ahead.extend_from_slice(into.filled());
+                // hyper may wait for this.
+                context.waker().wake_by_ref();
+                false
+            }
+            Poll::Ready(_) => true,
+        }
     }
 }
 
 impl<S> ClientStream<S> {
     /// `connection` hears when the client has closed its side.
     pub fn new(stream: S, connection: Arc<Connection>) -> Self {
-        ClientStream { stream, slow: None, connection }
+        ClientStream { stream, ahead: BytesMut::new(), slow: None, connection }
     }
 
     /// What became of a write, and for how long it may wait on.
@@ -72,8 +91,13 @@ impl<S> ClientStream<S> {
         if let Poll::Ready(Ok(bytes)) = wrote {
             _ = self.slow.as_mut().map(|slow| slow.written += bytes);
         }
-        if wrote.is_ready() {
-            return wrote;
+        self.in_time(context, wrote)
+    }
+
+    /// For how long what waits for the client may wait on.
+    fn in_time<T>(&mut self, context: &mut Context<'_>, done: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if done.is_ready() {
+            return done;
         }
         let slow = self.slow.get_or_insert_with(|| Slow { window: Box::pin(sleep(READ_WINDOW)), written: 0 });
         while slow.window.as_mut().poll(context).is_ready() {
@@ -90,7 +114,12 @@ impl<S> ClientStream<S> {
 
 impl<S: AsyncRead + Unpin> AsyncRead for ClientStream<S> {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, into)
+        if self.ahead.is_empty() {
+            return Pin::new(&mut self.stream).poll_read(context, into);
+        }
+        let fits = self.ahead.len().min(into.remaining());
+        into.put_slice(&self.ahead.split_to(fits));
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -119,12 +148,14 @@ impl<S: AsyncWrite + Closes + Unpin> AsyncWrite for ClientStream<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // Of TLS, what is left to flush is what was taken already: a write that waits is timed there.
-        ready!(Pin::new(&mut self.stream).poll_flush(context))?;
+        // TLS takes what it has not written yet.
+        let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        ready!(self.in_time(context, flushed))?;
         self.slow = None;
         // hyper asks for this whenever it has come as far as it can, unless it waits for the client to read.
-        if !self.connection.client.has_left() && self.stream.poll_closed(context) {
-            self.connection.client.leaves();
+        let ClientStream { stream, ahead, connection, .. } = &mut *self;
+        if !connection.client.has_left() && stream.poll_closed(context, ahead) {
+            connection.client.leaves();
             // The answer is made by this task, and has been polled before this.
             context.waker().wake_by_ref();
         }
@@ -132,7 +163,8 @@ impl<S: AsyncWrite + Closes + Unpin> AsyncWrite for ClientStream<S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        let shut = Pin::new(&mut self.stream).poll_shutdown(context);
+        self.in_time(context, shut)
     }
 }
 
@@ -143,8 +175,40 @@ mod tests {
     use super::*;
 
     impl Closes for DuplexStream {
-        fn poll_closed(&self, _: &mut Context<'_>) -> bool {
+        fn poll_closed(&mut self, _: &mut Context<'_>, _: &mut BytesMut) -> bool {
             false
+        }
+    }
+
+    /// Takes what is written, and writes it when it is flushed, as TLS does.
+    struct Takes {
+        stream: DuplexStream,
+        taken: BytesMut,
+    }
+
+    impl Closes for Takes {
+        fn poll_closed(&mut self, _: &mut Context<'_>, _: &mut BytesMut) -> bool {
+            false
+        }
+    }
+
+    impl AsyncWrite for Takes {
+        fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            self.taken.extend_from_slice(bytes);
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+            let Takes { stream, taken } = &mut *self;
+            while !taken.is_empty() {
+                let wrote = ready!(Pin::new(&mut *stream).poll_write(context, taken))?;
+                drop(taken.split_to(wrote));
+            }
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+            self.poll_flush(context)
         }
     }
 
@@ -236,5 +300,17 @@ mod tests {
         let cut_off = write_to_one_that_reads(enough / 4, 10 * READ_MIN_BYTES).await.unwrap_err();
         assert_eq!(cut_off.kind(), io::ErrorKind::TimedOut);
         assert_eq!(begun.elapsed().as_secs(), READ_WINDOW.as_secs());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_does_not_read_what_tls_has_taken_is_cut_off() {
+        for shuts in [false, true] {
+            let (_client, stream) = tokio::io::duplex(10);
+            let mut server = ClientStream::new(Takes { stream, taken: BytesMut::new() }, Arc::default());
+            server.write_all(&[1; 20]).await.unwrap();
+            let begun = Instant::now();
+            let cut_off = if shuts { server.shutdown().await } else { server.flush().await }.unwrap_err();
+            assert_eq!((cut_off.kind(), begun.elapsed()), (io::ErrorKind::TimedOut, READ_WINDOW));
+        }
     }
 }

@@ -1,14 +1,15 @@
 //! A connection: what its stream and its requests share, and how hyper serves it.
 //!
 //! It ends with its client, when the server stops (then it answers first what it has been asked), when the head of a request takes longer
-//! than [`HEAD_TIMEOUT`], and when its client reads too slowly ([`ClientStream`]).
+//! than [`HEAD_TIMEOUT`], when its client reads too slowly ([`ClientStream`]), and when it has to make room for others ([`Newcomers`]).
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::http::{Request, Response};
 use bytes::Bytes;
@@ -38,6 +39,8 @@ pub struct Connection {
     pub peer: Peer,
     /// The workspace of its last request, among whose connections it counts.
     counted: Mutex<Option<(WorkspaceName, Taken)>>,
+    /// Told when it has to make room for others.
+    makes_room: Notify,
 }
 
 impl Connection {
@@ -64,6 +67,64 @@ impl Connection {
     pub fn is_counted(&self) -> bool {
         self.counted.lock().expect("no holder of this lock panics").is_some()
     }
+
+    /// Serves it, unless it has to make room for others before that is over.
+    pub async fn unless_it_makes_room<T>(&self, serves: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            served = serves => Some(served),
+            () = self.makes_room.notified() => None,
+        }
+    }
+}
+
+/// The connections that were accepted last. One that is pushed out by newer ones and has not said yet which workspace it is of makes
+/// room: connections that say nothing cannot keep others out.
+pub struct Newcomers {
+    max: usize,
+    /// How long each of them has, however many come.
+    patience: Duration,
+    last: Mutex<VecDeque<(Instant, Weak<Connection>)>>,
+}
+
+impl Newcomers {
+    pub fn new(max: usize, patience: Duration) -> Newcomers {
+        Newcomers { max, patience, last: Mutex::default() }
+    }
+
+    pub fn admit(&self, connection: &Arc<Connection>) {
+        let mut last = self.last();
+        last.push_back((Instant::now(), Arc::downgrade(connection)));
+        while last.len() > self.max
+            && let Some(oldest) = self.pop_oldest(&mut last)
+        {
+            pushed_out(&oldest);
+        }
+    }
+
+    /// There is no place left: the oldest of them makes room.
+    pub fn make_room(&self) {
+        let mut last = self.last();
+        while let Some(oldest) = self.pop_oldest(&mut last) {
+            if pushed_out(&oldest) {
+                return;
+            }
+        }
+    }
+
+    fn pop_oldest(&self, last: &mut VecDeque<(Instant, Weak<Connection>)>) -> Option<Weak<Connection>> {
+        last.pop_front_if(|(accepted, _)| accepted.elapsed() >= self.patience).map(|(_, oldest)| oldest)
+    }
+
+    fn last(&self) -> MutexGuard<'_, VecDeque<(Instant, Weak<Connection>)>> {
+        self.last.lock().expect("no holder of this lock panics")
+    }
+}
+
+/// Whether it makes room.
+fn pushed_out(connection: &Weak<Connection>) -> bool {
+    let connection = connection.upgrade().filter(|connection| !connection.is_counted());
+    connection.inspect(|connection| connection.makes_room.notify_one()).is_some()
 }
 
 /// Serves a connection until it ends.

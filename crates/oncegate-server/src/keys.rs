@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use oncegate::store::{ApiKey, Keyring, MainStore, Role, StoreError};
+use oncegate::store::{ApiKey, Clock, Keyring, MainStore, Role, StoreError, SystemClock};
 use oncegate::{Time, WorkspaceName};
 use oncegate_core::units::parse_duration;
 
@@ -11,6 +11,9 @@ use crate::auth::{NewKey, mark};
 
 /// Characters of a key's name.
 const NAME_MAX: usize = 100;
+/// Keys of a workspace that are live, and those that are over with them: each server reads all of them every second.
+const LIVE_MAX: usize = 1_000;
+const KEYS_MAX: usize = 10_000;
 /// The longest that a key with an end lives.
 const LIFE_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
@@ -34,6 +37,12 @@ pub enum NotChanged {
     NoWorkspace(WorkspaceName),
     #[error("there is no live key {0} in this workspace")]
     NoKey(String),
+    #[error("the workspace has {LIVE_MAX} live keys, which is the most that there may be: revoke one first")]
+    TooManyLive,
+    #[error(
+        "the workspace has had {KEYS_MAX} keys, which is the most that there may be: make them in another workspace"
+    )]
+    TooMany,
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -67,6 +76,7 @@ pub async fn create(store: &dyn MainStore, audit: &Audit, by: &By, terms: Terms)
     if !exists {
         return Err(NotChanged::NoWorkspace(workspace));
     }
+    check_number(&list(store, &workspace).await?, SystemClock.now())?;
     let act = Act::new("audit.key_created", &workspace, ("key", &id), by, None).about("role", role.as_str());
     let act = name.iter().fold(act, |act, name| act.about("name", name));
     let act = expires_at.iter().fold(act, |act, at| act.about("expiresAt", at));
@@ -97,6 +107,15 @@ pub async fn create(store: &dyn MainStore, audit: &Audit, by: &By, terms: Terms)
     let (key_id, by) = (&key.id, &by.id);
     tracing::warn!(event = "audit.key_created", %workspace, keyId = key_id, role = role.as_str(), by, auditSeq = seq, auditHash = hash);
     Ok(Made { key, secret })
+}
+
+fn check_number(keys: &[ApiKey], now: Time) -> Result<(), NotChanged> {
+    let live = keys.iter().filter(|key| key.is_live(now)).count();
+    match () {
+        () if live >= LIVE_MAX => Err(NotChanged::TooManyLive),
+        () if keys.len() >= KEYS_MAX => Err(NotChanged::TooMany),
+        () => Ok(()),
+    }
 }
 
 /// Revokes a key of a workspace.
@@ -153,6 +172,31 @@ mod tests {
         for wrong in ["", "soon", "0s", "2026-11-15T00:00:00Z", "2025-01-01T00:00:00Z", "4000d"] {
             assert!(end(wrong, now).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_workspace_has_a_bounded_number_of_keys_live_or_over() {
+        let key = |number: usize, revoked_at: Option<Time>| ApiKey {
+            id: number.to_string(),
+            workspace: WorkspaceName::default_workspace(),
+            role: Role::Send,
+            hash: [0; 32],
+            created_at: Time::LONG_AGO,
+            revoked_at,
+            name: None,
+            created_by: None,
+            expires_at: None,
+            last_used_at: None,
+        };
+        let now = Time::parse("2026-11-15T00:00:00Z").unwrap();
+        let check = |live: usize, over: usize| {
+            let live = (0..live).map(|number| key(number, None));
+            let keys: Vec<_> = live.chain((0..over).map(|number| key(number, Some(now)))).collect();
+            check_number(&keys, now)
+        };
+        assert!(check(LIVE_MAX - 1, KEYS_MAX - LIVE_MAX).is_ok());
+        assert!(matches!(check(LIVE_MAX, 0), Err(NotChanged::TooManyLive)));
+        assert!(matches!(check(0, KEYS_MAX), Err(NotChanged::TooMany)));
     }
 
     #[test]

@@ -13,7 +13,6 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use oncegate::{Answer, Claim, ClaimKey, Command, Decided, GuardName, Observer, StoreError, Time, WorkspaceName};
 
 use crate::log::brake::Brake;
-use crate::tenants::LIMITED;
 use crate::trace;
 
 use crate::decisions::timeline::Timelines;
@@ -23,17 +22,20 @@ const GUARD_LABELS_MAX: usize = 100;
 
 /// Callers that were told not to go ahead, by guard.
 pub const STOPPED: &str = "oncegate_duplicates_stopped_total";
+const LIMITED: &str = "oncegate_workspace_limited_total";
 const REQUEST_SECONDS: &str = "oncegate_http_request_seconds";
 /// From a claim on a fast disk to one that waits for another's.
 const REQUEST_SECONDS_BUCKETS: &[f64] =
     &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0];
 
-/// A workspace has reached one of its limits. The log names the workspace; a label of a metric would have too many values.
-pub fn limited(workspace: &WorkspaceName, limit: &'static str) {
+/// Something was refused at a limit of its workspace. The log names the workspace; a label of a metric would have too many values.
+/// None: those that share one for want of room.
+pub fn limited(workspace: Option<&WorkspaceName>, limit: &'static str) {
     static BRAKE: Brake = Brake::new();
     counter!(LIMITED, "limit" => limit).increment(1);
     if let Some(left_out) = BRAKE.admit(Instant::now()) {
-        tracing::warn!(event = "workspace.limited", %workspace, limit, leftOut = left_out);
+        let workspace = workspace.map(WorkspaceName::as_str);
+        tracing::warn!(event = "workspace.limited", workspace, limit, leftOut = left_out);
     }
 }
 
@@ -45,6 +47,10 @@ pub fn install_metrics() -> PrometheusHandle {
         .install_recorder()
         .expect("metrics are installed once");
     metrics::describe_counter!("oncegate_decisions_total", "Commands on claims, by guard and answer.");
+    metrics::describe_counter!(
+        LIMITED,
+        "Requests and events that were refused at a limit of their workspace, by limit."
+    );
     metrics::describe_counter!(STOPPED, "Callers that were told not to go ahead.");
     metrics::describe_counter!(
         "oncegate_duplicate_guard_errors_total",

@@ -19,7 +19,7 @@ use oncegate::{Ledger, StoreError, WorkspaceName};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::actions::Runner;
 use crate::api::{self, App, Handle, Reply};
@@ -28,7 +28,7 @@ use crate::auth::{self, FirstKey, Keys, Peer};
 use crate::channels::Channels;
 use crate::cli::Failure;
 use crate::config::Config;
-use crate::connection::{self, Asked, Connection};
+use crate::connection::{self, Asked, Connection, Newcomers};
 use crate::decisions::timeline::{self, Timelines};
 use crate::decisions::{Decisions, tally};
 use crate::messages::{self, Messages};
@@ -46,6 +46,10 @@ use crate::worker::Worker;
 
 /// Connections beyond `limits.connections`, for those who ask after the server's health.
 const SPARE_CONNECTIONS: usize = 64;
+/// The part of all connections that may be of no workspace yet, once others want a place: one in so many.
+const NEWCOMERS_SHARE: usize = 4;
+/// How long each of these has, however many come: after a pause of the network all clients come at once.
+const NEWCOMERS_PATIENCE: Duration = Duration::from_secs(2);
 /// How often what workspaces have stored is measured, at most.
 const MEASURE_EVERY: Duration = Duration::from_secs(30);
 /// A measurement has one part in so many of the time.
@@ -92,17 +96,17 @@ pub async fn serve(
     app.keys.listens_on(address);
     // Before anybody can know that we are here: whoever does may tell us to stop.
     let signals = Signals::listen().map_err(|error| Failure::new(format!("cannot listen for signals: {error}")))?;
+    if let Some(listen) = app.config.metrics.listen {
+        let started = metrics_listener::start(listen, app.metrics.clone()).await;
+        let address = started.map_err(|error| Failure::new(format!("cannot listen on {listen}: {error}")))?;
+        tracing::info!(event = "metrics.listening", %address);
+    }
     // Not before it is sure that we are here to stay: what is begun is to be ended.
     tokio::spawn(app.messages.worker.clone().keep_leasing(vec![messages::JOB.into()], app.messages.clone()));
     app.actions.start();
     app.sagas.start();
     app.sends.start();
     app.reminders.start();
-    if let Some(listen) = app.config.metrics.listen {
-        let started = metrics_listener::start(listen, app.metrics.clone()).await;
-        let address = started.map_err(|error| Failure::new(format!("cannot listen on {listen}: {error}")))?;
-        tracing::info!(event = "metrics.listening", %address);
-    }
     let consumers = Consumers::start(&app.config, &app.sagas, &app.tenants);
     let (store, version) = (&app.config.store, env!("CARGO_PKG_VERSION"));
     tracing::info!(event = "server.listening", %address, %store, version);
@@ -254,6 +258,7 @@ async fn measure(app: Arc<App>) {
     let mut stores: Vec<&dyn Store> = vec![&*app.store];
     stores.extend(app.messages.apart.as_ref().map(|apart| &**apart.store() as &dyn Store));
     while app.tenants.has_quota() {
+        app.tenants.begin_to_measure();
         match usage(&stores).await {
             Ok(usage) => app.tenants.stored(&usage),
             Err(error) => tracing::warn!(event = "store.not_measured", %error),
@@ -340,6 +345,7 @@ async fn accept_until_stopped(
     app.actions.worker.stop_by(deadline);
     app.sends.worker.stop_by(deadline);
     let stopped = tokio::spawn(tokio::time::timeout_at(deadline, consumers.stop()));
+    drop(connections.starting);
     if tokio::time::timeout_at(deadline, connections.stop.shutdown()).await.is_err() {
         tracing::warn!(event = "server.connections_cut", after = ?STOP_GRACE);
     }
@@ -355,8 +361,12 @@ struct Connections {
     router: axum::Router,
     tls: Option<Arc<Tls>>,
     stop: GracefulShutdown,
+    /// Ends handshakes of TLS, when it is dropped.
+    starting: watch::Sender<()>,
     places: Arc<Semaphore>,
+    newcomers: Newcomers,
     spare: Arc<Semaphore>,
+    spare_newcomers: Newcomers,
 }
 
 /// A connection's place among those that are served at once.
@@ -368,12 +378,17 @@ struct Place {
 
 impl Connections {
     fn new(app: Arc<App>, tls: Option<Arc<Tls>>) -> Connections {
+        let connections = app.config.limits.connections;
         Connections {
             router: api::router(app.clone()),
             tls,
             stop: GracefulShutdown::new(),
-            places: Arc::new(Semaphore::new(app.config.limits.connections)),
+            starting: watch::Sender::default(),
+            places: Arc::new(Semaphore::new(connections)),
+            newcomers: Newcomers::new(connections / NEWCOMERS_SHARE, NEWCOMERS_PATIENCE),
             spare: Arc::new(Semaphore::new(SPARE_CONNECTIONS)),
+            // While all of them are taken no other is accepted that could push one out.
+            spare_newcomers: Newcomers::new(SPARE_CONNECTIONS / NEWCOMERS_SHARE, Duration::ZERO),
             app,
         }
     }
@@ -397,6 +412,12 @@ impl Connections {
             place = Place { _permit: permit, is_spare: false };
         }
         let connection = Arc::new(Connection::new(Peer::of(&stream)));
+        if place.is_spare {
+            self.newcomers.make_room();
+            self.spare_newcomers.admit(&connection);
+        } else {
+            self.newcomers.admit(&connection);
+        }
         let mut handle = Handle::new(self.app.clone(), connection.clone());
         handle.is_spare = place.is_spare;
         let app = Arc::new(handle);
@@ -405,22 +426,29 @@ impl Connections {
             true => refuse(&app, request).left_future(),
             false => answer(&app, &router, request).right_future(),
         });
-        let (tls, stop) = (self.tls.clone(), self.stop.watcher());
+        let (tls, stop, mut starting) = (self.tls.clone(), self.stop.watcher(), self.starting.subscribe());
         tokio::spawn(async move {
             let open = gauge!("oncegate_http_connections");
             open.increment(1.0);
-            let ended = match tls {
-                None => connection::serve(stream, connection, stop, service).await,
-                Some(tls) => match tls.accept(stream).await {
-                    Ok(stream) => connection::serve(stream, connection, stop, service).await,
+            let serves = async {
+                let Some(tls) = tls else { return connection::serve(stream, connection.clone(), stop, service).await };
+                let agreed = tokio::select! {
+                    agreed = tls.accept(stream) => agreed,
+                    // A server that stops takes no more requests.
+                    _ = starting.changed() => return Ok(()),
+                };
+                match agreed {
+                    Ok(stream) => connection::serve(stream, connection.clone(), stop, service).await,
                     Err(error) => {
                         tracing::debug!(event = "http.no_tls", %error);
                         Ok(())
                     }
-                },
+                }
             };
-            if let Err(error) = ended {
-                tracing::debug!(event = "http.connection_ended", %error);
+            match connection.unless_it_makes_room(serves).await {
+                Some(Ok(())) => {}
+                Some(Err(error)) => tracing::debug!(event = "http.connection_ended", %error),
+                None => tracing::debug!(event = "http.connection_made_room"),
             }
             open.decrement(1.0);
             drop(place);

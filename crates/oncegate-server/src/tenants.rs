@@ -15,7 +15,7 @@ use oncegate::store::Usage;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::config::{Limits, WorkspaceLimits};
-use crate::log::brake::Brake;
+use crate::observe;
 use crate::problem::{Kind, Problem};
 
 /// Workspaces that have limits of their own. Past it those that do nothing are forgotten; if there are none, newcomers share one.
@@ -25,8 +25,6 @@ pub const UNIT_BYTES: usize = 64 * 1024;
 const KIB: usize = 1024;
 /// How long a request waits for its workspace's turn.
 const TURN_TIMEOUT: Duration = Duration::from_secs(10);
-
-pub const LIMITED: &str = "oncegate_workspace_limited_total";
 
 /// What a workspace has a number of, and is refused more of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,15 +111,14 @@ impl Tenants {
             bodies: all(),
             parsed: all(),
         });
-        metrics::describe_counter!(LIMITED, "Requests that were refused at a limit of their workspace, by limit.");
-        Tenants { by_name: ArcSwap::default(), others: Tenant::new(&limits), limits }
+        Tenants { by_name: ArcSwap::default(), others: Tenant::new(None, &limits), limits }
     }
 
     pub fn of(&self, workspace: &WorkspaceName) -> Arc<Tenant> {
         if let Some(tenant) = self.by_name.load().get(workspace) {
             return tenant.clone();
         }
-        let new = Tenant::new(&self.limits);
+        let new = Tenant::new(Some(workspace.clone()), &self.limits);
         let mut tenant = new.clone();
         self.by_name.rcu(|known| {
             // Another request of this workspace may have been faster.
@@ -131,7 +128,8 @@ impl Tenants {
             }
             let mut known = HashMap::clone(known);
             if known.len() >= TENANTS_MAX {
-                known.retain(|_, tenant| !tenant.is_idle());
+                // Each is in the table of before, too.
+                known.retain(|_, tenant| !tenant.is_idle(2));
             }
             tenant = if known.len() >= TENANTS_MAX { self.others.clone() } else { new.clone() };
             if known.len() < TENANTS_MAX {
@@ -152,7 +150,12 @@ impl Tenants {
         self.limits.workspace.claims.is_some() || self.limits.workspace.stored_bytes.is_some()
     }
 
-    /// What the store has of each workspace, as it was just measured.
+    /// What was accepted until now is in the store, and is measured with it.
+    pub fn begin_to_measure(&self) {
+        self.by_name.load().values().for_each(|tenant| tenant.stored.begin_to_measure());
+    }
+
+    /// What the store has of each workspace, as it was measured since [`Tenants::begin_to_measure`].
     pub fn stored(&self, usage: &[Usage]) {
         // A workspace that is over its quota is known from now on, whether or not it has asked for anything.
         let over = usage.iter().filter(|usage| self.limits.workspace.is_reached_by(usage.claims, usage.bytes));
@@ -160,14 +163,15 @@ impl Tenants {
         let usage: HashMap<_, _> = usage.iter().map(|usage| (&usage.workspace, usage)).collect();
         for (workspace, tenant) in self.by_name.load().iter() {
             let (claims, bytes) = usage.get(workspace).map_or((0, 0), |usage| (usage.claims, usage.bytes));
-            tenant.stored_claims.store(claims, Relaxed);
-            tenant.stored_bytes.store(bytes, Relaxed);
+            tenant.stored.measured(claims, bytes);
         }
     }
 }
 
 /// One workspace's counts.
 pub struct Tenant {
+    /// None for those that share one.
+    name: Option<WorkspaceName>,
     limits: Arc<TenantLimits>,
     taken: [AtomicUsize; Limit::ALL.len()],
     bodies: Arc<Semaphore>,
@@ -176,9 +180,49 @@ pub struct Tenant {
     answers: Arc<Semaphore>,
     lookups: Arc<Semaphore>,
     bucket: Mutex<Bucket>,
-    /// As last measured, and what this server has accepted since.
-    stored_claims: AtomicU64,
-    stored_bytes: AtomicU64,
+    stored: Stored,
+}
+
+/// What a workspace has in the store: as last measured, and what this server has accepted since.
+#[derive(Default)]
+struct Stored {
+    claims: Counted,
+    bytes: Counted,
+}
+
+#[derive(Default)]
+struct Counted {
+    measured: AtomicU64,
+    since: AtomicU64,
+    /// What of `since` a measurement under way will find.
+    found: AtomicU64,
+}
+
+impl Counted {
+    fn total(&self) -> u64 {
+        self.measured.load(Relaxed).saturating_add(self.since.load(Relaxed))
+    }
+
+    fn begin_to_measure(&self) {
+        self.found.store(self.since.load(Relaxed), Relaxed);
+    }
+
+    fn measured(&self, amount: u64) {
+        self.measured.store(amount, Relaxed);
+        self.since.fetch_sub(self.found.swap(0, Relaxed), Relaxed);
+    }
+}
+
+impl Stored {
+    fn begin_to_measure(&self) {
+        self.claims.begin_to_measure();
+        self.bytes.begin_to_measure();
+    }
+
+    fn measured(&self, claims: u64, bytes: u64) {
+        self.claims.measured(claims);
+        self.bytes.measured(bytes);
+    }
 }
 
 /// Fills at the workspace's rate, and holds one second's worth.
@@ -188,7 +232,7 @@ struct Bucket {
 }
 
 impl Tenant {
-    fn new(limits: &Arc<TenantLimits>) -> Arc<Tenant> {
+    fn new(name: Option<WorkspaceName>, limits: &Arc<TenantLimits>) -> Arc<Tenant> {
         let WorkspaceLimits { body_bytes, answer_bytes, lookups, .. } = limits.workspace;
         let units = || Arc::new(Semaphore::new((body_bytes / UNIT_BYTES).max(1)));
         Arc::new(Tenant {
@@ -198,18 +242,17 @@ impl Tenant {
             answers: Arc::new(Semaphore::new(answer_bytes / KIB)),
             lookups: Arc::new(Semaphore::new(lookups)),
             bucket: Mutex::new(Bucket { left: f64::from(limits.rate), at: Instant::now() }),
-            stored_claims: AtomicU64::new(0),
-            stored_bytes: AtomicU64::new(0),
+            stored: Stored::default(),
+            name,
             limits: limits.clone(),
         })
     }
 
-    /// Whether nothing would be forgotten with it.
-    fn is_idle(self: &Arc<Self>) -> bool {
-        let quota = &self.limits.workspace;
-        Arc::strong_count(self) == 1
+    /// Whether nothing would be forgotten with it, where only so many tables of workspaces have it.
+    fn is_idle(self: &Arc<Self>, tables: usize) -> bool {
+        Arc::strong_count(self) == tables
             && self.refilled(Instant::now()) >= f64::from(self.limits.rate)
-            && !quota.is_reached_by(self.stored_claims.load(Relaxed), self.stored_bytes.load(Relaxed))
+            && !self.limits.workspace.is_reached_by(self.stored.claims.total(), self.stored.bytes.total())
     }
 
     fn max(&self, limit: Limit) -> usize {
@@ -232,7 +275,7 @@ impl Tenant {
         }
         drop(taken);
         let setting = limit.name();
-        Err(refused(setting, format!("a workspace may have {max} {}", limit.words())))
+        Err(self.refused(setting, format!("a workspace may have {max} {}", limit.words())))
     }
 
     /// Room for so many bytes of a body, or of what is parsed of it, in the workspace's turn.
@@ -258,14 +301,24 @@ impl Tenant {
     /// Room for an answer of so many bytes that is there, until its client has read it.
     pub fn answer(&self, bytes: usize) -> Result<Unread, Problem> {
         let room = self.answers.clone().try_acquire_many_owned(self.kib(bytes));
+        room.map(Unread).map_err(|_| self.no_room_for_answers())
+    }
+
+    /// The same for an answer that cannot be taken back: it has the room that there is.
+    pub fn answer_at_most(&self, bytes: usize) -> Option<Unread> {
+        let there_is = u32::try_from(self.answers.available_permits()).unwrap_or(u32::MAX);
+        self.answers.clone().try_acquire_many_owned(self.kib(bytes).min(there_is)).ok().map(Unread)
+    }
+
+    /// Refuses a request whose answer will have no room at all, before anything is done.
+    pub fn check_answers(&self) -> Result<(), Problem> {
+        if self.answers.available_permits() > 0 { Ok(()) } else { Err(self.no_room_for_answers()) }
+    }
+
+    fn no_room_for_answers(&self) -> Problem {
         let most = self.limits.workspace.answer_bytes;
-        let full = |_| {
-            refused(
-                Share::Answers.name(),
-                format!("a workspace may have {most} bytes of answers that are not read yet"),
-            )
-        };
-        room.map(Unread).map_err(full)
+        let detail = format!("a workspace may have {most} bytes of answers that are not read yet");
+        self.refused(Share::Answers.name(), detail)
     }
 
     /// The same for an answer that is about to be made.
@@ -300,7 +353,17 @@ impl Tenant {
             Share::Lookups => format!("{lookups} lookups"),
             Share::Answers => format!("{answer_bytes} bytes of answers that are not read yet"),
         };
-        refused(share.name(), format!("a workspace may have {what} at once, and there was no turn in {TURN_TIMEOUT:?}"))
+        let detail = format!("a workspace may have {what} at once, and there was no turn in {TURN_TIMEOUT:?}");
+        self.refused(share.name(), detail)
+    }
+
+    fn refused(&self, setting: &'static str, detail: String) -> Problem {
+        self.note(setting);
+        Kind::WorkspaceLimit.because(format!("{detail} (limits.workspace.{setting})")).retry_after(1)
+    }
+
+    fn note(&self, limit: &'static str) {
+        observe::limited(self.name.as_ref(), limit);
     }
 
     /// Takes one request's worth of the rate, or says when there will be one.
@@ -311,16 +374,20 @@ impl Tenant {
 
     fn pay_at(&self, now: Instant) -> Result<(), Problem> {
         let per_second = self.limits.rate;
-        self.with_bucket(now, |bucket| {
-            if bucket.left < 1.0 {
-                let seconds = ((1.0 - bucket.left) / f64::from(per_second)).ceil();
-                return Err(Kind::RateLimited
-                    .because(format!("the workspace may make {per_second} requests per second"))
-                    .retry_after(seconds as u64));
+        let lacks = self.with_bucket(now, |bucket| {
+            let lacks = 1.0 - bucket.left;
+            if lacks <= 0.0 {
+                bucket.left -= 1.0;
             }
-            bucket.left -= 1.0;
-            Ok(())
-        })
+            lacks
+        });
+        if lacks <= 0.0 {
+            return Ok(());
+        }
+        self.note("rate");
+        let seconds = (lacks / f64::from(per_second)).ceil();
+        let detail = format!("the workspace may make {per_second} requests per second");
+        Err(Kind::RateLimited.because(detail).retry_after(seconds as u64))
     }
 
     /// What a list costs beyond the one request that was let through: the next requests pay for it.
@@ -348,22 +415,23 @@ impl Tenant {
     /// Refuses a request that would store something more, where the workspace has stored too much.
     pub fn check_quota(&self) -> Result<(), Problem> {
         let quota = &self.limits.workspace;
-        let (claims, bytes) = (self.stored_claims.load(Relaxed), self.stored_bytes.load(Relaxed));
-        if !quota.is_reached_by(claims, bytes) {
+        let (claims, bytes) = (self.stored.claims.total(), self.stored.bytes.total());
+        // Workspaces that share their counts are not measured together.
+        if self.name.is_none() || !quota.is_reached_by(claims, bytes) {
             return Ok(());
         }
         let has = match (quota.claims, quota.stored_bytes) {
             (Some(max), _) if claims >= max => format!("{claims} claims and records of at most {max}"),
             (_, max) => format!("{bytes} bytes of at most {}", max.unwrap_or_default()),
         };
-        note("stored");
+        self.note("stored");
         Err(Kind::QuotaExceeded.because(format!("the workspace has stored {has}")).retry_after(QUOTA_RETRY_SECONDS))
     }
 
     /// Something was stored: it counts until all is measured again.
     pub fn stores(&self, claims: usize, bytes: usize) {
-        self.stored_claims.fetch_add(claims as u64, Relaxed);
-        self.stored_bytes.fetch_add(bytes as u64, Relaxed);
+        self.stored.claims.since.fetch_add(claims as u64, Relaxed);
+        self.stored.bytes.since.fetch_add(bytes as u64, Relaxed);
     }
 }
 
@@ -373,20 +441,6 @@ const QUOTA_RETRY_SECONDS: u64 = 60;
 fn refill(bucket: &Bucket, now: Instant, per_second: u32) -> f64 {
     let full = f64::from(per_second);
     (bucket.left + now.duration_since(bucket.at).as_secs_f64() * full).min(full)
-}
-
-fn refused(setting: &'static str, detail: String) -> Problem {
-    note(setting);
-    Kind::WorkspaceLimit.because(format!("{detail} (limits.workspace.{setting})")).retry_after(1)
-}
-
-/// Which workspace it is, is in the log of its requests; a label of a metric it is not.
-fn note(limit: &'static str) {
-    static BRAKE: Brake = Brake::new();
-    metrics::counter!(LIMITED, "limit" => limit).increment(1);
-    if let Some(left_out) = BRAKE.admit(Instant::now()) {
-        tracing::warn!(event = "workspace.limited", limit, leftOut = left_out);
-    }
 }
 
 /// Room in memory, until it is dropped: of the workspace's, and of everything.
@@ -520,14 +574,32 @@ mod tests {
         let start = Instant::now();
         let numbered = |number: usize| workspace(&format!("w{number}"));
         let pay = |number, at| tenants.of(&numbered(number)).pay_at(at).is_ok();
-        let known: HashMap<_, _> =
-            (0..TENANTS_MAX).map(|number| (numbered(number), Tenant::new(&tenants.limits))).collect();
+        let known: HashMap<_, _> = (0..TENANTS_MAX)
+            .map(|number| (numbered(number), Tenant::new(Some(numbered(number)), &tenants.limits)))
+            .collect();
         tenants.by_name.store(Arc::new(known));
         let soon = start + Duration::from_secs(3600);
         assert!((0..TENANTS_MAX).all(|number| pay(number, soon)));
         let newcomers: Vec<_> = (TENANTS_MAX..TENANTS_MAX + 3).map(|number| pay(number, soon)).collect();
         assert_eq!(newcomers, [true, true, false]);
         assert!(pay(0, soon), "a workspace that was known has its own rate");
+    }
+
+    #[test]
+    fn of_too_many_workspaces_those_that_do_nothing_are_forgotten() {
+        let tenants = tenants(0, |limits| limits.claims = Some(1));
+        let numbered = |number: usize| workspace(&format!("w{number}"));
+        (0..TENANTS_MAX).for_each(|number| drop(tenants.of(&numbered(number))));
+        let _follows = tenants.of(&numbered(0)).take(Limit::Followers, 1).unwrap();
+        tenants.of(&numbered(1)).stores(1, 0);
+        let newcomer = tenants.of(&numbered(TENANTS_MAX));
+        let mut known: Vec<_> = tenants.by_name.load().keys().map(ToString::to_string).collect();
+        known.sort();
+        assert_eq!(known, ["w0".to_owned(), "w1".to_owned(), format!("w{TENANTS_MAX}")]);
+        assert!(!Arc::ptr_eq(&newcomer, tenants.others()));
+        assert_eq!(tenants.of(&numbered(1)).check_quota().unwrap_err().kind, Kind::QuotaExceeded);
+        tenants.others().stores(5, 0);
+        assert!(tenants.others().check_quota().is_ok(), "those that share their counts have no quota");
     }
 
     #[test]
@@ -539,10 +611,19 @@ mod tests {
         assert_eq!(refused.kind, Kind::QuotaExceeded);
         assert!(refused.detail.contains("2 claims and records of at most 2"), "{}", refused.detail);
         let usage = |claims, bytes| [Usage { workspace: workspace("full"), claims, bytes }];
+        tenants.begin_to_measure();
         tenants.stored(&usage(1, 1000));
         assert!(full.check_quota().unwrap_err().detail.contains("1000 bytes of at most 1000"));
+        tenants.begin_to_measure();
         tenants.stored(&usage(1, 10));
         assert!(full.check_quota().is_ok(), "something has expired");
+        tenants.begin_to_measure();
+        full.stores(1, 0);
+        tenants.stored(&usage(1, 10));
+        assert!(full.check_quota().is_err(), "what was accepted while it was measured counts");
+        tenants.begin_to_measure();
+        tenants.stored(&usage(1, 10));
+        assert!(full.check_quota().is_ok(), "and is measured the next time");
         assert!(tenants.of(&workspace("other")).check_quota().is_ok());
     }
 }

@@ -18,6 +18,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use crate::config::Tls as Files;
+use crate::secret_file;
 
 /// How long a client may take to agree on TLS.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -38,6 +39,8 @@ pub enum TlsError {
     Pem(String, rustls::pki_types::pem::Error),
     #[error("{0} has no certificate")]
     Empty(String),
+    #[error("{0}")]
+    Key(String),
     #[error("{certificate} and {key} do not go together: {why}")]
     Mismatch { certificate: String, key: String, why: rustls::Error },
 }
@@ -90,7 +93,8 @@ fn load(files: &Files) -> Result<ServerConfig, TlsError> {
     if chain.is_empty() {
         return Err(TlsError::Empty(name(&files.certificate)));
     }
-    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(unreadable(&files.key))?;
+    let key = secret_file::read(&files.key).map_err(TlsError::Key)?;
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(unreadable(&files.key))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let versions = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let config = versions.expect("ring has TLS 1.2 and 1.3").with_no_client_auth().with_single_cert(chain, key);

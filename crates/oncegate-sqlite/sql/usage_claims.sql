@@ -2,7 +2,7 @@
 -- header, where it would copy the whole outcome out of a subquery.
 SELECT workspace, COUNT(*), SUM(bytes), MAX(seq), SUM(COUNT(*)) OVER ()
 FROM (
-    SELECT seq, workspace, COALESCE(LENGTH(outcome), 0) + COALESCE(LENGTH(attributes), 0) + COALESCE(LENGTH(parts), 0) AS bytes
+    SELECT seq, workspace, COALESCE(OCTET_LENGTH(outcome), 0) + COALESCE(OCTET_LENGTH(attributes), 0) + COALESCE(OCTET_LENGTH(parts), 0) AS bytes
     FROM claims WHERE seq > ?1 ORDER BY seq LIMIT ?2
 )
 GROUP BY workspace

@@ -346,7 +346,7 @@ impl Runner {
         let action_type = schedule.action_type().to_owned();
         let scheduled = self.actions.schedule(workspace, schedule).await.inspect_err(|error| {
             if let ScheduleError::TooMany { .. } = error {
-                observe::limited(workspace, "schedules");
+                observe::limited(Some(workspace), "schedules");
             }
         })?;
         let event = match scheduled.outcome {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oncegate::actions::{Action, Applied, Leased};
-use oncegate::store::{Reading, Wanted, Whose};
+use oncegate::store::{self, Reading, Wanted, Whose};
 use oncegate::{StoreError, Time, WorkspaceName};
 use oncegate_core::job::{Command, Job};
 use tokio::time::Instant;
@@ -12,6 +12,11 @@ use tokio::time::Instant;
 use super::Runner;
 use crate::crash;
 use crate::worker::Look;
+
+/// Actions that are leased with one statement: the payload of each may have a megabyte.
+const AT_ONCE: usize = 8;
+/// Once payloads have so many bytes together, no more are leased with them.
+const LEASE_BYTES: usize = 4 * 1024 * 1024;
 
 /// What a worker asks for.
 pub struct LeaseRequest {
@@ -46,27 +51,41 @@ impl Drop for ForWorker {
 }
 
 impl Runner {
-    /// Leases what is due, once something is, or nothing when the wait is over or the worker has `gone`.
+    /// Leases what is due, once something is, or nothing when the wait is over or the worker has `gone`. What is due is leased a few at a time,
+    /// for as long as it fits into [`LEASE_BYTES`].
     pub async fn lease(
         self: &Arc<Runner>,
         request: &LeaseRequest,
         gone: impl Future<Output = ()>,
     ) -> Result<ForWorker, StoreError> {
         let kinds: Vec<String> = request.types.iter().map(|name| Action::job_kind(name)).collect();
-        let whose = Whose::One { workspace: request.workspace.clone(), max: request.max };
-        let wanted = Wanted::new(kinds.clone(), request.lease, whose);
-        let listener = self.main.waiters().jobs.listen(kinds);
+        let wanted = |max| {
+            let whose = Whose::One { workspace: request.workspace.clone(), max };
+            Wanted::new(kinds.clone(), request.lease, whose)
+        };
+        let listener = self.main.waiters().jobs.listen(kinds.clone());
         let deadline = Instant::now() + request.wait;
         let mut gone = std::pin::pin!(gone);
         let mut looks_left = LOOKS_MAX;
+        let mut for_worker = ForWorker { leased: vec![], runner: self.clone() };
         loop {
             let at = Instant::now();
-            let Reading { value: looked, now } = self.store.lease_jobs(&wanted).await?;
-            let leased = self.begin_all(looked.jobs, now).await?;
-            if !leased.is_empty() {
-                let leased = ForWorker { leased, runner: self.clone() };
+            let max = AT_ONCE.min(request.max - for_worker.leased.len());
+            let (some, looked, now) = match self.lease_some(&wanted(max)).await {
+                Ok(some) => some,
+                Err(error) if for_worker.leased.is_empty() => return Err(error),
+                // Those that were leased before are the worker's.
+                Err(_) => return Ok(for_worker),
+            };
+            let may_be_more = some.len() == max;
+            for_worker.leased.extend(some);
+            if !for_worker.leased.is_empty() {
+                let bytes: usize = for_worker.leased.iter().map(|leased| leased.action.payload.get().len()).sum();
+                if may_be_more && for_worker.leased.len() < request.max && bytes < LEASE_BYTES {
+                    continue;
+                }
                 crash::point("action.leased_for_worker").await;
-                return Ok(leased);
+                return Ok(for_worker);
             }
             // Those who wait for their lanes are out of the way of others now; also for who does not wait.
             if looked.postponed > 0 && looks_left > 0 {
@@ -87,9 +106,16 @@ impl Runner {
                 () = look.heard_or_due(&listener) => false,
             };
             if is_over {
-                return Ok(ForWorker { leased: vec![], runner: self.clone() });
+                return Ok(for_worker);
             }
         }
+    }
+
+    /// What could be begun of what is due, and the rest of what was seen.
+    async fn lease_some(&self, wanted: &Wanted) -> Result<(Vec<Leased>, store::Leased, Time), StoreError> {
+        let Reading { value: mut looked, now } = self.store.lease_jobs(wanted).await?;
+        let jobs = std::mem::take(&mut looked.jobs);
+        Ok((self.begin_all(jobs, now).await?, looked, now))
     }
 
     /// Ends those that have no more tries, and writes down that others begin: from here on they may happen. What cannot be begun goes back.

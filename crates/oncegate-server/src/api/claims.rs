@@ -23,7 +23,7 @@ use crate::auth::{Caller, Credentials};
 use crate::decisions::timeline::What;
 use crate::problem::{Kind, Problem};
 use crate::task::to_the_end;
-use crate::tenants::Limit;
+use crate::tenants::{Limit, Tenant};
 use crate::trace;
 
 use body::{BadClaim, ClaimBody, FindBody, OwnerBody, ResolveBody, ToClaim};
@@ -66,7 +66,8 @@ pub async fn claim<B: Arriving>(app: Arc<Handle>, request: Request<B>) -> Reply 
         Ok(answered) => answered.answer(headers),
         Err(problem) => problem.answer(headers),
     };
-    count_answer(&app, &exchange, answer.map(Either::Left))
+    // Only what another caller recorded makes it large.
+    count_answer(&app, &exchange, true, answer.map(Either::Left))
 }
 
 async fn read_claim(app: &App, exchange: &Exchange, parts: &Parts, body: impl Arriving) -> Result<ToClaim, Problem> {
@@ -79,23 +80,25 @@ async fn read_claim(app: &App, exchange: &Exchange, parts: &Parts, body: impl Ar
 
 /// Claims, waits if asked to, and puts the answer in the API's words.
 async fn decide(app: &App, exchange: &Exchange, claim: &ToClaim) -> Result<view::Answered, Problem> {
-    if claim.wait.is_zero() {
-        let claimed = app.ledger.claim(&claim.key, claim.terms.clone(), claim.wait).await;
-        if let Ok(Reading { value: Answer::Won(_), .. }) = &claimed {
-            exchange.tenant(app).stores(1, 0);
-        }
-        return answered(claim, claimed);
-    }
-    // Boxed: few wait, and no other request is to carry what it takes.
-    Box::pin(async {
+    let claimed = if claim.wait.is_zero() {
+        app.ledger.claim(&claim.key, claim.terms.clone(), claim.wait).await
+    } else {
         let _waiter = exchange.tenant(app).take(Limit::Waiters, 1)?;
         let left = exchange.client().left();
-        answered(claim, app.ledger.claim_unless_left(&claim.key, claim.terms.clone(), claim.wait, left).await)
-    })
-    .await
+        // Boxed: few wait, and no other request is to carry what it takes.
+        Box::pin(app.ledger.claim_unless_left(&claim.key, claim.terms.clone(), claim.wait, left)).await
+    };
+    answered(exchange.tenant(app), claim, claimed)
 }
 
-fn answered(claim: &ToClaim, claimed: Result<Reading<Answer>, StoreError>) -> Result<view::Answered, Problem> {
+fn answered(
+    tenant: &Tenant,
+    claim: &ToClaim,
+    claimed: Result<Reading<Answer>, StoreError>,
+) -> Result<view::Answered, Problem> {
+    if let Ok(Reading { value: Answer::Won(_), .. }) = &claimed {
+        tenant.stores(1, 0);
+    }
     match claimed {
         Ok(reading) => view::answered(&claim.key, reading),
         Err(error) => unguarded(claim, error),

@@ -78,5 +78,7 @@ fn add_what_all_share(description: &mut Value) {
 }
 
 pub async fn openapi(_: Nearby) -> impl IntoResponse {
-    ([("content-type", "application/json")], format!("{:#}", *DESCRIPTION))
+    /// One for all: it is large, and needs no key.
+    static TEXT: LazyLock<String> = LazyLock::new(|| format!("{:#}", *DESCRIPTION));
+    ([("content-type", "application/json")], TEXT.as_str())
 }

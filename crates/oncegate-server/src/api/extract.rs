@@ -38,6 +38,8 @@ const BODY_WINDOW_BYTES: usize = 32 * 1024;
 const FORM_BYTES_MAX: usize = 64 * 1024;
 /// Around an outcome: the rest of the body that brings it.
 const ENVELOPE_BYTES: usize = 4 * 1024;
+/// A body with an outcome of which a workspace that has stored too much may store more.
+const SMALL_OUTCOME_BYTES: usize = 4 * 1024;
 
 /// A body that can be read, whoever brings it.
 pub trait Arriving: Body<Data = Bytes, Error: Into<BoxError>> + Unpin + Send {}
@@ -67,8 +69,13 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for WithOutcome<T> {
         let (parts, body) = request.into_parts();
         let exchange = exchange(&parts);
         let bytes = json_bytes(&parts.headers, body, app, &exchange, limit).await?;
+        let tenant = exchange.tenant(app);
+        if bytes.len() > SMALL_OUTCOME_BYTES {
+            // What is owned can be settled in any case, by a smaller outcome if there is no room.
+            tenant.check_quota()?;
+        }
         let read = parse(&bytes)?;
-        exchange.tenant(app).stores(0, bytes.len());
+        tenant.stores(0, bytes.len());
         Ok(WithOutcome(read))
     }
 }
@@ -177,11 +184,16 @@ async fn json_bytes(
 /// JSON up to this takes little memory, whatever is in it.
 const SMALL_JSON_BYTES: usize = 8 * 1024;
 
-/// Waits for the workspace's turn to take what this JSON will take in memory, until it is answered.
+/// Waits for the workspace's turn to take what this JSON will take in memory, until it is answered, and what an answer that repeats it will
+/// take, until it is read.
 async fn weigh(json: &[u8], app: &App, exchange: &Exchange) -> Result<(), Problem> {
     let shape = Shape::of(json);
     shape.check()?;
-    exchange.hold(exchange.tenant(app).room(Share::Parsed, json.len() + shape.values * VALUE_BYTES).await?);
+    let tenant = exchange.tenant(app);
+    exchange.hold(tenant.room(Share::Parsed, json.len() + shape.values * VALUE_BYTES).await?);
+    if json.len() > UNIT_BYTES {
+        exchange.hold_answer(app, json.len()).await?;
+    }
     Ok(())
 }
 
@@ -215,8 +227,8 @@ fn too_large(limit: usize) -> Problem {
 
 /// A body of which the first piece, if any, has been taken. What is no data in it are trailers, which say nothing to us.
 ///
-/// One that declares its length waits for room for all of it. Of one that does not, as much is taken as has come, and twice as much as before
-/// when that is full: a client that stalls holds no more than it has sent.
+/// One that declares its length waits for room for all of it. One that does not waits once it is not small any more, for as much as it may
+/// take: bodies that had a part of their room each, and waited for the rest, would wait for each other.
 async fn in_pieces(
     first: Option<Result<Frame<Bytes>, BoxError>>,
     mut body: Limited<impl Arriving>,
@@ -226,9 +238,9 @@ async fn in_pieces(
     limit: usize,
 ) -> Result<Bytes, Problem> {
     let tenant = exchange.tenant(app);
-    let ends = Instant::now() + BODY_TIMEOUT;
     let mut room = declared.unwrap_or(UNIT_BYTES);
     exchange.hold(tenant.room(Share::Bodies, room).await?);
+    let mut ends = Instant::now() + BODY_TIMEOUT;
     let mut whole = BytesMut::with_capacity(room.min(limit));
     let (mut next, mut window, mut came) = (first, Instant::now() + BODY_WINDOW, 0);
     loop {
@@ -258,9 +270,12 @@ async fn in_pieces(
         let piece = frame.into_data().unwrap_or_default();
         came += piece.len();
         if whole.len() + piece.len() > room {
-            let more = room.max(piece.len()).min(limit);
-            exchange.hold(tenant.room(Share::Bodies, more).await?);
-            room += more;
+            let waits = Instant::now();
+            exchange.hold(tenant.room(Share::Bodies, limit).await?);
+            room = limit;
+            // While it waited, nothing was read.
+            ends += waits.elapsed();
+            (window, came) = (Instant::now() + BODY_WINDOW, 0);
         }
         whole.extend_from_slice(&piece);
     }

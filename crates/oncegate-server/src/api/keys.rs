@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::extract::{Json, Named, Params};
-use super::{Answered, App, check_note};
+use super::{Answered, App, check_note, page};
 use crate::audit::By;
 use crate::auth::{Caller, LOCAL};
 use crate::keys::{self, Made, NotChanged, Terms};
@@ -76,17 +76,41 @@ pub struct NewKeyView<'a> {
 }
 
 #[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
 struct KeysView<'a> {
     items: Vec<KeyView<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<&'a str>,
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct ListParams {
+    /// 1 to 500; 50 unless given.
+    limit: Option<usize>,
+    /// `nextCursor` of the page before.
+    cursor: Option<String>,
 }
 
 /// List the workspace's keys, newest first, without their secrets
-#[utoipa::path(get, path = "/api/keys", tag = "keys",
-    responses((status = 200, description = "All keys of the workspace: `items`.")))]
-pub async fn list(State(app): State<Arc<App>>, caller: Caller) -> Answered {
+#[utoipa::path(get, path = "/api/keys", tag = "keys", params(ListParams),
+    responses((status = 200, description = "A page: `items`, and `nextCursor` as long as there are more.")))]
+pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): Params<ListParams>) -> Answered {
     caller.require(Role::Admin)?;
+    let limit = page::limit(params.limit)?;
     let (keys, now) = (keys::list(&*app.store, &caller.workspace).await?, SystemClock.now());
-    Ok(axum::Json(KeysView { items: keys.iter().map(|key| KeyView::of(key, now)).collect() }).into_response())
+    let from = match params.cursor {
+        None => 0,
+        Some(cursor) => {
+            let last = keys.iter().position(|key| key.id == cursor);
+            last.ok_or_else(|| Kind::InvalidRequest.because("cursor: not one that a page before has given"))? + 1
+        }
+    };
+    let shown = &keys[from..keys.len().min(from + limit)];
+    let next_cursor = shown.last().filter(|_| from + limit < keys.len()).map(|last| last.id.as_str());
+    let items = shown.iter().map(|key| KeyView::of(key, now)).collect();
+    Ok(axum::Json(KeysView { items, next_cursor }).into_response())
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -145,6 +169,7 @@ pub async fn make(app: Arc<App>, caller: Caller, terms: Terms) -> Result<Made, P
             app.store.create_workspace(&terms.workspace).await?;
         }
         let made = keys::create(&*app.store, &app.audit, &By::from(&caller), terms).await?;
+        app.keys.made_one();
         app.refresh_keys().await;
         Ok(made)
     })
@@ -189,6 +214,7 @@ impl From<NotChanged> for Problem {
     fn from(not: NotChanged) -> Self {
         match not {
             NotChanged::NoWorkspace(_) | NotChanged::NoKey(_) => Kind::NotFound.because(not.to_string()),
+            NotChanged::TooManyLive | NotChanged::TooMany => Kind::QuotaExceeded.because(not.to_string()),
             NotChanged::Store(error) => error.into(),
         }
     }

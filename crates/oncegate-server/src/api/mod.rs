@@ -139,8 +139,7 @@ impl App {
 
     pub fn login_failed(&self, secret: &str, peer: Option<&Peer>) {
         let wrong = self.keys.wrong_key(secret);
-        let source = peer.and_then(Peer::ip).map_or_else(|| "unknown address".to_owned(), |ip| ip.to_string());
-        self.audit.logins.count(wrong.workspace, source, wrong.id);
+        self.audit.logins.count(wrong.workspace, peer.and_then(Peer::ip), wrong.id);
     }
 
     /// The keys may have changed, and some were used.
@@ -207,7 +206,7 @@ pub struct Exchange {
 struct Held {
     rooms: Vec<Room>,
     lookup: Option<OwnedSemaphorePermit>,
-    unread: Option<Arc<Unread>>,
+    unread: Option<Unread>,
 }
 
 impl Exchange {
@@ -233,9 +232,13 @@ impl Exchange {
         self.with_held(|held| held.rooms.push(room));
     }
 
-    /// What the answer takes, which has been counted while it was made.
-    pub fn holds_answer(&self, unread: Unread) {
-        self.with_held(|held| held.unread = Some(Arc::new(unread)));
+    /// Waits for room for an answer, before it is made.
+    pub async fn hold_answer(&self, app: &App, bytes: usize) -> Result<(), Problem> {
+        // Not for more beside what it has: requests would wait for each other.
+        self.with_held(|held| held.unread = None);
+        let unread = self.tenant(app).answer_in_turn(bytes).await?;
+        self.with_held(|held| held.unread = Some(unread));
+        Ok(())
     }
 
     /// Waits for the workspace's turn to look something up.
@@ -359,6 +362,7 @@ pub fn answer(app: &Arc<Handle>, router: &Router, request: Request<Incoming>) ->
     request.extensions_mut().insert(exchange.clone());
     // Browsers keep the assets. What else is answered is personal, or of the moment.
     let is_asset = request.uri().path().starts_with(dashboard::ASSET_PATHS);
+    let only_reads = matches!(*request.method(), Method::GET | Method::HEAD);
     let routed = router.clone().oneshot(request);
     let app = app.clone();
     let answering = async move {
@@ -367,7 +371,7 @@ pub fn answer(app: &Arc<Handle>, router: &Router, request: Request<Incoming>) ->
             response.headers_mut().insert(header::CACHE_CONTROL, NO_STORE);
         }
         response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, NO_SNIFF);
-        count_answer(&app, &exchange, response.map(Either::Right))
+        count_answer(&app, &exchange, only_reads, response.map(Either::Right))
     };
     Box::pin(answering).right_future()
 }
@@ -386,19 +390,34 @@ pub type Reply = Response<connection::Answer<Either<Full<Bytes>, Body>>>;
 /// An answer up to this is not counted: hyper buffers as much for a connection anyway.
 const COUNTED_ANSWER_BYTES: usize = 64 * 1024;
 
-/// Counts an answer among those that the workspace's clients have not read. Where there are too many the caller is told to come again: what
-/// is so large is only read (a list, an outcome, a reply that is told again), or has been counted while it was made.
-fn count_answer(app: &App, exchange: &Exchange, response: Response<Either<Full<Bytes>, Body>>) -> Reply {
+/// Counts an answer among those that the workspace's clients have not read. Where there are too many, a caller who `only_reads` is told to
+/// come again. What was written is told: its answer was counted before it was made, or takes the room that there is.
+fn count_answer(
+    app: &App,
+    exchange: &Exchange,
+    only_reads: bool,
+    response: Response<Either<Full<Bytes>, Body>>,
+) -> Reply {
     let connection = exchange.connection.clone();
     let counted = exchange.held().as_mut().and_then(|held| held.unread.take());
     let bytes = response.body().size_hint().exact().unwrap_or(0) as usize;
-    if bytes <= COUNTED_ANSWER_BYTES || counted.is_some() {
-        return connection::Answer::of(response, connection, counted);
-    }
-    match exchange.tenant(app).answer(bytes) {
-        Ok(unread) => connection::Answer::of(response, connection, Some(Arc::new(unread))),
-        Err(problem) => connection::Answer::of(problem.answer(HeaderMap::new()).map(Either::Left), connection, None),
-    }
+    let unread = match counted {
+        Some(mut unread) => {
+            unread.shrink_to(bytes);
+            Some(unread)
+        }
+        // What is told without a workspace is static, or for a scraper.
+        None if bytes <= COUNTED_ANSWER_BYTES || exchange.place.get().is_none() => None,
+        None if only_reads => match exchange.tenant(app).answer(bytes) {
+            Ok(unread) => Some(unread),
+            Err(problem) => {
+                let refused = problem.answer(HeaderMap::new()).map(Either::Left);
+                return connection::Answer::of(refused, connection, None);
+            }
+        },
+        None => exchange.tenant(app).answer_at_most(bytes),
+    };
+    connection::Answer::of(response, connection, unread.map(Arc::new))
 }
 
 /// A page for a browser, a problem for everybody else.
@@ -425,8 +444,11 @@ impl FromRequestParts<Arc<App>> for Caller {
         match parts.method {
             // Lists and pages look things up: each in its workspace's turn.
             Method::GET | Method::HEAD => exchange.look_up(app).await?,
-            Method::POST if STORES.contains(&route) => exchange.tenant(app).check_quota()?,
-            _ => {}
+            Method::POST if STORES.contains(&route) => {
+                exchange.tenant(app).check_quota()?;
+                exchange.tenant(app).check_answers()?;
+            }
+            _ => exchange.tenant(app).check_answers()?,
         }
         Ok(caller)
     }
@@ -494,8 +516,12 @@ type Answered = Result<Response, Problem>;
 
 /// A document for a caller. Who settled it, and why, is for the roles that may do the same.
 fn shown(view: &impl serde::Serialize, role: Role) -> Answered {
+    shown_with(StatusCode::OK, view, role)
+}
+
+fn shown_with(status: StatusCode, view: &impl serde::Serialize, role: Role) -> Answered {
     if role >= Role::Operate {
-        return Ok(axum::Json(view).into_response());
+        return Ok((status, axum::Json(view)).into_response());
     }
     let mut document = serde_json::to_value(view).map_err(|error| Kind::Internal.because(error.to_string()))?;
     if let Some(resolved) = document.get_mut("resolved").and_then(serde_json::Value::as_object_mut) {
@@ -504,5 +530,5 @@ fn shown(view: &impl serde::Serialize, role: Role) -> Answered {
     if let Some(fields) = document.as_object_mut() {
         fields.remove("sentBy");
     }
-    Ok(axum::Json(document).into_response())
+    Ok((status, axum::Json(document)).into_response())
 }

@@ -15,7 +15,7 @@ use super::claims::check_note;
 use super::extract::{Json, Named, Params};
 use super::messages::ResolveBody;
 use super::page::{self, Page, missing};
-use super::{Answered, App, shown};
+use super::{Answered, App, shown, shown_with};
 use crate::audit::By;
 use crate::auth::Caller;
 use crate::channels::Channels;
@@ -113,7 +113,7 @@ pub async fn create(State(app): State<Arc<App>>, caller: Caller, Json(body): Jso
         Set::TooLate => return Err(bad(format!("sendAt: {} is over, by more than the grace", new.send_at))),
     };
     event.tell(&caller.workspace, kept.id);
-    Ok((status, axum::Json(ReminderView::from(&kept))).into_response())
+    shown_with(status, &ReminderView::from(&kept), caller.role)
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -150,7 +150,7 @@ pub async fn edit(
     let check = |text: &Text| check_reach(text, &app.reminders.channels);
     let kept = app.reminders.reminders.edit(&caller.workspace, id, &edit, check).await?;
     Event::Moved.tell(&caller.workspace, id);
-    answered(&kept)
+    shown(&ReminderView::from(&kept), caller.role)
 }
 
 /// Cancel a reminder
@@ -161,7 +161,7 @@ pub async fn cancel(State(app): State<Arc<App>>, caller: Caller, Named(id): Name
     let id = page::id(&id, "reminder")?;
     let kept = app.reminders.reminders.cancel(&caller.workspace, id).await?;
     Event::Cancelled.tell(&caller.workspace, id);
-    answered(&kept)
+    shown(&ReminderView::from(&kept), caller.role)
 }
 
 #[derive(Debug, Default, Deserialize, ToSchema)]

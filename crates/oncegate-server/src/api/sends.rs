@@ -177,7 +177,7 @@ pub async fn sent(
 ) -> Answered {
     let esp_message_id = checked_esp_id(body.esp_message_id)?;
     let id = page::id(&id, "send")?;
-    told(&app.sends.sent(&caller.workspace, id, Token(body.token), esp_message_id).await?)
+    told(&app.sends.sent(&caller.workspace, id, Token(body.token), esp_message_id).await?, caller.role)
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -202,7 +202,7 @@ pub async fn failed(
     let reached: Reached = reached(&body.reached)?;
     let id = page::id(&id, "send")?;
     let error = error_text(&body.error);
-    told(&app.sends.failed(&caller.workspace, id, Token(body.token), error, reached).await?)
+    told(&app.sends.failed(&caller.workspace, id, Token(body.token), error, reached).await?, caller.role)
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -225,7 +225,7 @@ pub async fn renew(
     Json(body): Json<RenewBody>,
 ) -> Answered {
     let lease = lease(body.lease_seconds)?;
-    told(&app.sends.renew(&caller.workspace, page::id(&id, "send")?, Token(body.token), lease).await?)
+    told(&app.sends.renew(&caller.workspace, page::id(&id, "send")?, Token(body.token), lease).await?, caller.role)
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -272,12 +272,12 @@ pub async fn resolve(
     let esp_message_id = checked_esp_id(body.esp_message_id)?;
     let resolution = Resolution { sent, esp_message_id, by: By::from(&caller), note: body.note };
     let (id, workspace) = (page::id(&id, "send")?, caller.workspace);
-    told(&to_the_end(async move { Ok(app.sends.resolve(&workspace, id, resolution).await?) }).await?)
+    told(&to_the_end(async move { Ok(app.sends.resolve(&workspace, id, resolution).await?) }).await?, caller.role)
 }
 
 /// The send as it was just written.
-fn told(kept: &Kept) -> Answered {
-    Ok(axum::Json(SendView::of(kept, Time::LONG_AGO)).into_response())
+fn told(kept: &Kept, role: Role) -> Answered {
+    shown(&SendView::of(kept, Time::LONG_AGO), role)
 }
 
 #[derive(Deserialize, IntoParams)]

@@ -38,7 +38,8 @@ pub struct Line {
     pub about: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// `begun`: it was done, unless a later line says otherwise. `failed`: the act of line `of` was not done. `unchanged`: there was nothing left to do.
+    /// `begun`: it was about to be done, and it was, unless a later line says otherwise or its server died then. `failed`: the act of line `of` was not
+    /// done. `unknown`: the store did not say whether it was done. `unchanged`: there was nothing left to do.
     pub result: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of: Option<u64>,

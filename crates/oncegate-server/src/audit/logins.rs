@@ -1,6 +1,7 @@
 //! Failed logins, counted together: a flood of them is a line a minute for each source, and none is left out of the count.
 
 use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use oncegate::{Time, WorkspaceName};
 /// Two lines of one source are at least this far apart.
 const LINE_EVERY: Duration = Duration::from_secs(60);
 /// Sources that are counted apart. Those beyond are counted together.
-const SOURCES_MAX: usize = 1_000;
+const SOURCES_MAX: usize = 100;
 const OTHERS: &str = "other addresses";
 
 /// Whose failed logins are counted together.
@@ -37,9 +38,9 @@ pub struct Failed {
 }
 
 impl FailedLogins {
-    pub fn count(&self, workspace: WorkspaceName, source: String, key: Option<String>) {
+    pub fn count(&self, workspace: WorkspaceName, address: Option<IpAddr>, key: Option<String>) {
         metrics::counter!("oncegate_failed_logins_total").increment(1);
-        self.add(Failed { workspace, source, key, times: 1 });
+        self.add(Failed { workspace, source: source(address), key, times: 1 });
     }
 
     /// Of a line that could not be written.
@@ -79,6 +80,19 @@ impl FailedLogins {
     }
 }
 
+/// An address of IPv6 counts with its network of 64 bits, of which its owner has all addresses.
+fn source(address: Option<IpAddr>) -> String {
+    match address {
+        None => "unknown address".into(),
+        Some(IpAddr::V4(address)) => address.to_string(),
+        Some(IpAddr::V6(address)) if address.is_loopback() => address.to_string(),
+        Some(IpAddr::V6(address)) => {
+            let network = u128::from(address) >> 64 << 64;
+            format!("{}/64", Ipv6Addr::from(network))
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,7 +110,14 @@ mod tests {
     #[test]
     fn the_first_is_told_at_once_and_a_flood_once_a_minute_with_its_count() {
         let logins = FailedLogins::default();
-        let fail = |source: &str| logins.count(WorkspaceName::default_workspace(), source.into(), None);
+        let fail = |source: &str| {
+            logins.add(Failed {
+                workspace: WorkspaceName::default_workspace(),
+                source: source.into(),
+                key: None,
+                times: 1,
+            });
+        };
         fail("a");
         assert_eq!(of(&logins.due(at(0), false)), [("a", 1)]);
         (0..1_000).for_each(|_| fail("a"));
@@ -111,10 +132,20 @@ mod tests {
     }
 
     #[test]
+    fn a_network_of_ipv6_is_one_source() {
+        let of = |address: &str| source(Some(address.parse().unwrap()));
+        assert_eq!(of("2001:db8:1:2::1"), of("2001:db8:1:2:ffff::9"));
+        assert_eq!(of("2001:db8:1:2::1"), "2001:db8:1:2::/64");
+        assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
+        assert_eq!((of("192.0.2.1").as_str(), of("::1").as_str()), ("192.0.2.1", "::1"));
+    }
+
+    #[test]
     fn any_number_of_sources_is_counted_in_bounded_memory() {
         let logins = FailedLogins::default();
-        for source in 0..SOURCES_MAX + 500 {
-            logins.count(WorkspaceName::default_workspace(), source.to_string(), None);
+        for address in 0..SOURCES_MAX + 500 {
+            let address = IpAddr::from([10, 0, (address / 256) as u8, (address % 256) as u8]);
+            logins.count(WorkspaceName::default_workspace(), Some(address), None);
         }
         assert_eq!(logins.lock().len(), SOURCES_MAX + 1);
         let due = logins.due(at(0), false);

@@ -1,6 +1,7 @@
 //! The audit log: what people did, why, and how it went. In the store, per workspace, one line a record.
 //!
-//! A line is written before its act, and an act whose line cannot be written is refused. Where the act then fails, a second line says so.
+//! A line is written before its act, and an act whose line cannot be written is refused. Where the act then fails, or the store does not say
+//! whether it was done, a second line says so.
 //! The lines of a workspace are a chain: each has the hash of the one before it (`line.rs`). A line's number is a name that the store gives
 //! once, so of two writers at once one is told to read the chain's end again.
 
@@ -13,6 +14,8 @@ use std::fmt::Display;
 use std::sync::{Arc, Mutex};
 
 use oncegate::WorkspaceName;
+use oncegate::sagas::NotRetried;
+use oncegate::sends::NotTaken;
 use oncegate::store::{At, Change, Clock, Commit, Listing, MainStore, Place, Record, StoreError, SystemClock};
 use uuid::Uuid;
 
@@ -21,7 +24,8 @@ pub use logins::FailedLogins;
 
 use crate::auth::Caller;
 use crate::cli::Failure;
-use crate::problem::Problem;
+use crate::keys::NotChanged;
+use crate::problem::{Kind, Problem};
 use line::Head;
 
 const KIND: &str = "audit";
@@ -100,26 +104,43 @@ pub struct Receipt {
     pub hash: String,
 }
 
-/// Why an act did not happen, for the second line.
+/// Why an act failed, for the second line.
 pub trait Unmade {
     fn detail(&self) -> String;
+    /// The store did not say whether it wrote: the act may be done all the same.
+    fn is_unknown(&self) -> bool;
 }
 
-impl<E: std::error::Error> Unmade for E {
-    fn detail(&self) -> String {
-        self.to_string()
-    }
+/// Errors that may be the store's own.
+macro_rules! unmade {
+    ($($error:ty: $unknown:pat,)+) => {
+        $(impl Unmade for $error {
+            fn detail(&self) -> String {
+                self.to_string()
+            }
+
+            fn is_unknown(&self) -> bool {
+                matches!(self, $unknown)
+            }
+        })+
+    };
+}
+
+unmade! {
+    StoreError: StoreError::Unknown(_),
+    NotChanged: NotChanged::Store(StoreError::Unknown(_)),
+    NotRetried: NotRetried::Store(StoreError::Unknown(_)),
+    NotTaken: NotTaken::Store(StoreError::Unknown(_)),
+    Failure: Failure { is_unknown: true, .. },
 }
 
 impl Unmade for Problem {
     fn detail(&self) -> String {
         format!("{}: {}", self.kind.name(), self.detail)
     }
-}
 
-impl Unmade for Failure {
-    fn detail(&self) -> String {
-        self.to_string()
+    fn is_unknown(&self) -> bool {
+        self.kind == Kind::StoreUnknown
     }
 }
 
@@ -144,7 +165,7 @@ impl Audit {
         })
     }
 
-    /// Writes the line, then does what it says. Where that fails, a second line says so.
+    /// Writes the line, then does what it says. Where that fails, or its outcome is not known, a second line says so.
     pub async fn act<T, E>(&self, act: Act, work: impl Future<Output = Result<T, E>>) -> Result<(T, Receipt), E>
     where
         E: From<StoreError> + Unmade,
@@ -153,7 +174,8 @@ impl Audit {
         match work.await {
             Ok(done) => Ok((done, receipt)),
             Err(error) => {
-                self.ended(act, &receipt, "failed", &error.detail()).await;
+                let result = if error.is_unknown() { "unknown" } else { "failed" };
+                self.ended(act, &receipt, result, &error.detail()).await;
                 Err(error)
             }
         }
@@ -191,7 +213,8 @@ impl Audit {
                 break;
             }
         }
-        for failed in self.logins.due(SystemClock.now(), all) {
+        let mut due = self.logins.due(SystemClock.now(), all).into_iter();
+        while let Some(failed) = due.next() {
             let by = By::from(failed.source.as_str());
             let subject = ("key", failed.key.as_deref().unwrap_or("unknown"));
             let act = Act::new("audit.login_failed", &failed.workspace, subject, &by, None);
@@ -200,8 +223,8 @@ impl Audit {
                     let (workspace, times, key) = (&failed.workspace, failed.times, &failed.key);
                     tracing::warn!(event = "audit.login_failed", %workspace, by = by.id, times, keyId = key, auditSeq = seq, auditHash = hash);
                 }
-                // Counted on, and written once the store is back.
-                Err(_) => self.logins.give_back(failed),
+                // Counted on, and written once the store is back. It would keep each of the others waiting, too.
+                Err(_) => return std::iter::once(failed).chain(due).for_each(|failed| self.logins.give_back(failed)),
             }
         }
     }

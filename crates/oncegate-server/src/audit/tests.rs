@@ -44,6 +44,21 @@ async fn lines_are_chained_from_the_first_on() {
 }
 
 #[tokio::test]
+async fn an_act_that_failed_or_may_have_been_done_has_a_second_line() {
+    let store: Arc<dyn MainStore> = Arc::new(MemoryStore::default());
+    let audit = Audit::new(store.clone());
+    for (error, result) in
+        [(StoreError::Unavailable("away".into()), "failed"), (StoreError::Unknown("no answer".into()), "unknown")]
+    {
+        let done = audit.act(act(1), async { Err::<(), _>(error) }).await;
+        assert!(done.is_err());
+        let lines = lines_of(&*store).await;
+        assert_eq!((lines[0].result.as_str(), lines[0].of), (result, Some(lines[1].seq)));
+        assert_eq!(lines[1].result, "begun");
+    }
+}
+
+#[tokio::test]
 async fn a_page_ends_where_the_next_one_begins() {
     let store = chain_of(5).await;
     let mut seen = vec![];

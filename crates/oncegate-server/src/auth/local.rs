@@ -60,7 +60,7 @@ impl Listen {
         }
         if !peer.is_some_and(Peer::is_trusted) {
             return Err(Kind::BehindAProxy.because(format!(
-                "the connection comes from another user of this machine, as from a reverse proxy: {END}"
+                "the connection comes from another user of this machine, as from a reverse proxy, or was closed before its answer: {END}"
             )));
         }
         // Said twice, or in letters that cannot be read, is said wrongly.

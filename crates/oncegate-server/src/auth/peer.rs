@@ -12,6 +12,8 @@ use tokio::net::TcpStream;
 
 /// The lists of sockets, of IPv4 and of IPv6. A socket of IPv6 may have an address of IPv4.
 const LISTS: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
+/// The system writes a list in parts, and may leave out a socket while others come and go.
+const LOOKS: usize = 3;
 const ROOT: u32 = 0;
 
 #[derive(Debug, Default)]
@@ -25,7 +27,9 @@ pub struct Peer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
     User(u32),
-    /// The system has no such list, or the peer is not in it, or its process has closed it already: then no process reads the answer.
+    /// No process has the other end any more. Which user it was of is not known: a proxy may have closed it, once its client had left.
+    Gone,
+    /// The system has no such list.
     NotTold,
 }
 
@@ -45,7 +49,7 @@ impl Peer {
 
     /// Whether it is a process of the server's own user, or of root, who may read the store anyway.
     pub fn is_trusted(&self) -> bool {
-        let look = || self.ends.map_or(Owner::NotTold, |(peer, ours)| look_up(peer, ours)).is_trusted();
+        let look = || self.ends.map_or(Owner::Gone, |(peer, ours)| look_up(peer, ours)).is_trusted();
         *self.is_trusted.get_or_init(look)
     }
 }
@@ -54,14 +58,23 @@ impl Owner {
     fn is_trusted(self) -> bool {
         match self {
             Owner::User(user) => user == geteuid().as_raw() || user == ROOT,
+            Owner::Gone => false,
             Owner::NotTold => true,
         }
     }
 }
 
 fn look_up(peer: SocketAddr, ours: SocketAddr) -> Owner {
-    let mut lists = LISTS.into_iter().filter_map(|list| fs::read_to_string(list).ok());
-    lists.find_map(|list| find(&list, peer, ours)).unwrap_or(Owner::NotTold)
+    for _ in 0..LOOKS {
+        let lists: Vec<String> = LISTS.into_iter().filter_map(|list| fs::read_to_string(list).ok()).collect();
+        if lists.is_empty() {
+            return Owner::NotTold;
+        }
+        if let Some(owner) = lists.iter().find_map(|list| find(list, peer, ours)) {
+            return owner;
+        }
+    }
+    Owner::Gone
 }
 
 /// The owner of a socket in a list. Its columns: number, local address, remote address, state, queues, timer, retransmits, user, time-out, inode.
@@ -75,7 +88,7 @@ fn find(list: &str, local: SocketAddr, remote: SocketAddr) -> Option<Owner> {
         let user = columns.nth(4)?.parse().ok()?;
         // A socket without an inode belongs to no process any more, and the system names root as its user.
         let has_inode = columns.nth(1)? != "0";
-        Some(if has_inode { Owner::User(user) } else { Owner::NotTold })
+        Some(if has_inode { Owner::User(user) } else { Owner::Gone })
     })
 }
 
@@ -117,7 +130,7 @@ mod tests {
             let accepted = listener.accept().unwrap();
             assert_eq!(look_up(peer, ours), Owner::User(geteuid().as_raw()));
             drop(stream);
-            assert_ne!(look_up(peer, ours), Owner::User(geteuid().as_raw()), "closed, with an end that is not read");
+            assert_eq!(look_up(peer, ours), Owner::Gone, "closed, with an end that is not read");
             drop(accepted);
         }
     }
@@ -138,7 +151,7 @@ mod tests {
         let list = format!("{header}{}", line(&home, 33, 9));
         assert_eq!(find(&list, peer, ours), Some(Owner::User(33)));
         assert_eq!(find(&list, ours, peer), None);
-        assert_eq!(find(&format!("{header}{}", line(&home, 0, 0)), peer, ours), Some(Owner::NotTold));
+        assert_eq!(find(&format!("{header}{}", line(&home, 0, 0)), peer, ours), Some(Owner::Gone));
         let six = format!("{}{mapped}{home}", "0".repeat(16));
         assert_eq!(find(&line(&six, 33, 9), peer, ours), Some(Owner::User(33)), "an address of IPv4 in one of IPv6");
     }
@@ -147,6 +160,6 @@ mod tests {
     fn other_users_of_the_machine_are_not_trusted() {
         let us = geteuid().as_raw();
         assert!(Owner::User(us).is_trusted() && Owner::User(ROOT).is_trusted() && Owner::NotTold.is_trusted());
-        assert!(!Owner::User(us + 1).is_trusted());
+        assert!(!Owner::User(us + 1).is_trusted() && !Owner::Gone.is_trusted());
     }
 }

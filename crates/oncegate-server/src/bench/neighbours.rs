@@ -1,5 +1,6 @@
 //! What one workspace notices while another takes all that it can get: a claim every few milliseconds, undisturbed and under each attack.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,10 @@ use crate::cli::Failure;
 const CLAIM_EVERY: Duration = Duration::from_millis(5);
 /// For the attack to be under way.
 const ATTACK_FIRST: Duration = Duration::from_millis(500);
+/// How soon an attacker connects again.
+const AGAIN_AFTER: Duration = Duration::from_millis(100);
+/// Connections that each of the silent attackers keeps.
+const SILENT_EACH: usize = 64;
 
 #[derive(Clone, Copy)]
 enum Attack {
@@ -23,19 +28,21 @@ enum Attack {
     Batches,
     Events,
     Pages,
+    Silence,
     StalledBodies,
     Waiters,
     Followers,
     UnreadAnswers,
 }
 
-const ATTACKS: [(Attack, &str); 9] = [
+const ATTACKS: [(Attack, &str); 10] = [
     (Attack::None, "a claim, undisturbed"),
     (Attack::Claims, "a claim, beside claims over 256 connections"),
     (Attack::Batches, "a claim, beside batches of 1,000 over 8 connections"),
     (Attack::Events, "a claim, beside lists of 500 events over 70 connections"),
     (Attack::Pages, "a claim, beside lists of 500 claims over 64 connections"),
-    (Attack::StalledBodies, "a claim, beside 500 bodies that stall"),
+    (Attack::Silence, "a claim, beside 4,096 connections that say nothing"),
+    (Attack::StalledBodies, "a claim, beside 500 bodies of 4 MB that stall"),
     (Attack::Waiters, "a claim, beside 2,000 callers that wait"),
     (Attack::Followers, "a claim, beside 64 followers that read"),
     (Attack::UnreadAnswers, "a claim, beside 200 answers that are not read"),
@@ -105,16 +112,25 @@ impl Attack {
             Attack::Batches => 8,
             Attack::Events => 70,
             Attack::Pages => 64,
+            Attack::Silence => 64,
             Attack::StalledBodies => 500,
             Attack::Waiters => 2_000,
             Attack::Followers => 64,
             Attack::UnreadAnswers => 200,
         };
         for number in 0..count {
-            let client = Client::connect(address).await?;
+            let mut client = Client::connect(address).await?;
             attackers.spawn(async move {
-                // An attacker that is cut off has been stopped: that is what is measured.
-                let _ = self.go_on(address, number, client).await;
+                // An attacker that is cut off comes again.
+                loop {
+                    let _ = self.go_on(address, number, client).await;
+                    client = loop {
+                        tokio::time::sleep(AGAIN_AFTER).await;
+                        if let Ok(client) = Client::connect(address).await {
+                            break client;
+                        }
+                    };
+                }
             });
         }
         Ok(attackers)
@@ -124,7 +140,7 @@ impl Attack {
         let silent = std::future::pending::<std::io::Result<()>>();
         for turn in 0_u64.. {
             let request = match self {
-                Attack::None => return Ok(()),
+                Attack::None => return silent.await,
                 Attack::Claims => {
                     let body = format!(r#"{{"guard":"busy","key":["{number}","{turn}"]}}"#);
                     busy(address, "/api/claims", &body)
@@ -146,11 +162,23 @@ impl Attack {
                 Attack::Waiters => {
                     busy(address, "/api/claims", r#"{"guard":"busy","key":["in flight"],"waitSeconds":60}"#)
                 }
+                Attack::Silence => {
+                    let mut open = VecDeque::from([client]);
+                    loop {
+                        open.push_back(Client::connect(address).await?);
+                        if open.len() > SILENT_EACH {
+                            open.pop_front();
+                            tokio::time::sleep(AGAIN_AFTER).await;
+                        }
+                    }
+                }
                 Attack::StalledBodies => {
-                    let head = "POST /api/events HTTP/1.1\r\nhost: {host}\r\noncegate-workspace: busy\r\n\
-                                content-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n1\r\n[\r\n";
-                    client.stream().write_all(head.replace("{host}", &address.to_string()).as_bytes()).await?;
-                    return silent.await;
+                    let head = format!(
+                        "POST /api/events HTTP/1.1\r\nhost: {address}\r\noncegate-workspace: busy\r\n\
+                         content-type: application/json\r\ncontent-length: 4000000\r\n\r\n["
+                    );
+                    client.stream().write_all(head.as_bytes()).await?;
+                    return client.read_on().await;
                 }
                 Attack::Followers => {
                     client.stream().write_all(&request(address, "busy", "GET", "/api/decisions", "")).await?;

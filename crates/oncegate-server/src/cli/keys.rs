@@ -141,6 +141,8 @@ fn failure(not: NotChanged) -> Failure {
             Failure::not_found(not.to_string()).hint(format!("oncegate workspace create {workspace}"))
         }
         NotChanged::NoKey(id) => Failure::not_found(format!("there is no live key {id}")).hint("oncegate key list"),
+        NotChanged::TooManyLive => Failure::new(not.to_string()).hint("oncegate key list, and oncegate key revoke ID"),
+        NotChanged::TooMany => Failure::new(not.to_string()).hint("oncegate workspace create NAME"),
         NotChanged::Store(error) => error.clone().into(),
     }
 }

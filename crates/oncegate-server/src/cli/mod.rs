@@ -132,11 +132,13 @@ pub struct Failure {
     message: String,
     hint: Option<String>,
     code: u8,
+    /// The store did not say whether it wrote.
+    pub is_unknown: bool,
 }
 
 impl Failure {
     pub fn new(message: impl Into<String>) -> Self {
-        Failure { message: message.into(), hint: None, code: 1 }
+        Failure { message: message.into(), hint: None, code: 1, is_unknown: false }
     }
 
     pub fn not_found(message: impl Into<String>) -> Self {
@@ -181,7 +183,8 @@ impl std::fmt::Display for Failure {
 
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
-        Failure::new(error.to_string()).hint("oncegate doctor")
+        let is_unknown = matches!(error, StoreError::Unknown(_));
+        Failure { is_unknown, ..Failure::new(error.to_string()).hint("oncegate doctor") }
     }
 }
 
@@ -353,7 +356,13 @@ async fn with_audit(
     work: impl AsyncFnOnce(&dyn MainStore, &Audit) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let audit = Audit::new(store.clone());
-    with(store, async |store| work(store, &audit).await).await
+    with(store, async |store| {
+        let result = work(store, &audit).await;
+        // A second line that could not be written at once has one more try: nothing else of this process would write it.
+        audit.write_behind(true).await;
+        result
+    })
+    .await
 }
 
 /// Does something with a store and closes it, however that went.

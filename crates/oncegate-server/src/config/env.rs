@@ -12,6 +12,7 @@ use super::error::{ConfigError, nearest};
 use super::layers::{Layers, Origin};
 use super::path::KeyPath;
 use super::settings::{ANY, SETTINGS, Setting};
+use crate::secret_file;
 
 const PREFIX: &str = "ONCEGATE_";
 const CONFIG: &str = "ONCEGATE_CONFIG";
@@ -44,19 +45,23 @@ impl Environment {
     fn apply_one(&self, name: &str, value: &OsString, layers: &mut Layers) -> Result<(), ConfigError> {
         let (setting, text) = match (setting_of(name), name.strip_suffix(FILE_SUFFIX).and_then(setting_of)) {
             (Some(setting), _) => (setting, text_of(name, value)?),
-            (None, Some(setting)) => (setting, self.text_of_file(name, value)?),
+            (None, Some(setting)) => (setting, self.text_of_file(name, value, setting)?),
             (None, None) => return Err(unknown_variable(name)),
         };
         let path = KeyPath::parse(setting.key).expect("keys in the table are well-formed");
         layers.set(path, setting, setting.kind.read_text(&text), Origin::Env(name.to_owned()))
     }
 
-    fn text_of_file(&self, name: &str, file: &OsString) -> Result<String, ConfigError> {
+    fn text_of_file(&self, name: &str, file: &OsString, setting: &Setting) -> Result<String, ConfigError> {
         let direct = name.strip_suffix(FILE_SUFFIX).unwrap_or(name);
         if self.0.contains_key(direct) {
             return Err(ConfigError::new(name, format!("{direct} is set as well"), format!("run: unset {direct}")));
         }
         let file = PathBuf::from(file);
+        if setting.secret && file.exists() {
+            return secret_file::read(&file)
+                .map_err(|why| ConfigError::new(name, why, "let the user of this process alone read it"));
+        }
         let text = std::fs::read_to_string(&file).map_err(|error| {
             let what = format!("{} cannot be read: {error}", file.display());
             ConfigError::new(name, what, "see that it is there, and that the user of this process may read it")

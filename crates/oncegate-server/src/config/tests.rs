@@ -57,6 +57,19 @@ fn guard(name: &str) -> GuardName {
 }
 
 #[test]
+fn a_workspace_that_may_take_all_connections_is_a_weakness() {
+    let weaknesses = |toml: &str| {
+        let weaknesses = Setup::new(toml).loaded().config.weaknesses();
+        weaknesses.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(weaknesses(""), [""; 0]);
+    let told =
+        "limits.workspace.connections: one workspace may take all 2000 connections; write less than limits.connections";
+    assert_eq!(weaknesses("[limits]\nconnections = 2000"), [told]);
+    assert_eq!(weaknesses("[limits]\nconnections = 2000\nworkspace.connections = 500"), [""; 0]);
+}
+
+#[test]
 fn without_anything_the_defaults_hold() {
     let folder = tempfile::tempdir().unwrap();
     let loaded = Config::load_from(folder.path(), Vec::new(), Vec::new(), None).ok().unwrap();

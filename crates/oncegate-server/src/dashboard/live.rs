@@ -118,7 +118,7 @@ fn href(field: &str, id: &str, guard: &str) -> String {
 
 /// Where this server is reached, for whoever wants to try it.
 pub fn origin(app: &App) -> String {
-    format!("http://{}", app.keys.address())
+    format!("{}://{}", app.config.scheme(), app.keys.address())
 }
 
 #[derive(Template)]

@@ -21,7 +21,7 @@ use uuid::Uuid;
 use super::parts::query;
 use super::{Failed, Fields, Frame, Login, render};
 use crate::api::{App, Under, credentials, exchange};
-use crate::auth::{Caller, WORKSPACE_HEADER, hex, random};
+use crate::auth::{Caller, LOCAL, WORKSPACE_HEADER, hex, random};
 use crate::problem::{Kind, Problem};
 
 const KIND: &str = "session";
@@ -93,7 +93,6 @@ impl FromRequestParts<Arc<App>> for Visitor {
         if !reads {
             check_ours(&parts.headers).map_err(refused)?;
         }
-        let is_open = app.keys.is_open();
         let exchange = exchange(parts);
         let enter = async |visitor: Visitor| {
             app.enter(visitor.workspace(), &exchange)?;
@@ -105,19 +104,21 @@ impl FromRequestParts<Arc<App>> for Visitor {
         };
         match app.authenticate(credentials(parts)) {
             Ok(mut caller) => {
-                // Somebody whose browser cannot send the header.
+                // Only where no key was asked for: a key has a workspace of its own.
+                let is_open = caller.name == LOCAL;
+                // A browser cannot send the header.
                 let chosen = cookie(&parts.headers, WORKSPACE_COOKIE).and_then(|name| WorkspaceName::new(name).ok());
                 if let Some(chosen) = chosen.filter(|_| is_open && !parts.headers.contains_key(WORKSPACE_HEADER)) {
                     caller.workspace = chosen;
                 }
                 return enter(Visitor { caller, is_open, session: None }).await.map_err(refused);
             }
-            Err(problem) if is_open => return Err(refused(problem)),
+            Err(problem) if app.keys.is_open() => return Err(refused(problem)),
             Err(_) => {}
         }
         match session(app, &parts.headers, reads).await {
             Ok(Some((caller, place))) => {
-                enter(Visitor { caller, is_open, session: Some(place) }).await.map_err(refused)
+                enter(Visitor { caller, is_open: false, session: Some(place) }).await.map_err(refused)
             }
             Ok(None) if reads => {
                 let to = parts.uri.path_and_query().map_or("/", |to| to.as_str());
@@ -163,7 +164,11 @@ async fn session(app: &App, headers: &HeaderMap, reads: bool) -> Result<Option<(
     let name = name_of(secret);
     let place = Place { workspace: caller.workspace.clone(), kind: KIND, at: At::Name(name.clone()) };
     let session = (key.to_owned(), name);
-    let stands = match find(app, &place, key).await {
+    // A cookie that names a key costs lookups, whether or not its secret is right: they are in the turn of the key's workspace.
+    let turn = app.tenants.of(&caller.workspace).lookup().await?;
+    let found = find(app, &place, key).await;
+    drop(turn);
+    let stands = match found {
         Ok(record) => record.is_some(),
         Err(_) if reads && app.keys.is_store_away() && app.dashboard.sessions.has(&session) => {
             return Ok(Some((caller, place)));
@@ -206,10 +211,11 @@ fn cookie<'h>(headers: &'h HeaderMap, wanted: &str) -> Option<&'h str> {
     })
 }
 
-fn set_cookie(headers: &HeaderMap, name: &str, value: &str, kept_for: Duration) -> String {
-    // Behind a proxy that speaks TLS; we do not. Of several, the first is the browser's.
+fn set_cookie(app: &App, headers: &HeaderMap, name: &str, value: &str, kept_for: Duration) -> String {
+    // TLS of our own, or of a proxy in front. Of several, the first is the browser's.
     let proto = headers.get("x-forwarded-proto").and_then(|proto| proto.to_str().ok());
-    let is_secure = proto.is_some_and(|proto| proto.split(',').next().is_some_and(|first| first.trim() == "https"));
+    let is_secure = app.config.tls.is_some()
+        || proto.is_some_and(|proto| proto.split(',').next().is_some_and(|first| first.trim() == "https"));
     let secure = if is_secure { "; Secure" } else { "" };
     format!("{name}={value}; Path=/; HttpOnly; SameSite=Lax; Max-Age={}{secure}", kept_for.as_secs())
 }
@@ -242,6 +248,8 @@ pub async fn login(
         let again = Login { frame: Frame::bare("Log in"), to, wrong: true };
         return Ok(render(StatusCode::UNAUTHORIZED, &again));
     };
+    app.enter(&caller.workspace, &exchange)?;
+    app.tenants.of(&caller.workspace).check_quota()?;
     let secret = random::<32>();
     let record = Record {
         workspace: caller.workspace.clone(),
@@ -255,7 +263,7 @@ pub async fn login(
     let made = Change::Create { record, names: vec![name_of(&secret)], lists: vec![] };
     app.store.commit(Commit { ops: vec![], changes: vec![made] }).await?;
     tracing::info!(event = "session.begun", workspace = %caller.workspace, by = caller.name);
-    let cookie = set_cookie(&headers, COOKIE, &format!("{}.{secret}", caller.name), KEPT_FOR);
+    let cookie = set_cookie(&app, &headers, COOKIE, &format!("{}.{secret}", caller.name), KEPT_FOR);
     Ok(([(header::SET_COOKIE, cookie)], see_other(&to)).into_response())
 }
 
@@ -270,17 +278,23 @@ pub async fn logout(State(app): State<Arc<App>>, headers: HeaderMap) -> Result<R
             app.store.commit(Commit { ops: vec![], changes: vec![removed] }).await?;
         }
     }
-    Ok(([(header::SET_COOKIE, set_cookie(&headers, COOKIE, "", Duration::ZERO))], see_other("/login")).into_response())
+    Ok(([(header::SET_COOKIE, set_cookie(&app, &headers, COOKIE, "", Duration::ZERO))], see_other("/login"))
+        .into_response())
 }
 
 /// Another workspace, while there are no keys: with one, it is the key's.
-pub async fn choose_workspace(visitor: Visitor, headers: HeaderMap, fields: Fields) -> Result<Response, Failed> {
+pub async fn choose_workspace(
+    State(app): State<Arc<App>>,
+    visitor: Visitor,
+    headers: HeaderMap,
+    fields: Fields,
+) -> Result<Response, Failed> {
     if !visitor.is_open {
         return Err(Kind::Forbidden.because("the workspace is the key's").into());
     }
     let name = WorkspaceName::new(fields.text("workspace"));
     let name = name.map_err(|error| Kind::InvalidRequest.because(format!("workspace: {error}")))?;
-    let cookie = set_cookie(&headers, WORKSPACE_COOKIE, name.as_str(), KEPT_FOR);
+    let cookie = set_cookie(&app, &headers, WORKSPACE_COOKIE, name.as_str(), KEPT_FOR);
     Ok(([(header::SET_COOKIE, cookie)], see_other("/")).into_response())
 }
 

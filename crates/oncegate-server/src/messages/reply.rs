@@ -81,6 +81,12 @@ impl<'a> From<&'a Kept<Message>> for MessageView<'a> {
     }
 }
 
+impl MessageView<'_> {
+    fn without_names(self) -> Self {
+        MessageView { resolved: self.resolved.map(ResolvedView::without_names), ..self }
+    }
+}
+
 /// What a POST is answered with.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
@@ -192,7 +198,7 @@ fn view<'a>(message: &'a Kept<Message>, lead: &Kept<Lead>) -> PostView<'a> {
         error: message.document.error.as_deref().filter(|_| is_lost),
         duplicate_only: None,
         duplicate_message: None,
-        message: Some(message.into()),
+        message: Some(MessageView::from(message).without_names()),
         lead_id: Some(lead.id),
         crm: lead.document.crm.clone(),
     }

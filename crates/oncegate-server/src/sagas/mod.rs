@@ -80,7 +80,7 @@ pub fn engine(config: &Config, store: Arc<dyn MainStore>, ledger: Arc<Ledger>) -
         replica: observe::replica(),
         store_parts: config.privacy.store_parts,
         steps: config.limits.saga_steps,
-        out_of_steps: Arc::new(|workspace| observe::limited(workspace, "saga_steps")),
+        out_of_steps: Arc::new(|workspace| observe::limited(Some(workspace), "saga_steps")),
         commands: Box::new(commands),
     };
     Ok(Sagas::over(store, ledger, load_all(&config.sagas)?, options))

@@ -54,7 +54,9 @@ pub struct AttemptView<'a> {
 #[derive(Serialize, ToSchema)]
 pub struct ResolvedView<'a> {
     sent: bool,
-    by: &'a str,
+    /// Left out, as is the note, of what keys with the role `send` are told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    by: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<&'a str>,
     at: String,
@@ -101,9 +103,16 @@ impl<'a> From<&'a Attempt> for AttemptView<'a> {
     }
 }
 
+impl ResolvedView<'_> {
+    /// For programs: who settled it, and why, is for people.
+    pub fn without_names(self) -> Self {
+        ResolvedView { by: None, note: None, ..self }
+    }
+}
+
 impl<'a> From<&'a Resolved> for ResolvedView<'a> {
     fn from(resolved: &'a Resolved) -> Self {
         let Resolved { sent, by, note, at_us, .. } = resolved;
-        ResolvedView { sent: *sent, by, note: note.as_deref(), at: time(*at_us) }
+        ResolvedView { sent: *sent, by: Some(by), note: note.as_deref(), at: time(*at_us) }
     }
 }

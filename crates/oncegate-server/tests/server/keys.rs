@@ -36,6 +36,13 @@ async fn an_admin_key_makes_lists_and_revokes_the_keys_of_its_workspace(on: On) 
     assert!(key["createdBy"] == own.as_str() && key["role"] == "operate" && key["state"] == "live", "{key}");
     assert!(key["expiresAt"].is_string() && !listed.text.contains(secret.rsplit('_').next().unwrap()), "{listed:?}");
 
+    let first = client.get("/api/keys?limit=1").await.expect(200);
+    assert_eq!(ids(&first.body), [id.as_str()]);
+    let next = client.get(&format!("/api/keys?cursor={}", first.text("nextCursor"))).await.expect(200);
+    assert!(ids(&next.body) == [own.as_str()] && next.body.get("nextCursor").is_none(), "{next:?}");
+    client.get("/api/keys?limit=0").await.expect_invalid("limit");
+    client.get(&format!("/api/keys?cursor={others}")).await.expect_invalid("cursor");
+
     // No other role, and no other workspace.
     for method in ["GET", "POST"] {
         let mut operator = shop.servers[0].client_with(&secret);

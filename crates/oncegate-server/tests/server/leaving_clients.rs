@@ -31,12 +31,20 @@ impl Leaves {
     }
 }
 
+/// A key that the server knows. Without keys it answers this machine's user alone, and of a client that has left it cannot tell whose it was.
+async fn known_key(home: &Home, server: &Server) -> String {
+    let (_, key) = home.make_key("default", "operate");
+    eventually("the key is known", || async { (server.client().get("/api/claims").await.status == 401).then_some(()) })
+        .await;
+    key
+}
+
 /// Clients that each send a whole request, and leave at once.
-async fn send_and_leave(server: &Server, path: &str, leaves: Leaves, body: impl Fn(usize) -> Value) {
+async fn send_and_leave(server: &Server, key: &str, path: &str, leaves: Leaves, body: impl Fn(usize) -> Value) {
     let clients = (0..CLIENTS).map(|number| {
         let body = body(number);
         async move {
-            let mut client = Raw::connect(server.address).await;
+            let mut client = Raw::connect(server.address).await.with_key(key);
             let request = client.post(path, &body);
             client.write(request.as_bytes()).await;
             leaves.leave(client);
@@ -46,9 +54,10 @@ async fn send_and_leave(server: &Server, path: &str, leaves: Leaves, body: impl 
 }
 
 /// What is in a list, once there are so many.
-async fn listed(server: &Server, path: &str, count: usize) -> Vec<Value> {
+async fn listed(server: &Server, key: &str, path: &str, count: usize) -> Vec<Value> {
     eventually(&format!("{count} in {path}"), || async {
-        let items = server.client().get(path).await.expect(200).body["items"].as_array().expect("items").clone();
+        let items =
+            server.client_with(key).get(path).await.expect(200).body["items"].as_array().expect("items").clone();
         (items.len() >= count).then_some(items)
     })
     .await
@@ -57,12 +66,14 @@ async fn listed(server: &Server, path: &str, count: usize) -> Vec<Value> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_that_was_received_whole_is_sent_though_its_client_left_at_once() {
     let office = PostOffice::open(On::Sqlite).await;
+    let server = &office.servers[0];
+    let key = known_key(&office.home, server).await;
     for (round, leaves) in Leaves::BOTH.into_iter().enumerate() {
         // Some of them do not fit into the first read.
         let filler = |number: usize| "x".repeat(if number.is_multiple_of(10) { 50_000 } else { 10 });
         let text = |number| format!("{leaves:?} {number} {}", filler(number));
-        send_and_leave(&office.servers[0], "/api/messages", leaves, |number| sms("+1", &text(number))).await;
-        let sent = listed(&office.servers[0], "/api/messages?status=sent&limit=500", (round + 1) * CLIENTS).await;
+        send_and_leave(server, &key, "/api/messages", leaves, |number| sms("+1", &text(number))).await;
+        let sent = listed(server, &key, "/api/messages?status=sent&limit=500", (round + 1) * CLIENTS).await;
         assert_eq!(sent.len(), (round + 1) * CLIENTS);
         for number in 0..CLIENTS {
             assert_eq!(office.provider.arrivals(&text(number)).len(), 1, "{leaves:?} {number}");
@@ -74,13 +85,15 @@ async fn a_message_that_was_received_whole_is_sent_though_its_client_left_at_onc
 async fn a_claim_that_was_received_whole_is_made_though_its_client_left_at_once() {
     let home = Home::new();
     let server = home.serve();
+    let key = known_key(&home, &server).await;
     for (round, leaves) in Leaves::BOTH.into_iter().enumerate() {
         let body = |number: usize| {
             let waits = if number.is_multiple_of(2) { json!({"waitSeconds": 20}) } else { json!({}) };
             with(claim_of("g", &format!("{leaves:?} {number}")), waits)
         };
-        send_and_leave(&server, "/api/claims", leaves, body).await;
-        assert_eq!(listed(&server, "/api/claims?limit=500", (round + 1) * CLIENTS).await.len(), (round + 1) * CLIENTS);
+        send_and_leave(&server, &key, "/api/claims", leaves, body).await;
+        let made = listed(&server, &key, "/api/claims?limit=500", (round + 1) * CLIENTS).await;
+        assert_eq!(made.len(), (round + 1) * CLIENTS);
     }
 }
 
@@ -88,16 +101,17 @@ async fn a_claim_that_was_received_whole_is_made_though_its_client_left_at_once(
 async fn an_owners_word_that_was_received_whole_is_taken_though_its_client_left_at_once() {
     let home = Home::new();
     let server = home.serve();
-    let mut client = server.client();
+    let key = known_key(&home, &server).await;
+    let mut client = server.client_with(&key);
     for leaves in Leaves::BOTH {
         let mut owned = vec![];
         for number in 0..CLIENTS {
             owned.push(client.win(&claim_of("g", &format!("{leaves:?} {number}"))).await);
         }
         let words = owned.iter().map(|(id, token)| {
-            let (server, body) = (&server, json!({"guard": "g", "token": token, "outcome": 1}));
+            let (server, key, body) = (&server, &key, json!({"guard": "g", "token": token, "outcome": 1}));
             async move {
-                let mut client = Raw::connect(server.address).await;
+                let mut client = Raw::connect(server.address).await.with_key(key);
                 let request = client.post(&format!("/api/claims/{id}/settle"), &body);
                 client.write(request.as_bytes()).await;
                 leaves.leave(client);
@@ -106,7 +120,7 @@ async fn an_owners_word_that_was_received_whole_is_taken_though_its_client_left_
         join_all(words).await;
         for (id, _) in owned {
             eventually("it is settled", || async {
-                (server.client().show("g", &id).await.expect(200).body["state"] == "done").then_some(())
+                (server.client_with(&key).show("g", &id).await.expect(200).body["state"] == "done").then_some(())
             })
             .await;
         }

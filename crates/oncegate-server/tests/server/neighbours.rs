@@ -65,6 +65,8 @@ async fn a_workspace_at_its_rate_pays_for_each_event_of_a_list() {
     let refused = street.busy().claim(&claim_of("g", "a")).await.expect_problem(429, "rate-limited");
     let seconds: u64 = refused.header("retry-after").expect("a time").parse().expect("seconds");
     assert!(seconds > 90, "500 events at 5 a second: {seconds}");
+    let limited = street.server.logged("workspace.limited", 1).await;
+    assert_eq!((&limited[0]["workspace"], &limited[0]["limit"]), (&json!("busy"), &json!("rate")));
     street.is_undisturbed("rate").await;
 }
 
@@ -112,18 +114,78 @@ async fn connections_of_a_workspace_are_limited_and_health_is_told_when_all_are_
     assert!(problem.text("detail").contains("10 connections at once"), "{problem:?}");
     street.is_undisturbed("connections").await;
 
-    // Connections that say nothing are no workspace's: together they may take all there are, for as long as a head may take.
+    // All are taken by workspaces now.
+    let mut calm = vec![];
+    for _ in 0..2 {
+        let mut client = street.server.client_with(&street.calm);
+        client.get("/api/claims").await.expect(200);
+        calm.push(client);
+    }
+    let busy = street.server.client_with(&street.calm).get("/api/claims").await.expect_problem(503, "server-busy");
+    assert_eq!(busy.header("connection"), Some("close"), "{busy:?}");
     let mut silent = vec![];
-    for _ in 0..4 {
+    for _ in 0..100 {
         silent.push(Raw::connect(street.server.address).await);
     }
     street.server.client().get("/healthz").await.expect(200);
     street.server.client().get("/readyz").await.expect(200);
-    let busy = street.server.client_with(&street.calm).get("/api/claims").await.expect_problem(503, "server-busy");
-    assert_eq!(busy.header("connection"), Some("close"), "{busy:?}");
-    drop(silent);
+    drop(calm);
     eventually("there is room again", || async {
         (street.server.client_with(&street.calm).get("/api/claims").await.status == 200).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn connections_that_say_nothing_make_room_for_others() {
+    let street = Street::open("[limits]\nconnections = 12\nworkspace.connections = 8");
+    let mut kept = street.server.client_with(&street.calm);
+    kept.get("/api/claims").await.expect(200);
+    let mut silent = vec![];
+    for round in 0..3 {
+        // One says something, without an end.
+        let mut slow = Raw::connect(street.server.address).await;
+        slow.write(b"GET /healthz HTTP/1.1\r\nhost: x\r\nx-slow: ").await;
+        silent.push(slow);
+        for _ in 0..30 {
+            silent.push(Raw::connect(street.server.address).await);
+        }
+        let begun = Instant::now();
+        eventually("a newcomer has a place", || async {
+            let part = format!("silence {round}");
+            let claimed = street.server.client_with(&street.calm).claim(&claim_of("g", &part)).await;
+            (claimed.status == 201).then_some(())
+        })
+        .await;
+        // Their heads would not be late for 10 s.
+        assert!(begun.elapsed() < Duration::from_secs(6), "{:?}", begun.elapsed());
+        kept.get("/api/claims").await.expect(200);
+        street.server.client().get("/healthz").await.expect(200);
+    }
+    assert_eq!(silent[0].read_to_close(Duration::from_secs(5)).await, "");
+}
+
+#[tokio::test]
+async fn requests_in_flight_are_limited_and_leave_the_server_to_others() {
+    let street = Street::open("[limits]\nworkspace.requests = 10");
+    street.busy().win(&claim_of("g", "k")).await;
+    let waiting = with(claim_of("g", "k"), json!({"waitSeconds": 20}));
+    let waiters: Vec<_> = (0..10)
+        .map(|_| {
+            let (mut client, body) = (street.busy(), waiting.clone());
+            tokio::spawn(async move { client.claim(&body).await })
+        })
+        .collect();
+    let refused = eventually("ten wait", || async {
+        Some(street.busy().claim(&claim_of("g", "k")).await).filter(|asked| asked.status == 429)
+    })
+    .await
+    .expect_problem(429, "workspace-limit");
+    assert!(refused.text("detail").contains("10 requests in flight at once"), "{refused:?}");
+    street.is_undisturbed("requests").await;
+    waiters.iter().for_each(|waiter| waiter.abort());
+    eventually("those that left make room", || async {
+        (street.busy().claim(&claim_of("g", "k")).await.status == 409).then_some(())
     })
     .await;
 }
@@ -140,11 +202,12 @@ async fn followers_of_one_workspace_leave_live_views_to_others() {
     street.is_undisturbed("followers").await;
     assert_eq!(calm.decision().await["event"], "claim.won");
     drop(following);
-    // A stream that is let in does not end: it is cut off after its head.
     eventually("followers that left make room", || async {
-        let asked =
-            tokio::time::timeout(Duration::from_millis(300), async { street.busy().get("/api/decisions").await });
-        asked.await.is_err().then_some(())
+        let mut client = Raw::connect(street.server.address).await;
+        let (address, key) = (street.server.address, &street.busy);
+        let head = format!("GET /api/decisions HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {key}\r\n\r\n");
+        client.write(head.as_bytes()).await;
+        (client.read_status().await == 200).then_some(())
     })
     .await;
 }
@@ -225,6 +288,8 @@ async fn what_a_workspace_may_store_is_limited_in_number_and_in_bytes() {
     let batch = json!([claim_of("g", "in a batch")]);
     busy.post("/api/claims/batch", &batch).await.expect_problem(429, "quota-exceeded");
     // What is owned can still be settled, and people can still look.
+    let large = json!("x".repeat(5_000));
+    busy.settle("g", &first, first_token, &large).await.expect_problem(429, "quota-exceeded");
     busy.settle("g", &first, first_token, &json!("small")).await.expect(200);
     busy.get("/api/claims").await.expect(200);
     street.is_undisturbed("quota").await;
@@ -235,6 +300,40 @@ async fn what_a_workspace_may_store_is_limited_in_number_and_in_bytes() {
         (claimed.status == 429).then_some(())
     })
     .await;
+}
+
+#[tokio::test]
+async fn claims_count_as_stored_however_they_are_won() {
+    let street = Street::open("[limits.workspace]\nclaims = 4");
+    let mut busy = street.busy();
+    busy.win(&claim_of("g", "at once")).await;
+    busy.win(&with(claim_of("g", "waiting"), json!({"waitSeconds": 5}))).await;
+    let batch = json!([claim_of("g", "in a batch"), with(claim_of("g", "there, too"), json!({"waitSeconds": 5}))]);
+    busy.post("/api/claims/batch", &batch).await.expect(200);
+    busy.claim(&claim_of("g", "another")).await.expect_problem(429, "quota-exceeded");
+    street.is_undisturbed("counted").await;
+}
+
+#[tokio::test]
+async fn a_lease_of_many_large_actions_is_answered_with_some_of_them() {
+    let street = Street::open("");
+    let mut busy = street.busy();
+    for number in 0..30 {
+        let payload = json!({"n": number, "text": "x".repeat(900_000)});
+        let action = json!({"actionType": "large", "payload": payload});
+        busy.post("/api/actions", &action).await.expect(201);
+    }
+    let mut seen = vec![];
+    while seen.len() < 30 {
+        let leased = busy.post("/api/actions/lease", &json!({"types": ["large"], "max": 100})).await.expect(200);
+        assert!(leased.text.len() < 13 * 1024 * 1024, "{}", leased.text.len());
+        let leased = leased.body.as_array().expect("a list").clone();
+        assert!(!leased.is_empty(), "after {}", seen.len());
+        seen.extend(leased.iter().map(|action| action["id"].as_str().expect("an id").to_owned()));
+    }
+    seen.sort();
+    seen.dedup();
+    assert_eq!(seen.len(), 30);
 }
 
 #[tokio::test]

@@ -148,6 +148,17 @@ async fn a_person_has_a_missed_one_sent_and_it_is_written_down_who_and_why(on: O
     })
     .await;
     assert_eq!(outcomes(&sent), [("failed".into(), Some("maybe".into())), ("sent".into(), None)]);
+    // A program sees what became of it, and not who did it.
+    let names = |reply: &Reply| reply.text.contains(&operator) || reply.text.contains("called them");
+    assert!(names(&operates.get(&path).await.expect(200)));
+    for seen in [
+        sender.get(&path).await,
+        sender.post("/api/reminders", &reminder("b", "cut-once", "b#cut-once")).await,
+        sender.put(&path, &json!({"message": "n"})).await,
+        sender.delete(&path).await,
+    ] {
+        assert!(seen.status < 500 && !names(&seen), "{seen:?}");
+    }
     let keys: Vec<String> = office.provider.arrivals("b#cut-once").into_iter().map(|arrived| arrived.key).collect();
     assert_eq!(keys, [id.clone(), id], "under the key that it had");
     operates.post(&format!("{path}/send"), &json!({})).await.expect_problem(409, "wrong-status");

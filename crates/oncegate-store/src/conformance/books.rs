@@ -265,6 +265,9 @@ pub async fn what_each_workspace_has_stored_is_measured_in_parts(world: World) {
     assert!(world.change(vec![Change::create(record(1, "{}")), Change::create(elsewhere)]).await.is_written());
     let token = world.win(&key("k")).await;
     assert!(matches!(world.apply(&key("k"), settle(token, "12345")).await, Answer::Applied(_)));
+    let token = world.win(&key("of more bytes than letters")).await;
+    let letters = settle(token, "\"äöü\"");
+    assert!(matches!(world.apply(&key("of more bytes than letters"), letters).await, Answer::Applied(_)));
 
     let (mut usage, mut from) = (BTreeMap::new(), Some(UsageFrom::default()));
     while let Some(part) = from {
@@ -275,7 +278,7 @@ pub async fn what_each_workspace_has_stored_is_measured_in_parts(world: World) {
         }
         from = part.next;
     }
-    let expected = [(workspace("default"), (2, 7)), (workspace("other"), (1, 7))];
+    let expected = [(workspace("default"), (3, 15)), (workspace("other"), (1, 7))];
     assert_eq!(usage.into_iter().collect::<Vec<_>>(), expected);
 }
 

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::State;
 use futures::stream::{FuturesUnordered, Stream, StreamExt};
-use hyper::body::Body as _;
 use oncegate::limits;
 use serde_json::value::RawValue;
 
@@ -16,9 +15,12 @@ use crate::api::extract::Json;
 use crate::api::{Answered, App, Exchange, Under};
 use crate::auth::Caller;
 use crate::problem::{Kind, Problem};
+use crate::tenants::Tenant;
 
 /// Outcomes in one answer, all together; past it they are left out, and said to be.
 const OUTCOMES_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// What they take while the answer is made: some are there twice.
+const MAKING_BYTES: usize = OUTCOMES_BYTES_MAX + OUTCOMES_BYTES_MAX / 2;
 /// What an answer takes in the list at most, without its outcome: a problem takes the most.
 const ANSWER_BYTES: usize = 1024;
 /// Claims asked for at once: what the store answers at once is bounded too.
@@ -43,15 +45,14 @@ pub async fn batch(
         return Err(Kind::InvalidRequest.because(format!("a batch has 1 to {max} claims; this one has {found}")));
     }
     let tenant = exchange.tenant(&app);
-    tenant.owe(bodies.len() - 1);
     // What is won cannot be told to come again: there is room for the answer before anything is claimed.
-    let mut unread = tenant.answer_in_turn(bodies.len() * ANSWER_BYTES + OUTCOMES_BYTES_MAX).await?;
+    exchange.hold_answer(&app, bodies.len() * ANSWER_BYTES + MAKING_BYTES).await?;
+    tenant.owe(bodies.len() - 1);
     let checked: Vec<Result<ToClaim, Problem>> =
         bodies.iter().map(|body| ClaimBody::parse(body)?.check(&caller.workspace, &app.config)).collect();
     let mut answers: Vec<Option<Result<view::Answered, Problem>>> = Vec::new();
     answers.resize_with(checked.len(), || None);
     let mut outcome_bytes_left = OUTCOMES_BYTES_MAX;
-    let mut won = 0;
     for (number, round) in rounds(&checked).into_iter().enumerate() {
         // Whoever won an equal key before is in this same batch, and cannot settle until it is answered.
         let may_wait = number == 0;
@@ -59,7 +60,6 @@ pub async fn batch(
             round.into_iter().partition(|(_, claim)| may_wait && !claim.wait.is_zero());
         let mut keep = |(place, mut answer): (usize, Result<view::Answered, Problem>)| {
             if let Ok(answer) = &mut answer {
-                won += usize::from(answer.is_won());
                 answer.fit_into(&mut outcome_bytes_left);
             }
             answers[place] = Some(answer);
@@ -70,7 +70,7 @@ pub async fn batch(
             keep(answer);
         }
         for some in at_once.chunks(AT_ONCE) {
-            claim_at_once(&app, some).await.into_iter().for_each(&mut keep);
+            claim_at_once(&app, tenant, some).await.into_iter().for_each(&mut keep);
         }
     }
     let answers = answers.into_iter().zip(checked).map(|(answer, checked)| match (answer, checked) {
@@ -78,11 +78,7 @@ pub async fn batch(
         (None, Err(problem)) => Err(problem),
         (None, Ok(_)) => unreachable!("every claim is in some round"),
     });
-    tenant.stores(won, 0);
-    let answer = view::batch(answers).map(Body::new);
-    unread.shrink_to(answer.body().size_hint().exact().unwrap_or_default() as usize);
-    exchange.holds_answer(unread);
-    Ok(answer)
+    Ok(view::batch(answers).map(Body::new))
 }
 
 /// Equal keys go into different rounds: that the first wins must not depend on who is quicker.
@@ -99,9 +95,14 @@ fn rounds(checked: &[Result<ToClaim, Problem>]) -> Vec<Vec<Place<'_>>> {
     rounds
 }
 
-async fn claim_at_once(app: &App, claims: &[Place<'_>]) -> Vec<(usize, Result<view::Answered, Problem>)> {
+async fn claim_at_once(
+    app: &App,
+    tenant: &Tenant,
+    claims: &[Place<'_>],
+) -> Vec<(usize, Result<view::Answered, Problem>)> {
     let claimed = app.ledger.claim_all(claims.iter().map(|(_, claim)| (&claim.key, claim.terms.clone())).collect());
-    let answers = claims.iter().zip(claimed.await).map(|(&(place, claim), claimed)| (place, answered(claim, claimed)));
+    let answers = claims.iter().zip(claimed.await);
+    let answers = answers.map(|(&(place, claim), claimed)| (place, answered(tenant, claim, claimed)));
     answers.collect()
 }
 

@@ -104,10 +104,6 @@ pub fn answered(key: &ClaimKey, reading: Reading<Answer>) -> Result<Answered, Pr
 }
 
 impl Answered {
-    pub fn is_won(&self) -> bool {
-        matches!(self, Answered::Won(_))
-    }
-
     /// Takes the outcome's length from what is left for outcomes, or leaves it out where that is too little.
     pub fn fit_into(&mut self, bytes_left: &mut usize) {
         if let Answered::Duplicate(duplicate) = self {

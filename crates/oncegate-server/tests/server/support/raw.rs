@@ -11,13 +11,20 @@ use tokio::time::timeout;
 pub struct Raw {
     stream: TcpStream,
     address: SocketAddr,
+    /// A line of the head, if there is a key.
+    key: String,
     read: Vec<u8>,
 }
 
 impl Raw {
     pub async fn connect(address: SocketAddr) -> Raw {
         let stream = TcpStream::connect(address).await.expect("the server listens");
-        Raw { stream, address, read: Vec::new() }
+        Raw { stream, address, key: String::new(), read: Vec::new() }
+    }
+
+    /// Sends this key with each request that [`Raw::post`] makes.
+    pub fn with_key(self, key: &str) -> Raw {
+        Raw { key: format!("authorization: Bearer {key}\r\n"), ..self }
     }
 
     /// The head of a `POST /api/claims` as JSON, with these header lines too.
@@ -43,10 +50,10 @@ impl Raw {
 
     /// A whole `POST` of JSON, as the bytes of one request.
     pub fn post(&self, path: &str, body: &Value) -> String {
-        let (address, body) = (self.address, body.to_string());
+        let (address, key, body) = (self.address, &self.key, body.to_string());
         let length = body.len();
         format!(
-            "POST {path} HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\n\
+            "POST {path} HTTP/1.1\r\nhost: {address}\r\n{key}content-type: application/json\r\n\
              content-length: {length}\r\n\r\n{body}"
         )
     }
