@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::{Home, On, PostOffice, eventually, from_now, on_both, outcomes, reminder, with};
+use crate::support::{Home, On, PostOffice, Reply, eventually, from_now, on_both, outcomes, reminder, with};
 
 on_both![
     what_cannot_be_right_is_refused_by_name_and_leaves_nothing,
@@ -153,7 +153,7 @@ async fn a_person_has_a_missed_one_sent_and_it_is_written_down_who_and_why(on: O
     assert!(names(&operates.get(&path).await.expect(200)));
     for seen in [
         sender.get(&path).await,
-        sender.post("/api/reminders", &reminder("b", "cut-once", "b#cut-once")).await,
+        sender.post("/api/reminders", &reminder("b", "sms", "b#cut-once")).await,
         sender.put(&path, &json!({"message": "n"})).await,
         sender.delete(&path).await,
     ] {
