@@ -180,7 +180,7 @@ impl PostgresStore {
     pub(crate) async fn tell(&self, sql: &'static str, params: Params<'_>) -> Result<u64, StoreError> {
         let told = async {
             self.resolve_doubt().await?;
-            self.front.tell(sql, params).await.map_err(StoreError::from)
+            self.front.tell(sql, params).await
         };
         self.noted(self.in_time(StoreError::Unknown, told).await)
     }

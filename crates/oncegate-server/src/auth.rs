@@ -479,11 +479,11 @@ mod tests {
             held
         };
         let first = used(None);
-        assert_eq!(first.take_used(at(0)), [new.id.clone()]);
+        assert_eq!(first.take_used(at(0)), std::slice::from_ref(&new.id));
         assert!(first.take_used(at(0)).is_empty(), "it was not used again");
         let again = used(Some(at(0)));
         assert!(again.take_used(at(59)).is_empty());
-        assert_eq!(again.take_used(at(60)), [new.id.clone()], "what was not noted is not lost");
+        assert_eq!(again.take_used(at(60)), std::slice::from_ref(&new.id), "what was not noted is not lost");
     }
 
     #[test]

@@ -231,10 +231,13 @@ pub async fn run(mut options: Options) -> Result<Report, String> {
     };
     // A fault that cannot be made, or healed, ends the run. A load that ends first waits until every server is ready again.
     let ended = tokio::select! {
-        ended = &mut faults => match healed(ended) {
-            Ok(()) => Ok(load.await),
-            Err(error) => Err(error),
-        },
+        ended = &mut faults => {
+            let healed = healed(ended);
+            if healed.is_ok() {
+                load.await;
+            }
+            healed
+        }
         () = &mut load => match run.tally.is_violated() {
             true => Ok(()),
             false => healed((&mut faults).await),

@@ -45,7 +45,8 @@ async fn what_people_do_is_in_the_log_with_who_and_why_and_the_chain_is_whole(on
     assert_eq!(told["by"], key.as_str());
 
     let first = client.get("/api/audit?limit=2").await.expect(200).body;
-    let rest = client.get(&format!("/api/audit?limit=500&cursor={}", first["nextCursor"].as_str().unwrap())).await;
+    let rest =
+        client.get(&format!("/api/audit?limit=500&cursor={}", first["nextCursor"].as_str().expect("a cursor"))).await;
     assert_eq!([lines(&first), lines(&rest.expect(200).body)].concat(), all);
     client.get("/api/audit?limit=0").await.expect_invalid("limit");
     client.get("/api/audit?cursor=x").await.expect_invalid("cursor");
