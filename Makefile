@@ -5,7 +5,7 @@ TESTABLE = oncegate-server/crash-points
 
 # Everything: installs what is missing, checks, and runs every test beside private servers.
 test: install check
-	scripts/with-postgres cargo test --workspace --features $(TESTABLE) -- --include-ignored
+	scripts/with-postgres --in-memory cargo test --workspace --features $(TESTABLE) -- --include-ignored
 	$(MAKE) chaos MINUTES=2
 	$(MAKE) chaos-controls
 

@@ -37,10 +37,11 @@ pub(crate) async fn commit(link: &Link, seal: &Seal) -> Outcome {
     // No caller waits for longer than that.
     let give_up_at = Instant::now() + ANSWERED_WITHIN;
     // Nothing about a failed COMMIT is taken on trust: the server may report an error after the fact.
-    let why = match link.within(link.client.batch_execute("COMMIT")).await {
-        Ok(()) if link.is_current() => return Outcome::Committed,
+    let why = match link.commit().await {
+        Ok(true) if link.is_current() => return Outcome::Committed,
+        Ok(false) => "its wait for a standby was cancelled".to_owned(),
         // The next server may have been promoted without it.
-        Ok(()) => "the server was replaced meanwhile".to_owned(),
+        Ok(true) => "the server was replaced meanwhile".to_owned(),
         Err(fault) => format!("it got no answer: {}", fault.message()),
     };
     link.server.health.doubt();
@@ -51,10 +52,14 @@ pub(crate) async fn commit(link: &Link, seal: &Seal) -> Outcome {
 /// The same, of a transaction that writes nothing but its mark: where it gets no answer there is nothing to find out, and no caller
 /// waits for longer.
 pub(crate) async fn confirm(link: &Link) -> Outcome {
-    match link.within(link.client.batch_execute("COMMIT")).await {
-        Ok(()) if link.is_current() => Outcome::Committed,
+    match link.commit().await {
+        Ok(true) if link.is_current() => Outcome::Committed,
+        Ok(false) => {
+            link.server.health.doubt();
+            Outcome::Unknown("the wait of a COMMIT for its standby was cancelled".into())
+        }
         // It wrote nothing, and says nothing of the next server.
-        Ok(()) => Outcome::Undone,
+        Ok(true) => Outcome::Undone,
         Err(fault) => {
             link.server.health.doubt();
             Outcome::Unknown(format!("the server does not confirm its commits: {}", fault.message()))
@@ -84,7 +89,8 @@ async fn look(link: &Link, seal: &Seal, give_up_at: Instant) -> Result<Option<Ou
         match find(link, &seal.mark).await? {
             Found::Committed => {
                 link.query(CONFIRM_COMMIT, &[]).await?;
-                return Ok(Some(Outcome::Committed));
+                // The next server may have been promoted without it: it is asked over the next connection.
+                return Ok(link.is_current().then_some(Outcome::Committed));
             }
             Found::Undone => return Ok(Some(Outcome::Undone)),
             Found::Open => {

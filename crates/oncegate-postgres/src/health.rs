@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use oncegate_core::{Time, Token};
+use oncegate_store::{Clock, SystemClock};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -195,15 +196,20 @@ impl Health {
 
     /// Notices a step of the server's clock. Says whether sweeping may go on: what a clock that is ahead removes is gone.
     pub fn may_sweep(&self, server: Time) -> bool {
+        self.may_sweep_by(Look { server, here: Instant::now() }, SystemClock.now())
+    }
+
+    /// `ours` is the wall clock of this machine.
+    fn may_sweep_by(&self, look: Look, ours: Time) -> bool {
         let mut known = self.known();
-        let look = Look { server, here: Instant::now() };
-        let step = known.clock.replace(look).and_then(|before| step(before, look));
-        if let Some(seconds) = step {
+        // The server's clock may have stepped before this replica was started: the first look is compared with our own clock.
+        let before = known.clock.replace(look).unwrap_or(Look { server: ours, ..look });
+        if let Some(seconds) = step(before, look) {
             known.stepped_at = Some(look.here);
             tracing::error!(
                 event = "store.clock_stepped",
                 seconds,
-                "the clock of the PostgreSQL server has stepped; nothing is swept for {SWEEPING_PAUSES_FOR:?}"
+                "the clock of the PostgreSQL server has stepped, or differs from this machine's; nothing is swept for {SWEEPING_PAUSES_FOR:?}"
             );
         }
         known.stepped_at.is_none_or(|at| look.here - at > SWEEPING_PAUSES_FOR)
@@ -221,7 +227,9 @@ impl Health {
         }
         if let Some(at) = known.stepped_at.filter(|at| at.elapsed() <= SWEEPING_PAUSES_FOR) {
             let ago = at.elapsed().as_secs();
-            warnings.push(format!("the server's clock has stepped {ago} s ago: nothing is swept for ten minutes"));
+            warnings.push(format!(
+                "the server's clock has stepped {ago} s ago, or differs from this machine's: nothing is swept for ten minutes"
+            ));
         }
         warnings
     }
@@ -280,6 +288,23 @@ mod tests {
         let server = Identity { system: "7".into(), timeline: 1, started: String::new() };
         health.met(&server).unwrap();
         assert!(!health.is_confirmed(), "the connections before may have ended with a crash");
+    }
+
+    #[test]
+    fn nothing_is_swept_for_ten_minutes_by_a_clock_that_has_stepped_or_differs_from_ours() {
+        let (start, ours) = (Instant::now(), |seconds: i64| Time::from_micros(seconds * 1_000_000));
+        let health = Health::default();
+        assert!(health.may_sweep_by(look(1_000, 0, start), ours(1_030)));
+        assert!(!health.may_sweep_by(look(1_010 + 3_600, 10, start), ours(1_040)), "a step");
+        assert!(!health.may_sweep_by(look(1_600 + 3_600, 600, start), ours(1_630)));
+        assert!(health.may_sweep_by(look(1_611 + 3_600, 611, start), ours(1_641)), "it was confirmed");
+
+        let two_days = 2 * 24 * 3_600;
+        let started_later = Health::default();
+        assert!(!started_later.may_sweep_by(look(1_000 + two_days, 0, start), ours(1_000)));
+        assert!(!started_later.warnings().is_empty());
+        assert!(!started_later.may_sweep_by(look(1_020, 20, start), ours(1_020)), "back again: another step");
+        assert!(started_later.may_sweep_by(look(1_621, 621, start), ours(1_621)));
     }
 
     #[test]

@@ -1,14 +1,15 @@
 //! One connection, its prepared statements, and the time limit on everything that is asked of it.
 
 use std::collections::HashMap;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio_postgres::error::Severity;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Row, Statement};
+use tokio_postgres::{AsyncMessage, Client, Row, Statement};
 
 use crate::fault::Fault;
 use crate::health::Identity;
@@ -30,6 +31,8 @@ pub(crate) struct Link {
     driven: watch::Receiver<()>,
     /// Something was asked and not answered: nobody knows what the next answer would be to.
     is_broken: AtomicBool,
+    /// The server has warned, and nothing has been asked about it.
+    was_warned: Arc<AtomicBool>,
 }
 
 /// What is asked all day is planned once, maybe while the tables are still empty. All of it is probes of indexes, one
@@ -46,11 +49,19 @@ impl Link {
     }
 
     pub async fn open(server: Arc<Server>) -> Result<Link, Fault> {
-        let (client, connection) = server.connect().await?;
+        let (client, mut connection) = server.connect().await?;
         let (driving, driven) = watch::channel(());
+        let was_warned = Arc::new(AtomicBool::new(false));
+        let warned = was_warned.clone();
         let driver = tokio::spawn(async move {
-            // What broke it is told to whoever asks something of the client.
-            let _ = connection.await;
+            // What broke it is told by the client to the next one that asks.
+            while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
+                if let AsyncMessage::Notice(notice) = message
+                    && notice.parsed_severity() == Some(Severity::Warning)
+                {
+                    warned.store(true, Ordering::SeqCst);
+                }
+            }
             drop(driving);
         });
         // Aborted with the link, also where the session cannot begin.
@@ -58,7 +69,7 @@ impl Link {
         let identity = server.begin_session(&client).await?;
         let generation = server.health.met(&identity)?;
         let (statements, is_broken) = (Mutex::default(), AtomicBool::new(false));
-        Ok(Link { client, server, identity, generation, statements, _driver: driver, driven, is_broken })
+        Ok(Link { client, server, identity, generation, statements, _driver: driver, driven, is_broken, was_warned })
     }
 
     pub fn is_usable(&self) -> bool {
@@ -68,6 +79,15 @@ impl Link {
     /// Not if a later connection has met another server: this one may be a primary that was replaced.
     pub fn is_current(&self) -> bool {
         self.generation == self.server.health.generation()
+    }
+
+    /// COMMIT succeeds with a warning where its wait for a standby was cancelled: the standby may not have it. True: it is as durable as the
+    /// server's settings say.
+    pub async fn commit(&self) -> Result<bool, Fault> {
+        self.was_warned.store(false, Ordering::SeqCst);
+        self.within(self.client.batch_execute("COMMIT")).await?;
+        // The warning comes before the answer.
+        Ok(!self.was_warned.load(Ordering::SeqCst))
     }
 
     /// Nothing more is asked over this connection.

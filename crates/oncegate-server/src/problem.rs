@@ -176,6 +176,12 @@ pub struct Problem {
 }
 
 impl Problem {
+    /// For a caller that may see how the system is.
+    pub fn with_its_cause(self) -> Self {
+        let detail = self.cause.clone().map_or(self.detail, Cow::Owned);
+        Problem { detail, ..self }
+    }
+
     pub fn retry_after(self, seconds: u64) -> Self {
         Problem { retry_after_seconds: Some(seconds.max(1)), ..self }
     }

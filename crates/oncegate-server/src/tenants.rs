@@ -75,7 +75,8 @@ impl Share {
     const fn name(self) -> &'static str {
         match self {
             Share::Bodies => "bodies",
-            Share::Parsed => "parsed",
+            // What is parsed of bodies has the same limit.
+            Share::Parsed => "bodies",
             Share::Lookups => "lookups",
             Share::Answers => "answers",
         }
@@ -420,12 +421,13 @@ impl Tenant {
         if self.name.is_none() || !quota.is_reached_by(claims, bytes) {
             return Ok(());
         }
-        let has = match (quota.claims, quota.stored_bytes) {
-            (Some(max), _) if claims >= max => format!("{claims} claims and records of at most {max}"),
-            (_, max) => format!("{bytes} bytes of at most {}", max.unwrap_or_default()),
+        let (setting, has) = match (quota.claims, quota.stored_bytes) {
+            (Some(max), _) if claims >= max => ("claims", format!("{claims} claims and records of at most {max}")),
+            (_, max) => ("stored", format!("{bytes} bytes of at most {}", max.unwrap_or_default())),
         };
-        self.note("stored");
-        Err(Kind::QuotaExceeded.because(format!("the workspace has stored {has}")).retry_after(QUOTA_RETRY_SECONDS))
+        self.note(setting);
+        let detail = format!("the workspace has stored {has} (limits.workspace.{setting})");
+        Err(Kind::QuotaExceeded.because(detail).retry_after(QUOTA_RETRY_SECONDS))
     }
 
     /// Something was stored: it counts until all is measured again.

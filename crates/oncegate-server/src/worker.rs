@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use oncegate::store::{Change, Commit, Leased, Listener, MainStore, Reading, StoreError, Waiters, Wanted, Whose};
+use oncegate::store::{
+    Change, Commit, Leased, Listener, MainStore, Reading, StoreError, Waiters, Wanted, Whose, find_written,
+};
 use oncegate::{Time, WorkspaceName};
 use oncegate_core::job::{self, Decision, Failure, Job, Reached};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
@@ -158,9 +160,9 @@ async fn renew(store: Arc<dyn MainStore>, job: Job, lease: Duration, now: Time) 
         Ok(committed) if committed.is_written() => Some(Box::new(next)),
         // An earlier renewal may have been written, though its answer was lost.
         Ok(_) | Err(StoreError::Unknown(_)) => {
-            let found = store.find_jobs(&place).await.ok()?.value.remove(0)?;
-            store.confirm().await.ok()?;
-            Some(Box::new(found)).filter(|found| found.token == job.token && found.state == job::State::Running)
+            let look = || async { store.find_jobs(&place).await.map(|mut found| found.value.remove(0)) };
+            let found = find_written(&*store, look).await.map(Box::new);
+            found.filter(|found| found.token == job.token && found.state == job::State::Running)
         }
         Err(_) => None,
     }

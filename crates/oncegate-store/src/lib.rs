@@ -10,6 +10,7 @@ mod clock;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod keyring;
+mod lost_answer;
 mod memory;
 mod record;
 mod store;
@@ -18,6 +19,7 @@ mod waiters;
 pub use bell::{Bell, Listener};
 pub use clock::{Clock, MachineTime, ManualClock, SystemClock};
 pub use keyring::{ApiKey, KeyHash, Keyring, Role};
+pub use lost_answer::find_written;
 pub use memory::MemoryStore;
 pub use record::{At, Change, Listed, Listing, Place, Record};
 pub use store::{

@@ -40,7 +40,6 @@ mod key;
 #[cfg(feature = "tower-bare")]
 pub mod layer;
 mod ledger;
-mod lost_answer;
 pub mod reminders;
 mod renewals;
 mod run;

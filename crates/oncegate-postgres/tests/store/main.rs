@@ -4,6 +4,7 @@
 
 mod support;
 
+mod clock;
 mod conformance;
 mod failover;
 mod faults;

@@ -35,21 +35,25 @@ async fn on_a_server_without_its_standby() {
     };
     let waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
     let waiters = async || admin.query(waiting, &[]).await.expect("reads").len();
-    set_standbys("nobody").await;
-
-    let end_it = async {
-        while waiters().await == 0 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
+    // A COMMIT whose wait is cancelled succeeds, with a warning.
+    for (part, end) in [("cancelled by somebody", "pg_cancel_backend"), ("ended by somebody", "pg_terminate_backend")] {
+        set_standbys("").await;
+        while store.confirm().await.is_err() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
-        admin.query(end, &[]).await.expect("a superuser terminates");
-    };
-    let (answer, ()) = tokio::join!(claim(&store, "ended by somebody"), end_it);
-    assert!(matches!(answer, Err(StoreError::Unknown(_))), "{answer:?}");
-    assert!(
-        store.read(&key("ended by somebody")).await.expect("reads").value.is_some(),
-        "it is committed, but here only"
-    );
+        set_standbys("nobody").await;
+        let end_it = async {
+            while waiters().await == 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            let end = format!("SELECT {end}(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'");
+            admin.query(&end, &[]).await.expect("a superuser may");
+        };
+        let (answer, ()) = tokio::join!(claim(&store, part), end_it);
+        assert!(matches!(answer, Err(StoreError::Unknown(_))), "{part}: {answer:?}");
+        let shown = store.read(&key(part)).await.expect("reads").value;
+        assert!(shown.is_some(), "{part}: it is committed, but here only");
+    }
 
     let before = waiters().await;
     let answer = claim(&store, "left alone").await;

@@ -15,7 +15,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use oncegate::actions::{Action, Actions, Found, Leased, Outcome, Schedule, ScheduleError, ScheduleLimits, Scheduled};
+use oncegate::actions::{
+    Action, Actions, Found, Leased, Outcome, Refused, Schedule, ScheduleError, ScheduleLimits, Scheduled,
+};
 use oncegate::sagas::Sagas;
 use oncegate::store::{Clock, MainStore, SystemClock};
 use oncegate::{Ledger, WorkspaceName};
@@ -247,6 +249,11 @@ impl Runner {
         why: Option<String>,
     ) -> Result<Found, Problem> {
         to_the_end(async move {
+            // A line of the audit log is kept for good: what cannot be done to any action writes none.
+            let found = self.actions.find(&workspace, id).await?.ok_or(Refused::Missing)?;
+            if found.job.is_none() && matches!(verb, Verb::Cancel | Verb::RunNow) {
+                return Err(Refused::Status(found.status().as_str(), "it is not in the queue any more".into()).into());
+            }
             let event = verb.audited();
             let act = Act::new(event, &workspace, ("action", id), &by, why.as_deref());
             let (found, receipt) =

@@ -35,6 +35,11 @@ pub struct ForWorker {
 }
 
 impl ForWorker {
+    /// Of their payloads.
+    pub fn bytes(&self) -> usize {
+        self.leased.iter().map(|leased| leased.action.payload.get().len()).sum()
+    }
+
     pub fn take(mut self) -> Vec<Leased> {
         std::mem::take(&mut self.leased)
     }
@@ -80,8 +85,7 @@ impl Runner {
             let may_be_more = some.len() == max;
             for_worker.leased.extend(some);
             if !for_worker.leased.is_empty() {
-                let bytes: usize = for_worker.leased.iter().map(|leased| leased.action.payload.get().len()).sum();
-                if may_be_more && for_worker.leased.len() < request.max && bytes < LEASE_BYTES {
+                if may_be_more && for_worker.leased.len() < request.max && for_worker.bytes() < LEASE_BYTES {
                     continue;
                 }
                 crash::point("action.leased_for_worker").await;

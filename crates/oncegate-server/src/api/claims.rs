@@ -31,6 +31,8 @@ pub use body::{check_note, guard, state};
 pub use view::{ClaimView, PageView, cursor_of, parse_cursor};
 
 pub const PATH: &str = "/api/claims";
+/// A POST that only reads.
+pub const FIND_PATH: &str = "/api/claims/find";
 /// A connection keeps room for so many headers.
 const HEADERS_KEPT_MAX: usize = 32;
 

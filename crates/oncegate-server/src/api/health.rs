@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
@@ -12,11 +12,13 @@ use oncegate::OnStoreError;
 use oncegate::store::{Report, Role, Store, StoreError};
 use serde_json::json;
 
-use super::{Answered, App, Insight, credentials};
+use super::{Answered, App, Insight, credentials, exchange};
 use crate::metrics_listener;
-use crate::problem::Kind;
+use crate::problem::{Kind, Problem};
 
 const READY_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long requests without a key share one answer.
+const READY_FOR: Duration = Duration::from_millis(100);
 
 #[utoipa::path(get, path = "/healthz", tag = "health", responses((status = 200, description = "The process answers.")))]
 pub async fn healthz() -> &'static str {
@@ -29,6 +31,18 @@ pub async fn readyz(State(app): State<Arc<App>>, Insight(sees): Insight) -> Answ
     if app.stopping.load(Ordering::SeqCst) {
         return Err(Kind::StoreUnavailable.because("the server is stopping").retry_after(1));
     }
+    if !sees {
+        app.readiness.latest(&app).await?;
+        return Ok(axum::Json(json!({"status": "ready"})).into_response());
+    }
+    let ready = probe(&app).await.map_err(|error| Problem::from(error).with_its_cause())?;
+    let body = json!({"status": "ready", "store": ready.kind, "schemaVersion": ready.schema_version,
+                      "storeTime": ready.now.to_string(), "warnings": ready.warnings});
+    Ok(axum::Json(body).into_response())
+}
+
+/// What both stores say of themselves.
+async fn probe(app: &App) -> Result<Report, StoreError> {
     let mut ready = report(&*app.store).await?;
     if let Some(guards) = &app.messages.apart {
         match report(&**guards.store()).await {
@@ -37,15 +51,29 @@ pub async fn readyz(State(app): State<Arc<App>>, Insight(sees): Insight) -> Answ
             Err(error) if app.config.messages.store_error == OnStoreError::Open => {
                 ready.warnings.push(format!("the guard store is away: {error}"));
             }
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(error),
         }
     }
-    if !sees {
-        return Ok(axum::Json(json!({"status": "ready"})).into_response());
+    Ok(ready)
+}
+
+/// Whether the stores were ready when they were last asked. Requests without a key share the answer: each probe costs the store a little, and
+/// such requests have no limit.
+#[derive(Default)]
+pub struct Readiness(tokio::sync::Mutex<Option<(Instant, Result<(), StoreError>)>>);
+
+impl Readiness {
+    async fn latest(&self, app: &App) -> Result<(), StoreError> {
+        let mut last = self.0.lock().await;
+        match &*last {
+            Some((at, ready)) if at.elapsed() < READY_FOR => ready.clone(),
+            _ => {
+                let ready = probe(app).await.map(drop);
+                *last = Some((Instant::now(), ready.clone()));
+                ready
+            }
+        }
     }
-    let body = json!({"status": "ready", "store": ready.kind, "schemaVersion": ready.schema_version,
-                      "storeTime": ready.now.to_string(), "warnings": ready.warnings});
-    Ok(axum::Json(body).into_response())
 }
 
 async fn report(store: &dyn Store) -> Result<Report, StoreError> {
@@ -58,7 +86,9 @@ async fn report(store: &dyn Store) -> Result<Report, StoreError> {
     (status = 401, description = "Keys exist, and the request has none. `[metrics] listen` has a listener that needs none."),
     (status = 403, description = "The key's role is not `operate` or `admin`.")))]
 pub async fn metrics(State(app): State<Arc<App>>, parts: Parts) -> Answered {
-    // Not one of the workspace's requests: its rate does not stop a scraper.
-    app.authenticate(credentials(&parts))?.require(Role::Operate)?;
+    let caller = app.authenticate(credentials(&parts))?;
+    caller.require(Role::Operate)?;
+    // Its workspace's rate does not stop a scraper.
+    app.enter_unpaid(&caller.workspace, &exchange(&parts))?;
     Ok(([(CONTENT_TYPE, metrics_listener::CONTENT)], app.metrics.render()).into_response())
 }

@@ -37,7 +37,7 @@ use oncegate::actions::GUARD as SLOTS;
 use oncegate::reminders::GUARD as REMINDERS;
 use oncegate::sagas::GUARD as INBOX;
 use oncegate::sends::GUARD as SENDS;
-use oncegate::store::{Clock, MainStore, Role, SystemClock};
+use oncegate::store::{Clock, MainStore, Role, StoreError, SystemClock};
 use oncegate::{GuardName, Ledger, WorkspaceName};
 use tokio::sync::OwnedSemaphorePermit;
 use tower::ServiceExt;
@@ -91,6 +91,7 @@ pub struct App {
     pub decisions: Arc<Decisions>,
     pub timelines: Arc<Timelines>,
     pub dashboard: dashboard::Shared,
+    pub readiness: health::Readiness,
     pub metrics: PrometheusHandle,
     pub tenants: Tenants,
     pub responses: Responses,
@@ -101,20 +102,14 @@ pub struct App {
 impl App {
     /// Writes down some of what was noted of claims, and, if it is time, what was counted. It is for people to look at, and not worth holding anything up
     /// for. True: there is more.
-    pub async fn record(&self, counts: bool) -> bool {
+    pub async fn record(&self, counts: bool) -> Result<bool, StoreError> {
         self.audit.write_behind(self.stopping.load(Ordering::SeqCst)).await;
         let noted = self.timelines.write().await;
         let counted = match counts {
             true => self.decisions.tally.write(&*self.store, SystemClock.now()).await,
             false => Ok(()),
         };
-        match counted.and(noted) {
-            Ok(more) => more,
-            Err(error) => {
-                tracing::warn!(event = "decisions.not_recorded", %error);
-                false
-            }
-        }
+        counted.and(noted).inspect_err(|error| tracing::warn!(event = "decisions.not_recorded", %error))
     }
 
     /// The first thing that every endpoint of `/api` asks for: nothing is read before it is known who asks.
@@ -155,11 +150,15 @@ impl App {
 
     /// A request takes its place among those of its workspace.
     pub fn enter(&self, workspace: &WorkspaceName, exchange: &Exchange) -> Result<(), Problem> {
+        self.enter_unpaid(workspace, exchange)?;
+        exchange.tenant(self).pay()
+    }
+
+    /// The same, where the rate of the workspace does not count.
+    fn enter_unpaid(&self, workspace: &WorkspaceName, exchange: &Exchange) -> Result<(), Problem> {
         let tenant = exchange.connection.tenant(&self.tenants, workspace)?;
-        let place = tenant.take(Limit::Requests, 1)?;
-        tenant.pay()?;
         // A page that asks twice who looks has one place.
-        _ = exchange.place.set(place);
+        _ = exchange.place.set(tenant.take(Limit::Requests, 1)?);
         Ok(())
     }
 
@@ -238,6 +237,15 @@ impl Exchange {
         self.with_held(|held| held.unread = None);
         let unread = self.tenant(app).answer_in_turn(bytes).await?;
         self.with_held(|held| held.unread = Some(unread));
+        Ok(())
+    }
+
+    /// The same at once, for an answer that is there. Its request fails where there is no room.
+    pub fn hold_ready_answer(&self, app: &App, bytes: usize) -> Result<(), Problem> {
+        if bytes > COUNTED_ANSWER_BYTES {
+            let unread = self.tenant(app).answer(bytes)?;
+            self.with_held(|held| held.unread = Some(unread));
+        }
         Ok(())
     }
 
@@ -362,7 +370,7 @@ pub fn answer(app: &Arc<Handle>, router: &Router, request: Request<Incoming>) ->
     request.extensions_mut().insert(exchange.clone());
     // Browsers keep the assets. What else is answered is personal, or of the moment.
     let is_asset = request.uri().path().starts_with(dashboard::ASSET_PATHS);
-    let only_reads = matches!(*request.method(), Method::GET | Method::HEAD);
+    let only_reads = only_reads(request.method(), request.uri().path());
     let routed = router.clone().oneshot(request);
     let app = app.clone();
     let answering = async move {
@@ -441,17 +449,22 @@ impl FromRequestParts<Arc<App>> for Caller {
         let exchange = exchange(parts);
         let caller = app.caller(credentials(parts), &exchange)?;
         let route = parts.extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str);
-        match parts.method {
+        if only_reads(&parts.method, route) {
             // Lists and pages look things up: each in its workspace's turn.
-            Method::GET | Method::HEAD => exchange.look_up(app).await?,
-            Method::POST if STORES.contains(&route) => {
-                exchange.tenant(app).check_quota()?;
-                exchange.tenant(app).check_answers()?;
-            }
-            _ => exchange.tenant(app).check_answers()?,
+            exchange.look_up(app).await?;
+            return Ok(caller);
         }
+        if parts.method == Method::POST && STORES.contains(&route) {
+            exchange.tenant(app).check_quota()?;
+        }
+        exchange.tenant(app).check_answers()?;
         Ok(caller)
     }
+}
+
+/// Whether a request changes nothing, so that its answer may still be refused when it is ready.
+fn only_reads(method: &Method, path: &str) -> bool {
+    matches!(*method, Method::GET | Method::HEAD) || path == claims::FIND_PATH
 }
 
 /// What a POST to these stores is refused where the workspace has stored too much. (Claims by themselves do not come this way.)
@@ -496,7 +509,7 @@ impl FromRequestParts<Arc<App>> for Insight {
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
         let credentials = credentials(parts);
         app.keys.check_nearby(credentials)?;
-        Ok(Insight(app.keys.authenticate(credentials).is_ok_and(|caller| caller.role >= Role::Operate)))
+        Ok(Insight(app.authenticate(credentials).is_ok_and(|caller| caller.role >= Role::Operate)))
     }
 }
 

@@ -16,7 +16,9 @@ use std::sync::{Arc, Mutex};
 use oncegate::WorkspaceName;
 use oncegate::sagas::NotRetried;
 use oncegate::sends::NotTaken;
-use oncegate::store::{At, Change, Clock, Commit, Listing, MainStore, Place, Record, StoreError, SystemClock};
+use oncegate::store::{
+    At, Change, Clock, Commit, Listing, MainStore, Place, Record, StoreError, SystemClock, find_written,
+};
 use uuid::Uuid;
 
 pub use line::{Line, OutcomeOf};
@@ -253,7 +255,7 @@ impl Audit {
                 Err(error) => return Err(error),
             }
             // Another line has the number, or the answer to this one was lost.
-            if let Some(found) = self.find_written(&act.workspace, id).await? {
+            if let Some(found) = find_written(&*self.store, || self.find_line(&act.workspace, id)).await {
                 return Ok(found);
             }
             *known = Some(head);
@@ -267,15 +269,12 @@ impl Audit {
         ))
     }
 
-    /// The line with this id, if it is there to stay.
-    async fn find_written(&self, workspace: &WorkspaceName, id: Uuid) -> Result<Option<Receipt>, StoreError> {
+    /// The line with this id.
+    async fn find_line(&self, workspace: &WorkspaceName, id: Uuid) -> Result<Option<Receipt>, StoreError> {
         let place = Place { workspace: workspace.clone(), kind: KIND, at: At::Id(id) };
         let found = self.store.find(&[place]).await?.value.into_iter().flatten().next();
-        let Some(line) = found.and_then(|record| serde_json::from_slice::<Line>(&record.body).ok()) else {
-            return Ok(None);
-        };
-        self.store.confirm().await?;
-        Ok(Some(Receipt { seq: line.seq, hash: line.hash }))
+        let line = found.and_then(|record| serde_json::from_slice::<Line>(&record.body).ok());
+        Ok(line.map(|line| Receipt { seq: line.seq, hash: line.hash }))
     }
 
     fn chain(&self, workspace: &WorkspaceName) -> Chain {

@@ -1,20 +1,14 @@
 //! The other end of a connection: which user of this machine it belongs to, where the system tells it.
 //!
-//! Linux lists the sockets of a network namespace with the users that own them. The peer of a connection over loopback is in that list,
-//! as the socket whose local address is the peer's, and whose remote address is ours.
+//! Linux tells the owner of a socket by its two addresses (`NETLINK_SOCK_DIAG`). The peer of a connection over loopback is the socket whose
+//! local address is the peer's, and whose remote address is ours. One question takes some microseconds; to read the list of all sockets
+//! (`/proc/net/tcp`) takes milliseconds where there are many.
 
-use std::fs;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::OnceLock;
 
 use rustix::process::geteuid;
 use tokio::net::TcpStream;
-
-/// The lists of sockets, of IPv4 and of IPv6. A socket of IPv6 may have an address of IPv4.
-const LISTS: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
-/// The system writes a list in parts, and may leave out a socket while others come and go.
-const LOOKS: usize = 3;
-const ROOT: u32 = 0;
 
 #[derive(Debug, Default)]
 pub struct Peer {
@@ -29,7 +23,7 @@ enum Owner {
     User(u32),
     /// No process has the other end any more. Which user it was of is not known: a proxy may have closed it, once its client had left.
     Gone,
-    /// The system has no such list.
+    /// The system does not tell.
     NotTold,
 }
 
@@ -47,7 +41,7 @@ impl Peer {
         self.ends.map(|(peer, _)| peer.ip().to_canonical())
     }
 
-    /// Whether it is a process of the server's own user, or of root, who may read the store anyway.
+    /// Whether it is a process of the server's own user. Not of root either: a proxy may run as root.
     pub fn is_trusted(&self) -> bool {
         let look = || self.ends.map_or(Owner::Gone, |(peer, ours)| look_up(peer, ours)).is_trusted();
         *self.is_trusted.get_or_init(look)
@@ -57,61 +51,100 @@ impl Peer {
 impl Owner {
     fn is_trusted(self) -> bool {
         match self {
-            Owner::User(user) => user == geteuid().as_raw() || user == ROOT,
+            Owner::User(user) => user == geteuid().as_raw(),
             Owner::Gone => false,
             Owner::NotTold => true,
         }
     }
 }
 
+#[cfg(not(target_os = "linux"))]
+fn look_up(_: SocketAddr, _: SocketAddr) -> Owner {
+    Owner::NotTold
+}
+
+#[cfg(target_os = "linux")]
 fn look_up(peer: SocketAddr, ours: SocketAddr) -> Owner {
-    for _ in 0..LOOKS {
-        let lists: Vec<String> = LISTS.into_iter().filter_map(|list| fs::read_to_string(list).ok()).collect();
-        if lists.is_empty() {
-            return Owner::NotTold;
+    let canonical = |end: SocketAddr| SocketAddr::new(end.ip().to_canonical(), end.port());
+    diag::ask(canonical(peer), canonical(ours)).unwrap_or(Owner::NotTold)
+}
+
+/// The question and its answer, as `linux/inet_diag.h` has them.
+#[cfg(target_os = "linux")]
+mod diag {
+    use std::io;
+    use std::net::{IpAddr, SocketAddr};
+
+    use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with};
+
+    use super::Owner;
+
+    const SOCK_DIAG_BY_FAMILY: u16 = 20;
+    const NLMSG_ERROR: u16 = 2;
+    const NLM_F_REQUEST: u16 = 1;
+    const HEAD_BYTES: usize = 16;
+    const TCP: u8 = 6;
+    const ALL_STATES: u32 = u32::MAX;
+    const NO_COOKIE: [u8; 8] = [0xff; 8];
+    const NOT_FOUND: i32 = -(rustix::io::Errno::NOENT.raw_os_error());
+    /// In an answer, behind its head.
+    const USER_AT: usize = 64;
+    const INODE_AT: usize = 68;
+
+    /// The owner of the socket with this local and this remote address.
+    pub fn ask(local: SocketAddr, remote: SocketAddr) -> io::Result<Owner> {
+        let kernel =
+            socket_with(AddressFamily::NETLINK, SocketType::DGRAM, SocketFlags::CLOEXEC, Some(netlink::SOCK_DIAG))?;
+        send(&kernel, &question(local, remote), SendFlags::empty())?;
+        // The kernel has answered before `send` returns.
+        let mut answer = [0; 512];
+        let (_, length) = recv(&kernel, &mut answer, RecvFlags::DONTWAIT)?;
+        read(&answer[..length.min(answer.len())]).ok_or_else(|| io::Error::other("not an answer about a socket"))
+    }
+
+    fn question(local: SocketAddr, remote: SocketAddr) -> Vec<u8> {
+        let family = if local.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let mut body = vec![family.as_raw() as u8, TCP, 0, 0];
+        body.extend(ALL_STATES.to_ne_bytes());
+        body.extend(local.port().to_be_bytes());
+        body.extend(remote.port().to_be_bytes());
+        for end in [local, remote] {
+            let mut bytes = [0; 16];
+            match end.ip() {
+                IpAddr::V4(ip) => bytes[..4].copy_from_slice(&ip.octets()),
+                IpAddr::V6(ip) => bytes = ip.octets(),
+            }
+            body.extend(bytes);
         }
-        if let Some(owner) = lists.iter().find_map(|list| find(list, peer, ours)) {
-            return owner;
+        let any_interface = 0_u32;
+        body.extend(any_interface.to_ne_bytes());
+        body.extend(NO_COOKIE);
+        let length = (HEAD_BYTES + body.len()) as u32;
+        let (number, from) = (1_u32, 0_u32);
+        let mut question = vec![];
+        question.extend(length.to_ne_bytes());
+        question.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+        question.extend(NLM_F_REQUEST.to_ne_bytes());
+        question.extend(number.to_ne_bytes());
+        question.extend(from.to_ne_bytes());
+        question.extend(body);
+        question
+    }
+
+    fn read(answer: &[u8]) -> Option<Owner> {
+        let word = |bytes: &[u8], at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+        let kind = u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?);
+        let body = answer.get(HEAD_BYTES..)?;
+        match kind {
+            SOCK_DIAG_BY_FAMILY => {
+                let (user, inode) = (word(body, USER_AT)?, word(body, INODE_AT)?);
+                // A socket without an inode belongs to no process any more, and the system names root as its user.
+                Some(if inode == 0 { Owner::Gone } else { Owner::User(user) })
+            }
+            NLMSG_ERROR if word(body, 0)? as i32 == NOT_FOUND => Some(Owner::Gone),
+            _ => None,
         }
     }
-    Owner::Gone
-}
-
-/// The owner of a socket in a list. Its columns: number, local address, remote address, state, queues, timer, retransmits, user, time-out, inode.
-fn find(list: &str, local: SocketAddr, remote: SocketAddr) -> Option<Owner> {
-    list.lines().find_map(|line| {
-        let mut columns = line.split_ascii_whitespace().skip(1);
-        let ends = (address(columns.next()?)?, address(columns.next()?)?);
-        if ends != (canonical(local), canonical(remote)) {
-            return None;
-        }
-        let user = columns.nth(4)?.parse().ok()?;
-        // A socket without an inode belongs to no process any more, and the system names root as its user.
-        let has_inode = columns.nth(1)? != "0";
-        Some(if has_inode { Owner::User(user) } else { Owner::Gone })
-    })
-}
-
-/// An address as the system writes it: words of 32 bits in the machine's own byte order, in hexadecimal.
-fn address(text: &str) -> Option<SocketAddr> {
-    let (ip, port) = text.split_once(':')?;
-    let port = u16::from_str_radix(port, 16).ok()?;
-    let word = |at: usize| u32::from_str_radix(ip.get(at..at + 8)?, 16).ok().map(u32::to_ne_bytes);
-    let ip = match ip.len() {
-        8 => IpAddr::from(word(0)?),
-        32 => {
-            let words = [word(0)?, word(8)?, word(16)?, word(24)?];
-            let mut bytes = [0; 16];
-            bytes.iter_mut().zip(words.as_flattened()).for_each(|(byte, read)| *byte = *read);
-            IpAddr::from(Ipv6Addr::from(bytes)).to_canonical()
-        }
-        _ => return None,
-    };
-    Some(SocketAddr::new(ip, port))
-}
-
-fn canonical(address: SocketAddr) -> SocketAddr {
-    SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
 #[cfg(test)]
@@ -122,44 +155,27 @@ mod tests {
 
     #[test]
     fn the_system_names_the_owner_of_a_socket_while_it_has_one() {
-        for ours in ["127.0.0.1:0", "[::1]:0"] {
+        for (ours, asked) in [("127.0.0.1:0", None), ("[::1]:0", None), ("[::]:0", Some("127.0.0.1"))] {
             // A machine without IPv6.
             let Ok(listener) = TcpListener::bind(ours) else { continue };
-            let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-            let (peer, ours) = (stream.local_addr().unwrap(), stream.peer_addr().unwrap());
-            let accepted = listener.accept().unwrap();
-            assert_eq!(look_up(peer, ours), Owner::User(geteuid().as_raw()));
+            let at = listener.local_addr().unwrap();
+            let to = asked.map_or(at, |ip| SocketAddr::new(ip.parse().unwrap(), at.port()));
+            let stream = TcpStream::connect(to).unwrap();
+            let accepted = listener.accept().unwrap().0;
+            let (peer, ours) = (accepted.peer_addr().unwrap(), accepted.local_addr().unwrap());
+            assert_eq!(look_up(peer, ours), Owner::User(geteuid().as_raw()), "{at}");
             drop(stream);
             assert_eq!(look_up(peer, ours), Owner::Gone, "closed, with an end that is not read");
             drop(accepted);
+            assert_eq!(look_up(peer, ours), Owner::Gone, "there is no such socket");
         }
-    }
-
-    #[test]
-    fn a_line_is_found_by_both_of_its_ends() {
-        let end = |at: &str| at.parse::<SocketAddr>().unwrap();
-        let word = |octets: [u8; 4]| format!("{:08X}", u32::from_ne_bytes(octets));
-        let (home, mapped) = (word([127, 0, 0, 1]), word([0, 0, 255, 255]));
-        let line = |ip: &str, user: u32, inode: u32| {
-            format!(
-                "   7: {ip}:A3F2 {ip}:11F8 01 00000000:00000000 00:00000000 00000000  {user}        0 {inode} 1 x\n"
-            )
-        };
-        let header =
-            "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n";
-        let (peer, ours) = (end("127.0.0.1:41970"), end("127.0.0.1:4600"));
-        let list = format!("{header}{}", line(&home, 33, 9));
-        assert_eq!(find(&list, peer, ours), Some(Owner::User(33)));
-        assert_eq!(find(&list, ours, peer), None);
-        assert_eq!(find(&format!("{header}{}", line(&home, 0, 0)), peer, ours), Some(Owner::Gone));
-        let six = format!("{}{mapped}{home}", "0".repeat(16));
-        assert_eq!(find(&line(&six, 33, 9), peer, ours), Some(Owner::User(33)), "an address of IPv4 in one of IPv6");
     }
 
     #[test]
     fn other_users_of_the_machine_are_not_trusted() {
         let us = geteuid().as_raw();
-        assert!(Owner::User(us).is_trusted() && Owner::User(ROOT).is_trusted() && Owner::NotTold.is_trusted());
+        assert!(Owner::User(us).is_trusted() && Owner::NotTold.is_trusted());
         assert!(!Owner::User(us + 1).is_trusted() && !Owner::Gone.is_trusted());
+        assert_eq!(Owner::User(0).is_trusted(), us == 0, "root may be a proxy");
     }
 }

@@ -16,6 +16,8 @@ use crate::cli::Failure;
 const CLAIM_EVERY: Duration = Duration::from_millis(5);
 /// For the attack to be under way.
 const ATTACK_FIRST: Duration = Duration::from_millis(500);
+/// How many claims there are between two questions after the server's health, each over a connection of its own.
+const HEALTH_EVERY: usize = 20;
 /// How soon an attacker connects again.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
 /// Connections that each of the silent attackers keeps.
@@ -33,9 +35,10 @@ enum Attack {
     Waiters,
     Followers,
     UnreadAnswers,
+    Outcomes,
 }
 
-const ATTACKS: [(Attack, &str); 10] = [
+const ATTACKS: [(Attack, &str); 11] = [
     (Attack::None, "a claim, undisturbed"),
     (Attack::Claims, "a claim, beside claims over 256 connections"),
     (Attack::Batches, "a claim, beside batches of 1,000 over 8 connections"),
@@ -46,6 +49,7 @@ const ATTACKS: [(Attack, &str); 10] = [
     (Attack::Waiters, "a claim, beside 2,000 callers that wait"),
     (Attack::Followers, "a claim, beside 64 followers that read"),
     (Attack::UnreadAnswers, "a claim, beside 200 answers that are not read"),
+    (Attack::Outcomes, "a claim, beside outcomes of 1 MB over 8 connections"),
 ];
 
 pub async fn measure(setting: &Setting) -> Result<Vec<Measured>, Failure> {
@@ -66,6 +70,10 @@ pub async fn measure(setting: &Setting) -> Result<Vec<Measured>, Failure> {
             let asked = Instant::now();
             calm.ask(&request).await.map_err(broken)?;
             micros.push(asked.elapsed().as_micros() as u32);
+            if micros.len() % HEALTH_EVERY == 0 {
+                let mut asker = Client::connect(address).await.map_err(broken)?;
+                asker.ask(&self::request(address, "calm", "GET", "/healthz", "")).await.map_err(broken)?;
+            }
             tokio::time::sleep(CLAIM_EVERY.saturating_sub(asked.elapsed())).await;
         }
         let rate = Rate(micros.len() as f64 / begun.elapsed().as_secs_f64());
@@ -93,14 +101,20 @@ async fn prepare(address: SocketAddr) -> std::io::Result<()> {
     let mut client = Client::connect(address).await?;
     client.ask(&busy(address, "/api/claims", r#"{"guard":"busy","key":["in flight"],"leaseSeconds":600}"#)).await?;
     for number in 0..8 {
-        client.ask(&busy(address, "/api/claims", &format!(r#"{{"guard":"busy","key":["{number}"]}}"#))).await?;
-        let won: serde_json::Value = serde_json::from_slice(client.answer())?;
-        let outcome = "x".repeat(1_000_000);
-        let settle = format!(r#"{{"guard":"busy","token":{},"outcome":"{outcome}"}}"#, won["token"]);
-        let path = format!("/api/claims/{}/settle", won["id"].as_str().unwrap_or_default());
-        client.ask(&busy(address, &path, &settle)).await?;
+        settle_large(&mut client, address, &number.to_string()).await?;
     }
     Ok(())
+}
+
+/// A claim with an outcome of a megabyte, which stands for ten years.
+async fn settle_large(client: &mut Client, address: SocketAddr, part: &str) -> std::io::Result<()> {
+    let claim = format!(r#"{{"guard":"busy","key":["{part}"],"ttlSeconds":315360000}}"#);
+    client.ask(&busy(address, "/api/claims", &claim)).await?;
+    let won: serde_json::Value = serde_json::from_slice(client.answer())?;
+    let outcome = "x".repeat(1_000_000);
+    let settle = format!(r#"{{"guard":"busy","token":{},"outcome":"{outcome}"}}"#, won["token"]);
+    let path = format!("/api/claims/{}/settle", won["id"].as_str().unwrap_or_default());
+    client.ask(&busy(address, &path, &settle)).await
 }
 
 impl Attack {
@@ -117,6 +131,7 @@ impl Attack {
             Attack::Waiters => 2_000,
             Attack::Followers => 64,
             Attack::UnreadAnswers => 200,
+            Attack::Outcomes => 8,
         };
         for number in 0..count {
             let mut client = Client::connect(address).await?;
@@ -157,6 +172,10 @@ impl Attack {
                     };
                     let events: Vec<String> = (0..500).map(event).collect();
                     busy(address, "/api/events", &format!("[{}]", events.join(",")))
+                }
+                Attack::Outcomes => {
+                    settle_large(&mut client, address, &format!("{number} {turn}")).await?;
+                    continue;
                 }
                 Attack::Pages => request(address, "busy", "GET", "/api/claims?limit=500", ""),
                 Attack::Waiters => {

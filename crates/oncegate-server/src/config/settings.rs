@@ -124,7 +124,7 @@ pub static SETTINGS: &[Setting] = &[
     setting(
         "limits.workspace.answers",
         MEMORY,
-        "64MiB",
+        "48MiB",
         "large answers of one workspace that its clients have not read yet",
     ),
     setting(

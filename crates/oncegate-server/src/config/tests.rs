@@ -1,6 +1,7 @@
 //! What a user sees of the configuration.
 
 use std::ffi::OsString;
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use oncegate_core::{GuardName, Lost, OnStoreError, Policy};
@@ -84,7 +85,7 @@ fn without_anything_the_defaults_hold() {
         followers: 64,
         lookups: 16,
         body_bytes: 64 << 20,
-        answer_bytes: 64 << 20,
+        answer_bytes: 48 << 20,
         claims: Some(10_000_000),
         stored_bytes: Some(16 << 30),
     };
@@ -310,6 +311,7 @@ fn a_variable_can_name_a_file_that_holds_the_value() {
     let setup = Setup::new("");
     let secret = setup.path("secret");
     std::fs::write(&secret, "postgres://u:geheim@h/db\n").unwrap();
+    std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o600)).unwrap();
     let setup = setup.env("ONCEGATE_STORE_FILE", &secret);
     let loaded = setup.loaded();
     assert_eq!(loaded.config.store.expose(), "postgres://u:geheim@h/db");

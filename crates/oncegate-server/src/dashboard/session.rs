@@ -164,8 +164,11 @@ async fn session(app: &App, headers: &HeaderMap, reads: bool) -> Result<Option<(
     let name = name_of(secret);
     let place = Place { workspace: caller.workspace.clone(), kind: KIND, at: At::Name(name.clone()) };
     let session = (key.to_owned(), name);
-    // A cookie that names a key costs lookups, whether or not its secret is right: they are in the turn of the key's workspace.
-    let turn = app.tenants.of(&caller.workspace).lookup().await?;
+    // A cookie that names a key costs a lookup, whether or not its secret is right. The turns of the key's workspace are only for sessions
+    // that are known here: who knows no more than the id of a key must not take them.
+    let is_known = app.dashboard.sessions.has(&session);
+    let tenant = if is_known { app.tenants.of(&caller.workspace) } else { app.tenants.others().clone() };
+    let turn = tenant.lookup().await?;
     let found = find(app, &place, key).await;
     drop(turn);
     let stands = match found {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
+use oncegate::store::find_written;
 use oncegate::{Answer, Claim, ClaimKey, Command, OnFailure, StoreError, Time, WorkspaceName};
 use tokio::sync::oneshot;
 use uuid::Uuid;
@@ -26,8 +27,6 @@ use crate::worker::Held;
 
 /// How often a request begins again because others were faster.
 pub const ROUNDS_MAX: usize = 32;
-/// A caller whose commit got no answer does not wait for longer than this for the look at what it wrote.
-const LOOK_WITHIN: Duration = Duration::from_secs(5);
 pub type Answered = Result<Response, Problem>;
 
 /// What became of a request.
@@ -202,10 +201,7 @@ impl Messages {
             let claims = match &committed {
                 Ok(committed) if committed.is_written() => Some(request.claims(guard, committed)),
                 // The answer got lost: the store says whether it was written.
-                Err(StoreError::Unknown(_)) => {
-                    let written = tokio::time::timeout(LOOK_WITHIN, self.claims_if_written(&message));
-                    written.await.ok().flatten()
-                }
+                Err(StoreError::Unknown(_)) => find_written(&*self.store, || self.claims_if_written(&message)).await,
                 _ => None,
             };
             if let Some(claims) = claims {
@@ -229,12 +225,12 @@ impl Messages {
         Err(Trouble::Problem(others_were_faster()))
     }
 
-    /// The claims of a message, if it has been written, and is as durable as an acknowledged commit.
-    async fn claims_if_written(&self, message: &Kept<Message>) -> Option<Claims> {
-        let written = self.find::<Message>(&message.workspace, message.id).await.ok().flatten()?;
-        let claims = self.claims_of(&written).await.ok()?;
-        self.store.confirm().await.ok()?;
-        Some(claims)
+    /// The claims of a message, if it has been written.
+    async fn claims_if_written(&self, message: &Kept<Message>) -> Result<Option<Claims>, Problem> {
+        match self.find::<Message>(&message.workspace, message.id).await? {
+            Some(written) => Ok(Some(self.claims_of(&written).await?)),
+            None => Ok(None),
+        }
     }
 
     /// A claim of the main store stands in the way.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use oncegate::store::{Change, Commit, Committed, Op, StoreError};
+use oncegate::store::{Change, Commit, Committed, Op, StoreError, find_written};
 use oncegate::{Answer, Claim, ClaimKey, Command, Refusal, State, Time, Token, Verdict};
 use oncegate_core::job::{self, Decision, End, Failure, Job};
 use uuid::Uuid;
@@ -116,7 +116,13 @@ impl Messages {
                 match committed {
                     Ok(committed) => committed.is_written(),
                     // The answer got lost: the store says whether it was written. The job decides, since the message may be as it was.
-                    Err(StoreError::Unknown(_)) => self.is_queued(&job).await && self.is_written(&message).await,
+                    Err(StoreError::Unknown(_)) => {
+                        let look = || async {
+                            let is_begun = self.is_queued(&job).await? && self.is_written(&message).await?;
+                            Ok::<_, Problem>(is_begun.then_some(()))
+                        };
+                        find_written(&*self.store, look).await.is_some()
+                    }
                     Err(_) => false,
                 }
             }
@@ -249,7 +255,8 @@ impl Messages {
                 break;
             }
             if committed.conflict.is_some() {
-                if self.is_written(&message).await {
+                let look = || async { self.is_written(&message).await.map(|is| is.then_some(())) };
+                if find_written(&*self.store, look).await.is_some() {
                     break;
                 }
                 tracing::warn!(event = "message.fenced", workspace = %message.workspace, messageId = %message.id);
@@ -285,20 +292,18 @@ impl Messages {
     }
 
     /// Whether the queue has the job just like this. Its token is of one lease, so this worker's own commit has written it.
-    async fn is_queued(&self, job: &Job) -> bool {
-        let found = self.store.find_jobs(&[(job.workspace.clone(), job.id)]).await;
-        found.is_ok_and(|mut found| found.value.remove(0).as_ref() == Some(job))
+    async fn is_queued(&self, job: &Job) -> Result<bool, StoreError> {
+        let mut found = self.store.find_jobs(&[(job.workspace.clone(), job.id)]).await?;
+        Ok(found.value.remove(0).as_ref() == Some(job))
     }
 
     /// Whether it was written after all, by a commit whose answer got lost.
-    async fn is_written(&self, message: &Kept<Message>) -> bool {
-        let found = self.find::<Message>(&message.workspace, message.id).await.ok().flatten();
+    async fn is_written(&self, message: &Kept<Message>) -> Result<bool, Problem> {
+        let found = self.find::<Message>(&message.workspace, message.id).await?;
         // A person may have settled it since.
         let is_settled =
             |found: &Kept<Message>| found.document.resolved.is_some() && found.version == message.version + 1;
-        let is_found = found.is_some_and(|found| found.record() == message.record() || is_settled(&found));
-        // It counts once it is as durable as an acknowledged commit.
-        is_found && self.store.confirm().await.is_ok()
+        Ok(found.is_some_and(|found| found.record() == message.record() || is_settled(&found)))
     }
 
     /// Writes, if need be again and again, for as long as the lease lasts.

@@ -14,6 +14,7 @@ use uuid::Uuid;
 
 use crate::crash;
 use crate::events::{Media, Received, is_good_id, read};
+use crate::problem::Problem;
 use crate::sagas::Director;
 use crate::tenants::Tenant;
 
@@ -101,8 +102,14 @@ impl Intake {
         let mut pause = RETRY_MIN;
         // Once: what is tried again is the same, under the same ids.
         let brought = self.read(&message);
+        let mut is_paid = false;
         loop {
-            match self.handle(&brought).await {
+            let handled = match self.admit(&brought, &mut is_paid) {
+                Ok(()) => self.handle(&brought).await,
+                // It stays with the broker until there is room.
+                Err(over) => Err(StoreError::Unavailable(over.detail.into_owned())),
+            };
+            match handled {
                 Ok(()) => break,
                 // It can never be kept here. The broker may have a place for such messages.
                 Err(error @ StoreError::Refused(_)) => {
@@ -117,11 +124,25 @@ impl Intake {
                 () = self.stopped() => return,
             }
         }
+        self.tenant.stores(1, message.body().len());
         crash::point("broker.handled").await;
         if !message.acknowledge().await {
             // It comes again, and is a duplicate.
             tracing::info!(event = "broker.not_acknowledged", queue);
         }
+    }
+
+    /// The rate and the quota of the workspace count for events of brokers, too. A message pays once.
+    fn admit(&self, brought: &Brought, is_paid: &mut bool) -> Result<(), Problem> {
+        self.tenant.check_quota()?;
+        if !*is_paid {
+            self.tenant.pay()?;
+            *is_paid = true;
+            if let Brought::Events(events) = brought {
+                self.tenant.owe(events.len().saturating_sub(1));
+            }
+        }
+        Ok(())
     }
 
     fn read(&self, message: &impl Incoming) -> Brought {

@@ -192,3 +192,24 @@ async fn an_act_whose_line_cannot_be_written_is_not_done() {
     assert_eq!(keys["items"].as_array().map(Vec::len), Some(1), "{keys}");
     assert!(lines(&client.get("/api/audit").await.expect(200).body).len() == 1);
 }
+
+#[tokio::test]
+async fn what_can_be_done_to_no_action_writes_no_line() {
+    let home = Home::new();
+    let (_, admin) = home.make_key("default", "admin");
+    let (_, send) = home.make_key("default", "send");
+    let server = home.serve();
+    let (mut client, mut people) = (server.client_with(&send), server.client_with(&admin));
+    let nothing = format!("/api/actions/{}/cancel", uuid::Uuid::now_v7());
+    client.post(&nothing, &json!({})).await.expect(404);
+    let action = json!({"actionType": "note", "payload": {"entityId": "e"}, "windowSeconds": 3600});
+    let made = client.post("/api/actions", &action).await.expect(201).text("id");
+    let cancel = format!("/api/actions/{made}/cancel");
+    client.post(&cancel, &json!({})).await.expect(200);
+    for _ in 0..3 {
+        client.post(&cancel, &json!({})).await.expect_problem(409, "wrong-status");
+    }
+    let audited = events(&people.get("/api/audit").await.expect(200).body);
+    let of_actions: Vec<_> = audited.iter().filter(|event| event.starts_with("audit.action")).collect();
+    assert_eq!(of_actions, ["audit.action_cancelled"], "{audited:?}");
+}

@@ -61,7 +61,7 @@ async fn two_hundred_clients_that_do_not_read_their_answers_take_less_than_100_m
     let mut clients = vec![];
     let asks = async {
         for _ in 0..200 {
-            let mut client = Raw::connect(server.address).await;
+            let mut client = Raw::connect_narrow(server.address).await;
             let request = client.post("/api/claims/batch", &batch);
             client.write(request.as_bytes()).await;
             clients.push(client);
@@ -71,6 +71,14 @@ async fn two_hundred_clients_that_do_not_read_their_answers_take_less_than_100_m
     };
     let grown = growth(&server, asks).await;
     assert!(grown < 100 * MIB, "{} MiB", grown / MIB);
+    // What is left of the room is taken, too, or waited for.
+    for _ in 0..4 {
+        let mut client = Raw::connect_narrow(server.address).await;
+        let request = client.post("/api/claims/batch", &batch);
+        client.write(request.as_bytes()).await;
+        clients.push(client);
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
     // A claim is still answered; a batch, which has no room, has claimed nothing when it is refused.
     owner.claim(&claim_of("g", "another")).await.expect(201);
     let refused = owner.post("/api/claims/batch", &batch).await.expect_problem(429, "workspace-limit");

@@ -2,6 +2,7 @@
 //!
 //! How long the other waits meanwhile is measured by `oncegate bench --only neighbours`.
 
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
@@ -46,6 +47,13 @@ impl Street {
         Follower::open_with(self.server.address, "/api/decisions", &[("authorization", &key)]).await
     }
 
+    /// The metric says that something was refused at this limit.
+    async fn is_counted(&self, limit: &str) {
+        let line = format!("oncegate_workspace_limited_total{{limit=\"{limit}\"}}");
+        let metrics = self.server.client_with(&self.calm).get("/metrics").await.expect(200).text;
+        assert!(metrics.contains(&line), "{line} is not in {metrics}");
+    }
+
     /// The calm workspace claims, and somebody asks after the server's health.
     async fn is_undisturbed(&self, part: &str) {
         let asked = Instant::now();
@@ -67,6 +75,7 @@ async fn a_workspace_at_its_rate_pays_for_each_event_of_a_list() {
     assert!(seconds > 90, "500 events at 5 a second: {seconds}");
     let limited = street.server.logged("workspace.limited", 1).await;
     assert_eq!((&limited[0]["workspace"], &limited[0]["limit"]), (&json!("busy"), &json!("rate")));
+    street.is_counted("rate").await;
     street.is_undisturbed("rate").await;
 }
 
@@ -88,6 +97,7 @@ async fn callers_that_wait_are_limited_and_leave_connections_to_others() {
         assert!(refused.text("detail").contains("20 callers waiting at once"), "{refused:?}");
         waiters = rest;
     }
+    street.is_counted("waiters").await;
     street.is_undisturbed("waiters").await;
     let lease = json!({"types": ["t"], "waitSeconds": 20});
     street.busy().post("/api/actions/lease", &lease).await.expect_problem(429, "workspace-limit");
@@ -112,6 +122,7 @@ async fn connections_of_a_workspace_are_limited_and_health_is_told_when_all_are_
     let problem = refused.get("/api/claims").await.expect_problem(429, "workspace-limit");
     assert_eq!(problem.header("connection"), Some("close"), "{problem:?}");
     assert!(problem.text("detail").contains("10 connections at once"), "{problem:?}");
+    street.is_counted("connections").await;
     street.is_undisturbed("connections").await;
 
     // All are taken by workspaces now.
@@ -182,6 +193,8 @@ async fn requests_in_flight_are_limited_and_leave_the_server_to_others() {
     .await
     .expect_problem(429, "workspace-limit");
     assert!(refused.text("detail").contains("10 requests in flight at once"), "{refused:?}");
+    street.busy().get("/metrics").await.expect_problem(429, "workspace-limit");
+    street.is_counted("requests").await;
     street.is_undisturbed("requests").await;
     waiters.iter().for_each(|waiter| waiter.abort());
     eventually("those that left make room", || async {
@@ -240,6 +253,7 @@ async fn bodies_that_stall_take_the_room_of_their_own_workspace_alone() {
         said.push(client.read_to_close(PATIENCE + Duration::from_secs(15)).await);
     }
     assert!(said.iter().any(|said| said.starts_with("HTTP/1.1 408 ")), "{said:?}");
+    street.is_counted("bodies").await;
     street.is_undisturbed("bodies, later").await;
 }
 
@@ -281,7 +295,8 @@ async fn what_a_workspace_may_store_is_limited_in_number_and_in_bytes() {
         busy.settle("g", &id, token, &json!("x".repeat(200_000))).await.expect(200);
     }
     let refused = refused.expect("it is refused at some time").expect_problem(429, "quota-exceeded");
-    assert!(refused.text("detail").contains("of at most 1048576"), "{refused:?}");
+    assert!(refused.text("detail").contains("of at most 1048576 (limits.workspace.stored)"), "{refused:?}");
+    street.is_counted("stored").await;
     for path in ["/api/messages", "/api/actions", "/api/sends", "/api/reminders", "/api/events", "/api/leads"] {
         busy.post(path, &json!({})).await.expect_problem(429, "quota-exceeded");
     }
@@ -310,7 +325,9 @@ async fn claims_count_as_stored_however_they_are_won() {
     busy.win(&with(claim_of("g", "waiting"), json!({"waitSeconds": 5}))).await;
     let batch = json!([claim_of("g", "in a batch"), with(claim_of("g", "there, too"), json!({"waitSeconds": 5}))]);
     busy.post("/api/claims/batch", &batch).await.expect(200);
-    busy.claim(&claim_of("g", "another")).await.expect_problem(429, "quota-exceeded");
+    let refused = busy.claim(&claim_of("g", "another")).await.expect_problem(429, "quota-exceeded");
+    assert!(refused.text("detail").contains("at most 4 (limits.workspace.claims)"), "{refused:?}");
+    street.is_counted("claims").await;
     street.is_undisturbed("counted").await;
 }
 
@@ -337,12 +354,39 @@ async fn a_lease_of_many_large_actions_is_answered_with_some_of_them() {
 }
 
 #[tokio::test]
+async fn a_lease_whose_answer_has_no_room_gives_its_actions_back() {
+    let street = Street::open("[limits.workspace]\nanswers = \"9MiB\"");
+    let mut busy = street.busy();
+    for number in 0..16 {
+        let payload = json!({"n": number, "text": "x".repeat(1_000_000)});
+        busy.post("/api/actions", &json!({"actionType": "large", "payload": payload})).await.expect(201);
+    }
+    let lease = json!({"types": ["large"], "max": 8});
+    let mut silent = Raw::connect_narrow(street.server.address).await.with_key(&street.busy);
+    let request = silent.post("/api/actions/lease", &lease);
+    silent.write(request.as_bytes()).await;
+    assert_eq!(silent.read_status().await, 200);
+    // The system's buffers take a part of it; the rest waits for its client.
+    let refused = busy.post("/api/actions/lease", &lease).await.expect_problem(429, "workspace-limit");
+    assert!(refused.text("detail").contains("limits.workspace.answers"), "{refused:?}");
+    street.is_counted("answers").await;
+    street.is_undisturbed("answers").await;
+    silent.close();
+    let again = AtomicUsize::new(0);
+    eventually("the actions of the refused lease are leased again", || async {
+        let leased = street.busy().post("/api/actions/lease", &lease).await;
+        let some = leased.body.as_array().map_or(0, Vec::len);
+        (again.fetch_add(some, Relaxed) + some == 8).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_limit_that_was_reached_is_counted_and_logged() {
     let street = Street::open("[limits]\nworkspace.followers = 1");
     let _follower = street.follow(&street.busy).await;
     street.busy().get("/api/decisions").await.expect(429);
-    let metrics = street.busy().get("/metrics").await.expect(200).text;
-    assert!(metrics.contains("oncegate_workspace_limited_total{limit=\"followers\"} 1"), "{metrics}");
+    street.is_counted("followers").await;
     assert_eq!(street.server.logged("workspace.limited", 1).await[0]["limit"], "followers");
 }
 

@@ -331,16 +331,21 @@ async fn no_answer_is_kept_by_a_cache_or_read_as_something_else() {
 async fn a_problem_of_the_store_does_not_name_its_host() {
     let database = crate::support::Database::create().await;
     let home = Home::with_config(&format!("store = {:?}", database.url()));
+    let (_, send) = home.make_key("default", "send");
+    let (_, operate) = home.make_key("default", "operate");
     let server = home.serve();
-    let mut client = server.client();
+    let (mut client, mut people) = (server.client_with(&send), server.client_with(&operate));
+    client.claim(&claim_of("g", "before")).await.expect(201);
     database.go_away().await;
     let name = database.url().rsplit('/').next().expect("a name").split('?').next().expect("a name").to_owned();
     for answer in
-        [client.get("/readyz").await, client.get("/api/claims").await, client.claim(&claim_of("g", "k")).await]
+        [server.client().get("/readyz").await, people.get("/api/claims").await, client.claim(&claim_of("g", "k")).await]
     {
         let answer = answer.expect_problem(503, "store-unavailable");
         assert!(!answer.text.contains("127.0.0.1") && !answer.text.contains(&name), "{answer:?}");
     }
+    let seen = people.get("/readyz").await.expect_problem(503, "store-unavailable");
+    assert!(seen.text.contains(&name), "people on call see why: {seen:?}");
     let told = &server.logged("http.problem", 1).await[0];
     assert!(told["cause"].is_string(), "{told}");
     database.come_back().await;

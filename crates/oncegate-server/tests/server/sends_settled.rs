@@ -236,7 +236,7 @@ async fn a_hook_that_was_asked_when_the_server_died_is_asked_again(on: On) {
     shop.servers.clear();
     let mut server = shop.serve(&[("ONCEGATE_TEST_CRASH_AT", "send.tended")]);
     // Long enough for the answer to arrive before the crash.
-    let short = with(to("yes"), json!({"leaseSeconds": 2}));
+    let short = with(to("yes"), json!({"leaseSeconds": 5}));
     let id = server.client().post("/api/sends", &short).await.expect(201).text("id");
     assert!(!server.wait(PATIENCE).success(), "it was killed");
     assert!(hook.asked("yes").is_empty());

@@ -58,3 +58,37 @@ async fn is_away_and_comes_back(url: &str, go_away: impl AsyncFn(), come_back: i
     client.win(&claim_of("closed", "k")).await;
     client.win(&claim_of("open", "k")).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs PostgreSQL: run make test"]
+async fn acknowledged_commits_that_are_gone_are_told_by_log_metric_readyz_and_dashboard() {
+    let database = Database::create().await;
+    let home = Home::with_config(&format!("store = {:?}\n", database.url()));
+    let server = home.serve();
+    let mut client = server.client();
+    for number in 0..20 {
+        client.win(&claim_of("g", &number.to_string())).await;
+    }
+    // A server that was restored has the marks of before, and connections to the one before it end.
+    let restored = database.connect().await;
+    let back = "UPDATE oncegate.commit_marks SET commits = 0, commit_id = gen_random_uuid()";
+    restored.batch_execute(back).await.expect("a superuser may");
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+               WHERE datname = current_database() AND pid <> pg_backend_pid()";
+    restored.batch_execute(end).await.expect("a superuser may");
+    eventually("a claim is won again", || async {
+        let claimed = server.client().claim(&claim_of("g", "after")).await;
+        (claimed.status == 201).then_some(())
+    })
+    .await;
+    let lost = server.logged("store.commits_lost", 1).await.remove(0);
+    assert!(lost["commits"].as_i64() > Some(0), "{lost}");
+    let mut client = server.client();
+    let metrics = client.get("/metrics").await.expect(200).text;
+    let counted = metrics.lines().find_map(|line| line.strip_prefix("oncegate_store_commits_lost_total "));
+    assert!(counted.is_some_and(|count| count.parse::<u64>().is_ok_and(|count| count > 0)), "{metrics}");
+    let warnings = client.get("/readyz").await.expect(200).body["warnings"].to_string();
+    assert!(warnings.contains("the server has lost at least"), "{warnings}");
+    let page = client.get("/").await.expect_page(200).text;
+    assert!(page.contains("the server has lost at least"), "{page}");
+}

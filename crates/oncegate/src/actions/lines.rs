@@ -9,13 +9,12 @@ use std::time::Duration;
 
 use oncegate_core::job::{self, Command as JobCommand, Decision, Job};
 use oncegate_core::{Answer, Claim, ClaimKey, Command, Lost, Terms, Time, Token, WorkspaceName};
-use oncegate_store::{Answers, Change, Commit, Op, Reading, StoreError};
+use oncegate_store::{Answers, Change, Commit, Op, Reading, StoreError, find_written};
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use super::fold::Standing;
 use super::{Action, Actions, Outcome, Schedule, ScheduleError, Scheduled};
-use crate::lost_answer::is_found;
 
 /// How often a round is begun anew when others are faster.
 const ROUNDS_MAX: usize = 1000;
@@ -259,7 +258,8 @@ impl Actions {
             Ok(committed) => Ok(Some(committed.answers)),
             // It may be written all the same: it counts if it is as durable as an acknowledged commit.
             Err(StoreError::Unknown(why)) => {
-                let is_found = is_found(&*self.store, self.is_there(job, standing)).await;
+                let look = || async { self.is_there(job, standing).await.map(|is| is.then_some(())) };
+                let is_found = find_written(&*self.store, look).await.is_some();
                 if is_found { Ok(Some(Answers::new())) } else { Err(StoreError::Unknown(why)) }
             }
             Err(error) => Err(error),

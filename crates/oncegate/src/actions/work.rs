@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use oncegate_core::job::{self, Command, Decision, Delivery, End, Job, Refusal, State, Tries};
 use oncegate_core::{Time, WorkspaceName};
-use oncegate_store::{Change, Commit, Reading, StoreError};
+use oncegate_store::{Change, Commit, Reading, StoreError, find_written};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use super::{Action, Actions, Ended, JOBS, Status};
-use crate::lost_answer::is_found;
 
 /// How often a verb is decided anew when the action changes under it.
 pub(super) const ROUNDS_MAX: usize = 100;
@@ -203,7 +202,8 @@ impl Actions {
             Ok(committed) if committed.is_written() => Ok(plan.applied),
             Ok(_) => Ok(Applied::Missing),
             Err(StoreError::Unknown(why)) => {
-                let is_found = is_found(&*self.store, self.is_applied(job, &plan.applied)).await;
+                let look = || async { self.is_applied(job, &plan.applied).await.map(|is| is.then_some(())) };
+                let is_found = find_written(&*self.store, look).await.is_some();
                 if is_found { Ok(plan.applied) } else { Err(StoreError::Unknown(why)) }
             }
             Err(error) => Err(error),

@@ -2,12 +2,11 @@
 
 use oncegate_core::Time;
 use oncegate_core::job::{self, Decision, End, Failure, Job, Reached, WORKER_LOST};
-use oncegate_store::{Change, Commit, StoreError};
+use oncegate_store::{Change, Commit, StoreError, find_written};
 
 use super::record::Row;
 use super::verbs::{ROUNDS, removed};
 use super::{Kept, Reminder, Reminders, State};
-use crate::lost_answer::is_found;
 
 /// What there is to do with a job that is due.
 #[derive(Clone, Debug)]
@@ -50,12 +49,12 @@ impl Reminders {
             // The flag may be written all the same. If it is ours, and as durable as an acknowledged one, this worker sends. A
             // reminder that was flagged before looks the same whichever worker flagged it now; its job does not.
             Err(StoreError::Unknown(why)) => {
-                let is_ours = async {
+                let look = || async {
                     let found = self.load(&job.workspace, job.id).await?.value;
                     let is_flagged = |kept: &Kept| kept.version == next.version && kept.reminder == next.reminder;
-                    Ok(found.is_some_and(|(kept, job)| is_flagged(&kept) && job.as_ref() == Some(&begun)))
+                    Ok::<_, StoreError>(found.filter(|(kept, job)| is_flagged(kept) && job.as_ref() == Some(&begun)))
                 };
-                if is_found(&*self.store, is_ours).await {
+                if find_written(&*self.store, look).await.is_some() {
                     Ok(Worked::Send(Box::new(next), Box::new(begun)))
                 } else {
                     Err(StoreError::Unknown(why))
@@ -144,9 +143,9 @@ impl Reminders {
     /// The reminder as it was written; none if it was not as it was read: somebody else was faster.
     pub(super) async fn write_once(&self, next: Kept, change: Option<Change>) -> Result<Option<Kept>, StoreError> {
         match self.write([next.replaced()].into_iter().chain(change).collect()).await {
-            Err(StoreError::Unknown(why)) => match self.found_as(&next).await {
-                Ok(Some(found)) if self.store.confirm().await.is_ok() => Ok(Some(found)),
-                _ => Err(StoreError::Unknown(why)),
+            Err(StoreError::Unknown(why)) => match find_written(&*self.store, || self.found_as(&next)).await {
+                None => Err(StoreError::Unknown(why)),
+                found => Ok(found),
             },
             written => Ok(written?.then_some(next)),
         }

@@ -7,7 +7,7 @@ use oncegate_core::job::{Job, State, Tries};
 use oncegate_core::limits::WINDOW_MAX;
 use oncegate_core::{Answer, ClaimKey, Command, Lost, Terms, Time, WorkspaceName};
 use oncegate_saga::{DATA_BYTES_MAX, Definition, Event, Instance, Next, Step, Steps, Timer};
-use oncegate_store::{Change, Commit, Op, Reading, Record, StoreError};
+use oncegate_store::{Change, Commit, Op, Reading, Record, StoreError, find_written};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -242,15 +242,16 @@ impl Sagas {
                 _ => Err(StoreError::Refused("the place of this event in the inbox is not ours".into())),
             },
             // It may be written all the same: it counts if it is as durable as an acknowledged commit.
-            Err(StoreError::Unknown(why)) => match self.ledger.read(&key).await.map(|reading| reading.value) {
-                Ok(Some(claim)) if self.store.confirm().await.is_ok() => {
-                    match claim.outcome.as_deref().is_some_and(|outcome| is_of(outcome, line_id)) {
-                        true => Ok(Round::Done(Outcome::Applied { missing }, Some(to))),
-                        false => self.duplicate(arrival).await,
+            Err(StoreError::Unknown(why)) => {
+                let look = || async { self.ledger.read(&key).await.map(|reading| reading.value) };
+                match find_written(&*self.store, look).await {
+                    None => Err(StoreError::Unknown(why)),
+                    Some(claim) if claim.outcome.as_deref().is_some_and(|outcome| is_of(outcome, line_id)) => {
+                        Ok(Round::Done(Outcome::Applied { missing }, Some(to)))
                     }
+                    Some(_) => self.duplicate(arrival).await,
                 }
-                _ => Err(StoreError::Unknown(why)),
-            },
+            }
             Err(error) => Err(error),
         }
     }

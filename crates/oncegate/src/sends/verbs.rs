@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use oncegate_core::job::Reached;
 use oncegate_core::{Answer, Claim, Command, Refusal, State as ClaimState, Terms, Time, Token, Verdict, WorkspaceName};
-use oncegate_store::{At, Commit, Op, Reading, StoreError};
+use oncegate_store::{At, Commit, Op, Reading, StoreError, find_written};
 use uuid::Uuid;
 
 use super::record::Word;
@@ -192,16 +192,16 @@ impl Sends {
             let is_written = match self.ledger.commit(Commit { ops, changes }).await {
                 Ok(committed) => committed.is_written(),
                 // It may be written all the same: it counts if it is as durable as an acknowledged commit.
-                Err(StoreError::Unknown(why)) => match self.load(workspace, At::Id(id)).await {
-                    Ok(Some((found, ..)))
-                        if found.version == next.version
-                            && found.send == next.send
-                            && self.store.confirm().await.is_ok() =>
-                    {
-                        true
-                    }
-                    _ => return Err(StoreError::Unknown(why).into()),
-                },
+                Err(StoreError::Unknown(why)) => {
+                    let look = || async {
+                        let found = self.load(workspace, At::Id(id)).await?;
+                        Ok::<_, StoreError>(
+                            found.filter(|(found, ..)| found.version == next.version && found.send == next.send),
+                        )
+                    };
+                    find_written(&*self.store, look).await.ok_or(StoreError::Unknown(why))?;
+                    true
+                }
                 Err(error) => return Err(error.into()),
             };
             if is_written {

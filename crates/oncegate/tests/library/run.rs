@@ -178,7 +178,9 @@ async fn a_policy_that_makes_no_sense_is_refused() {
 async fn an_outcome_too_large_to_keep_is_a_tombstone_and_never_a_second_run() {
     let guard = gate().await.guard("g", Policy::default()).unwrap();
     let large = |_| async { Ok::<_, Io>("x".repeat(2 << 20)) };
-    assert_eq!(guard.run(["k"], large).await.unwrap().value.len(), 2 << 20);
+    let first = guard.run(["k"], large).await.unwrap();
+    assert!(matches!(first.how, How::NotKept { .. }), "{:?}", first.how);
+    assert_eq!(first.value.len(), 2 << 20);
     assert!(matches!(guard.run(["k"], large).await, Err(RunError::OutcomeNotReadable { .. })));
     let anything = guard.run(["k"], |_| async { Ok::<_, Io>(None::<String>) }).await;
     assert!(matches!(anything, Err(RunError::OutcomeNotReadable { .. })), "not kept is not null");

@@ -120,7 +120,12 @@ pub async fn lease(
         biased;
         // A worker that closes its side is most often one that has died. If it still reads, it may ask again.
         () = exchange.client().left() => vec![],
-        leased = answered => leased.map_err(|_| Kind::Internal.because("the request ended in a panic"))??.take(),
+        leased = answered => {
+            let leased = leased.map_err(|_| Kind::Internal.because("the request ended in a panic"))??;
+            // Where there is no room for the answer, the actions go back.
+            exchange.hold_ready_answer(&app, leased.bytes())?;
+            leased.take()
+        }
     };
     Ok(axum::Json(leased.iter().map(LeasedView::from).collect::<Vec<_>>()).into_response())
 }
