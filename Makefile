@@ -1,4 +1,4 @@
-.PHONY: audit sbom unsafe test check unit bench power chaos chaos-asynchronous chaos-controls chaos-build install
+.PHONY: audit nightly sbom unsafe test check unit bench power chaos chaos-asynchronous chaos-controls chaos-build install
 
 # Points at which a test ends or delays the server, and a clock that it sets: not in what users run.
 TESTABLE = oncegate-server/crash-points
@@ -58,6 +58,13 @@ chaos-asynchronous: chaos-build
 # Promises that are broken on purpose: each must be found within two minutes.
 chaos-controls: chaos-build
 	scripts/chaos-controls
+
+# What does not fit into `make test`: an hour of chaos on each store, promotions of asynchronous standbys, and 1,000 power cuts.
+nightly: install
+	$(MAKE) chaos MINUTES=60
+	$(MAKE) chaos-asynchronous MINUTES=10
+	$(MAKE) chaos-controls
+	$(MAKE) power
 
 # All targets, as the tests are built: then little is left to build.
 chaos-build:
