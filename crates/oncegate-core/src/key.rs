@@ -1,8 +1,8 @@
 //! Keys: what makes two requests the same request.
 //!
-//! A key is made of named-by-position parts, framed so that no two lists of
-//! parts hash alike by accident of concatenation, and absent differs from empty.
-//! Parts count byte for byte: nothing is trimmed, folded or normalised.
+//! A key is a list of parts; a part's position names it. The hash frames each part, so two different lists
+//! never hash alike by concatenation, and an absent part differs from an empty one.
+//! Parts are compared byte for byte: the hash does not trim, case-fold or normalise them.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -11,11 +11,11 @@ use sha2::{Digest, Sha256};
 
 use crate::names::{GuardName, WorkspaceName};
 
-/// The first bytes of every hash. A change of the framing changes this tag, so that
-/// ids of two framings can never be taken for each other.
+/// The first bytes of every hash input. A change of the framing must change this tag, so that
+/// an id of one framing is never mistaken for an id of another.
 const FRAMING: &[u8] = b"oncegate.key.v1";
 
-/// One part of a key, as it is hashed. An integer and the text of its digits are different parts.
+/// One part of a key, as hashed. An integer and the text of its digits are different parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyPart<'a> {
     Absent,
@@ -42,8 +42,8 @@ pub struct ClaimId([u8; 32]);
 impl ClaimId {
     /// Hashes `parts` under `guard`.
     ///
-    /// Each part is written as its kind, then the length and bytes of a text, or the 16 bytes of an integer; so a list of
-    /// parts can be read back from what is hashed in one way only.
+    /// Each part is written as its kind, then the length and bytes of a text, or the 16 bytes of an integer. The hash input
+    /// therefore decodes to exactly one list of parts.
     pub fn of<'a, P>(guard: &GuardName, parts: &'a [P]) -> Self
     where
         KeyPart<'a>: From<&'a P>,
@@ -131,7 +131,7 @@ impl fmt::Debug for ClaimId {
     }
 }
 
-/// Where a claim is: its workspace and its id. The guard is in the id, and beside it for people.
+/// Identifies a claim: its workspace and its id. The id already covers the guard; the field repeats it for people.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClaimKey {
     pub workspace: WorkspaceName,
@@ -139,7 +139,7 @@ pub struct ClaimKey {
     pub guard: GuardName,
 }
 
-/// Without the guard, which the id is made from.
+/// Leaves out the guard, because the id is derived from it.
 impl Hash for ClaimKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.id.hash(state);

@@ -1,9 +1,9 @@
 //! The pure core of Oncegate.
 //!
-//! What a claim does next is decided here, by functions that take a record, a
+//! Its functions decide what happens to a claim or a job. They take a record, a
 //! command and a time, and return the next record and the answer. Nothing in
-//! this crate reads a clock, touches a disk or awaits: the server, every store,
-//! the in-memory model and the model checker run these same functions.
+//! this crate reads a clock, touches a disk or awaits. The server, every store,
+//! the in-memory model and the model checker can therefore run these same functions.
 
 pub mod claim;
 pub mod job;

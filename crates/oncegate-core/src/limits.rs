@@ -10,7 +10,7 @@ pub const KEY_PART_BYTES_MAX: usize = 64 * 1024;
 pub const OUTCOME_BYTES_MAX: usize = 1024 * 1024;
 /// Bytes of a claim's attributes, as JSON.
 pub const ATTRIBUTES_BYTES_MAX: usize = 4 * 1024;
-/// Bytes of the note with which a person says why.
+/// Bytes of the note with which a person gives a reason.
 pub const NOTE_BYTES_MAX: usize = 1024;
 /// Bytes of a fingerprint.
 pub const FINGERPRINT_BYTES_MAX: usize = 255;
@@ -22,7 +22,7 @@ pub const SPAN_MIN: Duration = Duration::from_millis(1);
 pub const WINDOW_MAX: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
 /// The longest lease. A longer one would only delay the take-over after a crash.
 pub const LEASE_MAX: Duration = Duration::from_secs(3600);
-/// The longest that a caller may wait for somebody else's claim to settle.
+/// The longest time that a caller may wait for another owner's claim to settle.
 pub const WAIT_MAX: Duration = Duration::from_secs(60);
 /// How long a guarded HTTP request may run, unless its policy has a `max_run`.
 pub const REQUEST_RUN_MAX: Duration = Duration::from_secs(5 * 60);

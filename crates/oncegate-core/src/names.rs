@@ -1,8 +1,8 @@
 //! Names that people choose: workspaces and guards.
 //!
-//! One alphabet for both, narrow enough to be safe in a URL, a log label, a
-//! metric and a shell without quoting. Most are short, and are in the keys that they are
-//! part of: to copy a key takes no memory of its own, and nothing that threads share.
+//! Both use one alphabet, narrow enough to be safe in a URL, a log label, a
+//! metric and a shell without quoting. Most names are short and are stored inline, so a copy of a key
+//! needs no allocation and no reference count that threads share.
 
 use std::fmt;
 
@@ -51,18 +51,18 @@ macro_rules! name {
 }
 
 name!(
-    /// Whose claims these are. Nothing is ever visible across workspaces.
+    /// The workspace that owns the claims. Nothing is ever visible across workspaces.
     WorkspaceName,
     "workspace name"
 );
 name!(
-    /// Which guard a claim belongs to: `message`, `send`, or one of the caller's own.
+    /// The guard that a claim belongs to: `message`, `send`, or a guard of the caller's own.
     GuardName,
     "guard name"
 );
 
 impl WorkspaceName {
-    /// The workspace of a server without keys, and of the library unless told otherwise.
+    /// The workspace of a server without API keys, and the library's default.
     pub fn default_workspace() -> Self {
         WorkspaceName(SmolStr::new_static("default"))
     }

@@ -1,53 +1,53 @@
-//! A policy: what tells one guard from another.
+//! A policy: what distinguishes one guard from another.
 //!
-//! The guards are one mechanism with different answers to five questions: how
-//! long does a claim stand, what if its owner dies, what if its effect fails,
-//! what if its effect does not end, and what if the store is away.
+//! All guards are one mechanism with different answers to five questions. How long
+//! does a claim last? What happens if its owner dies, if its effect fails, if its
+//! effect does not end, or if the store is unavailable?
 
 use std::time::Duration;
 
-/// What becomes of a claim whose owner is gone before it settled: its lease ended, its effect panicked, or its effect ran
+/// What happens to a claim whose owner was lost before it settled: its lease ended, its effect panicked, or its effect ran
 /// for longer than `max_run`. The effect may have happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Lost {
     /// The next caller becomes the owner, under a larger token.
     #[default]
     TakeOver,
-    /// No caller does: the claim is `unknown` until a person or a reconcile hook settles it.
+    /// No caller becomes the owner: the claim is `unknown` until a person or a reconcile hook settles it.
     Hold,
 }
 
-/// What becomes of a claim whose effect failed.
+/// What happens to a claim whose effect failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnFailure {
-    /// Given back, so that the next caller tries afresh. For effects that surely did not happen.
+    /// Release the claim, so that the next caller tries again. For effects that surely did not happen.
     #[default]
     Release,
-    /// Kept as `failed` for the rest of the window.
+    /// Keep the claim as `failed` for the rest of the window.
     Keep,
 }
 
-/// What to do with an effect when the store cannot be asked.
+/// What to do with an effect when the store is unavailable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnStoreError {
-    /// Let it happen, unguarded, and say so.
+    /// Let the effect happen unguarded, and report that.
     Open,
-    /// Refuse it.
+    /// Refuse the effect.
     #[default]
     Closed,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// How long a decision stands, from the claim.
+    /// How long a decision is valid, counted from the claim.
     pub window: Duration,
-    /// How long an owner may be silent before it counts as dead.
+    /// How long an owner may go without a renewal before it counts as lost.
     pub lease: Duration,
     pub lost: Lost,
-    /// How long an effect may run. Past it the owner stops and counts as lost, and `lost` decides what becomes of the claim.
+    /// How long an effect may run. After that the owner stops and counts as lost, and `lost` decides what happens to the claim.
     ///
-    /// `None`: the lease of a closure is renewed for as long as it runs, so a closure that hangs holds its key. Guarded HTTP
-    /// requests then run for at most [`REQUEST_RUN_MAX`](crate::limits::REQUEST_RUN_MAX).
+    /// `None`: the lease of a closure is renewed for as long as the closure runs, so a closure that hangs holds its key. Guarded
+    /// HTTP requests then run for at most [`REQUEST_RUN_MAX`](crate::limits::REQUEST_RUN_MAX).
     pub max_run: Option<Duration>,
     pub on_failure: OnFailure,
     pub on_store_error: OnStoreError,
@@ -58,7 +58,7 @@ pub struct Policy {
 impl Policy {
     pub const DEFAULT_WINDOW: Duration = Duration::from_secs(24 * 3600);
     pub const DEFAULT_LEASE: Duration = Duration::from_secs(30);
-    /// A window that does not end.
+    /// A window that never ends.
     pub const FOR_GOOD: Duration = Duration::MAX;
 }
 

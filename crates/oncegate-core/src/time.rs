@@ -1,18 +1,18 @@
-//! Time as the store tells it.
+//! Time on the store's clock.
 
 use std::fmt;
 use std::time::Duration;
 
 /// A point in time on the store's clock, in microseconds since 1970.
 ///
-/// The core never asks for the time: whoever owns the clock passes it in.
+/// The core never reads a clock: the caller passes the time in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(i64);
 
 impl Time {
     /// Later than anything: the end of a window that does not end.
     pub const NEVER: Time = Time(i64::MAX);
-    /// Earlier than any claim: the end of what has been taken back.
+    /// Earlier than any claim: the `expires_at` of a claim that was released, retracted or forgotten.
     pub const LONG_AGO: Time = Time(0);
 
     pub const fn from_micros(micros: i64) -> Self {
@@ -29,7 +29,7 @@ impl Time {
         Some(Time(at.as_microsecond()))
     }
 
-    /// How long ago `earlier` was; zero if it has yet to come.
+    /// The time from `earlier` to this one; zero if `earlier` is later.
     pub fn since(self, earlier: Time) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0).max(0).unsigned_abs())
     }
@@ -50,9 +50,9 @@ impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Ok(at) = jiff::Timestamp::from_microsecond(self.0) else { return f.write_str("never") };
         let date = jiff::tz::Offset::UTC.to_datetime(at);
-        // Before our era a year has a sign.
+        // A year before our era has a sign, so it does not fit the fixed format.
         let Ok(year) = u16::try_from(date.year()) else { return write!(f, "{at:.3}") };
-        // Every answer has some of these: digit by digit, which is faster than to format it.
+        // Every answer has several times, so this writes the digits itself, which is faster than `format!`.
         let mut text = *b"0000-00-00T00:00:00.000Z";
         let mut put = |place: std::ops::Range<usize>, mut number: u16| {
             for digit in text[place].iter_mut().rev() {
@@ -79,7 +79,7 @@ mod tests {
         assert_eq!(Time::from_micros(1_700_000_000_123_456).to_string(), "2023-11-14T22:13:20.123Z");
         assert_eq!(Time::from_micros(0).to_string(), "1970-01-01T00:00:00.000Z");
         assert_eq!(Time::NEVER.to_string(), "never");
-        // As jiff has it, before our era too.
+        // The same text as jiff's, also before our era.
         for micros in (-70_000_000_000_000_000..253_402_300_800_000_000).step_by(86_399_999_123_457) {
             let at = jiff::Timestamp::from_microsecond(micros).unwrap();
             assert_eq!(Time::from_micros(micros).to_string(), format!("{at:.3}"));

@@ -24,7 +24,7 @@ fn scaled(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(*scale)
 }
 
-/// The way it was most likely written: in the largest unit that loses nothing; days from two on.
+/// Formats a duration in the largest unit that is exact, which is most likely how it was written. Days are used from two on.
 pub fn show_duration(span: Duration) -> String {
     let millis = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
     let fits = |(unit, scale): &&(&str, u64)| {

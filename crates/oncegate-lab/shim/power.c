@@ -150,7 +150,7 @@ static void set_head(int log, struct head head) {
     if (REAL(pwrite)(log, &head, sizeof head, 0) != sizeof head) abort();
 }
 
-/* With the lock held. Its length last: a process that is killed here leaves nothing half written. */
+/* With the lock held. Writes the log's length last, so that a process that is killed here leaves no half-written record. */
 static void append(int log, struct record record, const void *data) {
     struct head head = head_of(log);
     if (REAL(pwrite)(log, &record, sizeof record, head.length) != sizeof record) abort();
@@ -178,7 +178,7 @@ static void note(const char *path, struct record record, const char *names[3]) {
     unlock(log);
 }
 
-/* Keeps a file that is about to lose its name; the new name, if that worked. */
+/* Keeps a file that is about to lose its name. Writes the new name to `saved` if that worked. */
 static int save(const char *path, char saved[PATH_MAX + 64]) {
     static unsigned count;
     snprintf(saved, PATH_MAX + 64, "%s/saved-%d-%u", log_folder, getpid(), count++);
@@ -201,7 +201,7 @@ static int open_tracked(int folder_fd, const char *path, int flags, mode_t mode)
     }
     pthread_mutex_lock(&mutex);
     int is_new = (flags & O_CREAT) && access(whole, F_OK) != 0;
-    /* To write is to read first what is there. */
+    /* The shim reads the old bytes before each write, so the descriptor has to be readable. */
     int readable = (flags & O_ACCMODE) == O_WRONLY ? (flags & ~O_ACCMODE) | O_RDWR : flags;
     int fd = really(folder_fd, path, readable & ~O_TRUNC, mode);
     int failed = errno;
@@ -274,7 +274,7 @@ int dup2(int fd, int to) {
     return result;
 }
 
-/* Writes at an offset, or where the file stands (-1), after a note of what is there. */
+/* Writes at an offset, or at the file's current position (-1), after a record of the bytes that are overwritten. */
 static ssize_t write_at(int fd, const void *bytes, size_t length, off_t offset) {
     struct tracked file = of(fd);
     if (file.inode != 0 && control->write_error != 0) {
@@ -319,7 +319,7 @@ ssize_t pwrite64(int fd, const void *bytes, size_t length, off_t offset) {
     return write_at(fd, bytes, length, offset);
 }
 
-/* As many writes: a power cut may come between them anyway. */
+/* Writes the parts one after the other: a power cut may come between them anyway. */
 static ssize_t write_all(int fd, const struct iovec *parts, int count, off_t offset) {
     ssize_t written = 0;
     for (int at = 0; at < count; at++) {
@@ -367,7 +367,7 @@ static int truncate_tracked(int fd, off_t size) {
 int ftruncate(int fd, off_t size) { return truncate_tracked(fd, size); }
 int ftruncate64(int fd, off_t size) { return truncate_tracked(fd, size); }
 
-/* Nothing goes to the disk: the page cache outlives the process, and the log says what a power cut would leave. */
+/* Does not write to the disk: the page cache outlives the process, and the log says what a power cut would leave. */
 static int sync_tracked(int fd, int (*really)(int)) {
     struct tracked file = of(fd);
     if (file.inode == 0 || file.log < 0) return really(fd);
@@ -378,7 +378,7 @@ static int sync_tracked(int fd, int (*really)(int)) {
     uint64_t up_to = head_of(file.log).length;
     unlock(file.log);
     pthread_mutex_unlock(&mutex);
-    /* A disk takes its time, in which the power may go, and others may write. */
+    /* A disk takes time to sync. The power may fail meanwhile, and others may write. */
     if (control->sync_micros != 0) usleep(control->sync_micros);
     int error = control->sync_error;
     __atomic_fetch_add(&control->syncs, 1, __ATOMIC_RELAXED);

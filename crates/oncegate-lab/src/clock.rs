@@ -1,4 +1,4 @@
-//! Clocks that step: a child process sees a wall clock, and a clock since boot, that a test moves while it runs.
+//! Clocks that step: a test moves the wall clock and the clock since boot of a child process while it runs.
 
 use std::fs::File;
 use std::io;
@@ -11,7 +11,7 @@ use crate::shim;
 
 const FILE: &str = "ONCEGATE_TEST_CLOCK_FILE";
 
-/// The shim, and the file through which all processes that load it are told the time.
+/// The shim, and the file that gives the time to all processes that load it.
 ///
 /// ```no_run
 /// # use oncegate_lab::clock::Shim;
@@ -35,12 +35,12 @@ pub struct Shim {
 pub struct Shift {
     /// Of `CLOCK_REALTIME`, the wall clock.
     pub wall_micros: i64,
-    /// Of `CLOCK_BOOTTIME`, which counts time in suspend. `CLOCK_MONOTONIC` does not, and is never shifted.
+    /// Of `CLOCK_BOOTTIME`, which counts time in suspend. `CLOCK_MONOTONIC` does not count it, and is never shifted.
     pub boot_micros: i64,
 }
 
 impl Shim {
-    /// Makes the file. Clocks are right until they are stepped.
+    /// Creates the file. The clocks are right until the first step.
     pub fn new(file: impl AsRef<Path>) -> io::Result<Shim> {
         let library = shim::build("clock", include_str!("../shim/clock.c"))?;
         let options = File::options().read(true).write(true).create(true).truncate(true).open(file.as_ref())?;
@@ -49,7 +49,7 @@ impl Shim {
         Ok(shim)
     }
 
-    /// The child, once spawned, follows this clock.
+    /// Makes the child, once spawned, follow this clock.
     pub fn apply_to(&self, child: &mut Command) {
         shim::preload(child, &self.library);
         child.env(FILE, &self.path);
@@ -68,7 +68,7 @@ impl Shim {
         self.step_micros(-micros(by))
     }
 
-    /// The machine seems to have slept: the wall clock and the clock since boot have gone on, `CLOCK_MONOTONIC` has not.
+    /// Simulates a suspended machine: the wall clock and the clock since boot have advanced, `CLOCK_MONOTONIC` has not.
     pub fn suspend(&self, by: std::time::Duration) -> io::Result<()> {
         self.change(|shift| {
             shift.wall_micros += micros(by);
@@ -87,7 +87,7 @@ impl Shim {
     fn change(&self, change: impl FnOnce(&mut Shift)) -> io::Result<()> {
         let mut shift = self.shift.lock().expect("no holder of this lock panics");
         change(&mut shift);
-        // In one write: no process sees one clock moved and the other not.
+        // One write, so that no process sees one clock moved and the other not.
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&shift.wall_micros.to_ne_bytes());
         bytes[8..].copy_from_slice(&shift.boot_micros.to_ne_bytes());

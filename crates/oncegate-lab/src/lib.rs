@@ -1,5 +1,5 @@
-//! Faults for tests: what a machine can do to a process, made on purpose; and the chaos driver, which makes them all while it checks what the
-//! servers answer.
+//! Faults for tests: what a machine can do to a process, made on purpose. The chaos driver makes all of them while it checks the
+//! servers' answers.
 
 pub mod chaos;
 pub mod clock;

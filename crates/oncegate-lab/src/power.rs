@@ -1,9 +1,9 @@
 //! Power cuts: a child process whose unsynced writes may be gone after it was killed.
 //!
-//! `kill -9` alone proves little, since the page cache outlives the process. The shim notes each change of a file that no sync has
-//! covered yet, with the bytes before it. [`Shim::cut`] then undoes a random part of these changes, as a disk would that lost its power:
-//! each write stays, goes, or is torn between sectors of 512 bytes. Changes of folders (a file made, removed, renamed) are undone
-//! from the last one back, since file systems keep their order. What shared memory held (`-shm`) is gone.
+//! `kill -9` alone proves little, since the page cache outlives the process. The shim records each change of a file that no sync has
+//! covered yet, with the bytes before it. [`Shim::cut`] then undoes a random part of these changes, like a disk that lost its power.
+//! Each write stays, is lost, or is torn between sectors of 512 bytes. Changes of folders (a file created, removed, renamed) are undone
+//! from the last one back, since file systems keep their order. The content of shared memory (`-shm`) is lost.
 //!
 //! ```no_run
 //! # use oncegate_lab::power::Shim;
@@ -32,12 +32,12 @@ use crate::shim;
 
 const FOLDER: &str = "ONCEGATE_TEST_POWER_FOLDER";
 const LOG: &str = "ONCEGATE_TEST_POWER_LOG";
-/// What a disk writes whole or not at all.
+/// The unit that a disk writes completely or not at all.
 const SECTOR_BYTES: u64 = 512;
 /// How long a sync takes by default, so that kills happen within one.
 const SYNC_MICROS: u32 = 200;
 
-/// Where the control file has what.
+/// The offsets in the control file.
 const SYNC_ERROR_AT: u64 = 0;
 const WRITE_ERROR_AT: u64 = 4;
 const SYNC_MICROS_AT: u64 = 8;
@@ -70,13 +70,13 @@ pub struct Cut {
     /// Changes that no sync had covered.
     pub unsynced: usize,
     pub undone: usize,
-    /// Of these, writes of which some sectors stayed.
+    /// The undone writes of which some sectors stayed.
     pub torn: usize,
 }
 
 impl Shim {
-    /// Watches the files in `folder`, and keeps its logs in `log`. Both are made if they are missing; they are on one file
-    /// system, and neither is in the other.
+    /// Watches the files in `folder`, and keeps its logs in `log`. Creates both if they are missing. They must be on one file system,
+    /// and neither may be inside the other.
     pub fn new(folder: impl AsRef<Path>, log: impl AsRef<Path>) -> io::Result<Shim> {
         let library = shim::build("power", include_str!("../shim/power.c"))?;
         fs::create_dir_all(&folder)?;
@@ -89,19 +89,19 @@ impl Shim {
         Ok(shim)
     }
 
-    /// The child, once spawned, is on this power supply.
+    /// Makes the child, once spawned, depend on this power supply.
     pub fn apply_to(&self, child: &mut Command) {
         shim::preload(child, &self.library);
         child.env(FOLDER, &self.folder).env(LOG, &self.log);
     }
 
-    /// From now on each sync fails with this error. None: syncs succeed again. What a failed sync should have written is lost at
-    /// the next power cut, though later syncs succeed, unless it is written again: so it is on Linux.
+    /// From now on each sync fails with this error; `None` lets syncs succeed again. The next power cut loses what a failed sync should
+    /// have written, even if later syncs succeed, unless the process writes it again. Linux behaves like that.
     pub fn fail_syncs(&self, errno: Option<i32>) -> io::Result<()> {
         self.control.write_all_at(&errno.unwrap_or(0).to_ne_bytes(), SYNC_ERROR_AT)
     }
 
-    /// From now on each write, and each new file, fails with this error. None: writes succeed again.
+    /// From now on each write, and each new file, fails with this error; `None` lets writes succeed again.
     pub fn fail_writes(&self, errno: Option<i32>) -> io::Result<()> {
         self.control.write_all_at(&errno.unwrap_or(0).to_ne_bytes(), WRITE_ERROR_AT)
     }
@@ -127,8 +127,8 @@ impl Shim {
         Ok(u64::from_ne_bytes(bytes))
     }
 
-    /// The power was cut. All processes on it must be dead. Undoes a random part of what was not synced; the same seed on the same
-    /// files undoes the same.
+    /// Cuts the power. All processes on it must be dead. Undoes a random part of what was not synced. The same seed on the same files
+    /// undoes the same.
     pub fn cut(&self, seed: u64) -> io::Result<Cut> {
         let mut dice = Dice(seed);
         let mut cut = Cut::default();
@@ -141,7 +141,7 @@ impl Shim {
             }
         }
         logs.sort_by_key(|(inode, _)| *inode);
-        // Folders first: they decide which files there are.
+        // Folders first, because they decide which files exist.
         for (_, records) in logs.iter().filter(|(_, records)| records.iter().any(|(record, _)| record.is_of_folder())) {
             let lost = dice.below(records.len() as u64 + 1) as usize;
             cut.unsynced += records.len();
@@ -165,7 +165,7 @@ impl Shim {
         Ok(cut)
     }
 
-    /// Takes all that was written so far for synced. No process may be running on this power supply.
+    /// Treats everything written so far as synced. No process may be running on this power supply.
     pub fn forget(&self) -> io::Result<()> {
         for entry in fs::read_dir(&self.log)? {
             let entry = entry?;
@@ -188,10 +188,10 @@ enum Kind {
     FailedSync,
 }
 
-/// As the shim writes it.
+/// A record as the shim writes it.
 #[derive(Clone, Debug)]
 struct Record {
-    /// Where it is in the log.
+    /// Its position in the log.
     at: u64,
     kind: Kind,
     inode: u64,
@@ -220,7 +220,7 @@ impl Record {
                 fs::rename(to, from)?;
                 if saved.as_os_str().is_empty() { Ok(()) } else { fs::hard_link(saved, to) }
             }
-            // A change that the process did not live to make.
+            // The process died before it made this change.
             _ => Ok(()),
         }
     }
@@ -266,28 +266,28 @@ fn records(log: &[u8]) -> io::Result<Vec<Record>> {
 const HEAD_BYTES: usize = 16;
 const RECORD_BYTES: usize = 48;
 
-/// The changes that a power cut can take, and, where a sync has failed, the synced ones too: they protect what they wrote.
+/// The changes that a power cut can undo. After a failed sync also the synced ones, because they protect what they wrote.
 fn unsynced(records: &[Record]) -> Vec<(Record, bool)> {
     let is_sync = |record: &&Record| matches!(record.kind, Kind::Sync | Kind::FailedSync);
     let syncs: Vec<_> = records.iter().filter(is_sync).collect();
     let changes = records.iter().filter(|record| !is_sync(record));
     let with_fate = changes.map(|change| {
-        // The first sync that covers a change decides: a failed one leaves the page clean, and later ones pass it by.
+        // The first sync that covers a change decides. A failed sync marks the page as clean, so later syncs skip it.
         let decided = syncs.iter().find(|sync| sync.at > change.at && sync.offset > change.at);
         (change.clone(), decided.is_some_and(|sync| sync.kind == Kind::Sync))
     });
     let all: Vec<_> = with_fate.collect();
-    // Nothing protects what has no unsynced change before it.
+    // A synced change protects nothing if no unsynced change comes before it.
     let first = all.iter().position(|(_, is_synced)| !is_synced).unwrap_or(all.len());
     all[first..].to_vec()
 }
 
-/// From the newest change back.
+/// Undoes changes, from the newest one back.
 fn undo_in_file(path: &Path, records: &[(Record, bool)], dice: &mut Dice, cut: &mut Cut) -> io::Result<()> {
     let file = File::options().read(true).write(true).open(path)?;
-    // Sectors that a later sync has brought to the disk: older losses do not show there.
+    // Sectors that a later sync has brought to the disk: earlier losses are not visible there.
     let mut settled = HashSet::new();
-    // From "the disk had written hardly anything by itself" to "nearly all".
+    // From "the disk had written almost nothing by itself" to "almost everything".
     let kept_in_8 = dice.below(9);
     for (record, is_synced) in records.iter().rev() {
         if *is_synced {
@@ -328,7 +328,7 @@ fn undo_write(
         if settled.contains(&sector) || !is_lost(sector) {
             all_lost = false;
         } else {
-            // Past the end that the file had there was nothing: a file system shows zeros.
+            // The file had nothing past its end, so a file system shows zeros.
             let mut before = vec![0; (next - at) as usize];
             let from = (at - write.offset) as usize;
             let kept = write.data.get(from..).unwrap_or_default();
@@ -338,7 +338,7 @@ fn undo_write(
         }
         at = next;
     }
-    // Nothing came after it: the file is as long as it was.
+    // No later change extended the file, so it gets its old length.
     if all_lost && size == write.offset + write.length && write.size_before < size {
         file.set_len(write.size_before)?;
     }
@@ -390,7 +390,7 @@ mod tests {
 
     const OLD: &[u8] = &[b'o'; 2_048];
 
-    /// What dd does to a file of 2,048 bytes, and what the power cuts of 40 seeds leave of it.
+    /// Applies dd to a file of 2,048 bytes, and returns what the power cuts of 40 seeds leave of it.
     fn after_cuts(dd: &[&str]) -> Vec<Option<Vec<u8>>> {
         let place = tempfile::tempdir().expect("a temporary folder");
         let shim = Shim::new(place.path().join("data"), place.path().join("log")).expect("cc builds the shim");

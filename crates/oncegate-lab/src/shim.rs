@@ -1,4 +1,4 @@
-//! Libraries of ours that a child process loads before libc. The C compiler builds them when a test needs them.
+//! Libraries that a child process loads before libc. The C compiler builds them when a test needs them.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
@@ -18,7 +18,7 @@ pub(crate) fn build(name: &str, source: &str) -> io::Result<PathBuf> {
     if library.exists() {
         return Ok(library);
     }
-    // One thread of a process at a time, and each process under a name of its own: no reader loads half a library.
+    // One thread of a process at a time, and each process under its own file name, so that no reader loads half a library.
     static BUILDING: Mutex<()> = Mutex::new(());
     let _building = BUILDING.lock();
     let unfinished = library.with_extension(std::process::id().to_string());
@@ -34,7 +34,7 @@ pub(crate) fn build(name: &str, source: &str) -> io::Result<PathBuf> {
     Ok(library)
 }
 
-/// Loads a shim into a child, beside those that it loads already.
+/// Loads a shim into a child, in addition to the shims that it loads already.
 pub(crate) fn preload(child: &mut Command, library: &Path) {
     let before = child.get_envs().find(|(name, _)| *name == PRELOAD).and_then(|(_, value)| value);
     let mut libraries = before.map(|before| before.to_os_string()).unwrap_or_default();

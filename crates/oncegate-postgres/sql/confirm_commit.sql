@@ -1,6 +1,6 @@
--- A write to the server's log and to nothing else, committed by itself. When that is acknowledged, then so is all
--- that was committed before it: by the disk, and by the standbys that a COMMIT waits for.
+-- Writes to the server's log only, and commits that by itself. When the server acknowledges this COMMIT, every earlier commit is as
+-- durable: on the disk, and on the standbys that a COMMIT waits for.
 --
--- A transaction that is looked up may be committed without that: if the server crashed, or somebody ended its
--- backend, while it waited for a standby.
+-- A transaction that a lookup finds may be committed without that. That happens if the server crashed while its backend waited for a
+-- standby, or if an administrator ended that backend.
 SELECT pg_logical_emit_message(true, 'oncegate', ''::text)::text

@@ -1,4 +1,4 @@
--- Adds to the counters of claims that are still the owner's that was met.
+-- Adds to the duplicate counters of claims that still belong to the owner whom the duplicate met.
 --   $1 workspaces   $2 ids   $3 tokens   $4 counts   $5 when last; in the order of the keys, each once
 --
 -- The version stays: counting must not fence the owner. Rows are locked in the order of their keys.

@@ -1,5 +1,5 @@
--- How many are in the queue, counted no further than to the limit; its parameters are those of list_jobs.sql.
--- In no order: in that of their ids it would walk past all other kinds.
+-- Counts the jobs in the queue, up to the limit. Its parameters are the same as in list_jobs.sql.
+-- Without an order: ordered by id, the scan would walk past all other kinds.
 SELECT count(*)
 FROM (
     SELECT

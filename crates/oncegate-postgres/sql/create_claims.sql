@@ -1,9 +1,9 @@
--- Creates records where there are none; says which. The unique key decides the race: a row that is
--- not returned was somebody else's first.
+-- Creates records under keys that have none, and returns the created ones. The unique key decides the race: where no row is returned,
+-- another caller was first.
 --   $1 injected time   $2… one array for each column, in the order of the keys
 --
--- A win whose lease is over before it is written (the process was stopped in between) is not written.
--- Rows go in in the order of their keys, so that two replicas wait for each other in one direction only.
+-- A claim whose lease ends before this statement runs is not written. That happens if the process was stopped in between.
+-- Rows are inserted in the order of their keys, so that two replicas wait for each other in one direction only.
 INSERT INTO claims (workspace, id, guard, token, lost, lease_us, lease_until, expires_at, created_at,
                     fingerprint, attributes, parts, state, settled_at, outcome)
 SELECT n.workspace, n.id, n.guard, n.token, n.lost, n.lease_us, n.lease_until, n.expires_at, n.created_at,

@@ -1,5 +1,5 @@
--- Takes jobs out of the queue that are still of this version, within their leases; says which.
---   $1 injected time   $2 workspaces   $3 ids   $4 versions   $5 until when each decision stands
+-- Removes jobs from the queue if they still have this version and their leases have not ended. Returns the removed ones.
+--   $1 injected time   $2 workspaces   $3 ids   $4 versions   $5 until when each decision is valid
 WITH locked AS MATERIALIZED (
     SELECT n.*
     FROM (

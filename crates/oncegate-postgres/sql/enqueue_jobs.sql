@@ -1,5 +1,5 @@
--- Puts jobs into the queue, unless there are some with their ids, or their leases are over; says which.
---   $1… one array for each column   $22 injected time   $23 until when each decision stands
+-- Adds jobs to the queue, unless a job with the same id exists or their leases have ended. Returns the added ones.
+--   $1… one array for each column   $22 injected time   $23 until when each decision is valid
 INSERT INTO jobs (workspace, id, kind, payload, state, wakes_at, due_at, token, lease_until, version, tried, tries_max,
                   pause_us, pause_max_us, delivery, reached, created_at, error, begun, lane, started)
 SELECT n.workspace, n.id, n.kind, n.payload, n.state, n.wakes_at, n.due_at, n.token, n.lease_until, n.version, n.tried,

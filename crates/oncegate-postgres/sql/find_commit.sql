@@ -1,8 +1,8 @@
--- The commit id in a connection's mark, once no transaction holds the mark any more.
+-- The commit id in a connection's mark, if no open transaction holds the mark.
 --   $1 connection
 --
--- A null id beside a mark that is there: the transaction is still open. SKIP LOCKED and not a wait, so that the caller
--- can end a transaction that would stay open. A standby refuses the lock: only a server that can be written to answers.
+-- A null id while the mark exists means that the transaction is still open. SKIP LOCKED instead of a wait lets the caller end a
+-- transaction that would stay open. A standby refuses the lock, so only a server that accepts writes answers.
 WITH mark AS (
     SELECT commit_id FROM commit_marks WHERE connection = $1::uuid FOR UPDATE SKIP LOCKED
 )

@@ -1,5 +1,5 @@
--- Each workspace that has jobs of some kinds, with the first that somebody has to look at, and the store's time. From one workspace to
--- the next by the index: as many steps as there are workspaces, whatever they have waiting. Always at least one row.
+-- For each of some kinds and each workspace with such jobs, the job that is due first, with the store's time. The index leads from one
+-- workspace to the next, so the number of steps is the number of workspaces, however many jobs wait. Always at least one row.
 --   $1 injected time   $2 kinds
 SELECT m.now, f.kind, f.workspace, f.wakes_at
 FROM (SELECT store_time($1::bigint) AS now OFFSET 0) AS m

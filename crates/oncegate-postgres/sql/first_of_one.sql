@@ -1,4 +1,4 @@
--- The first job of each kind in one workspace that somebody has to look at, and the store's time. Always at least one row.
+-- The job that is due first, of each kind, in one workspace, with the store's time. Always at least one row.
 --   $1 injected time   $2 kinds   $3 workspace
 SELECT m.now, f.kind, f.workspace, f.wakes_at
 FROM (SELECT store_time($1::bigint) AS now OFFSET 0) AS m

@@ -1,5 +1,5 @@
--- Of those who have started in some lanes, the ones that nobody is just about to take out of the queue; and nobody does, until the
--- end of the transaction. Who is postponed behind one of these is found when it leaves.
+-- Of the started jobs of some lanes, the ones that no other transaction is about to dequeue. Locks them, so that no other transaction
+-- dequeues them before this one ends. The jobs postponed behind such a job are found when it leaves.
 --   $1 workspaces   $2 ids
 SELECT j.workspace, j.lane
 FROM unnest($1::text[], $2::uuid[]) AS k (workspace, id)

@@ -1,4 +1,4 @@
--- Whose turn it is in some lanes: who has started, or else the first of those that have not.
+-- The job whose turn it is in each lane: the started one, or else the first of the others.
 --   $1 workspaces   $2 lanes
 SELECT k.workspace, k.lane, coalesce(taken.id, first.id), taken.id IS NOT NULL
 FROM unnest($1::text[], $2::text[]) AS k (workspace, lane)

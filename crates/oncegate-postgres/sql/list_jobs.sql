@@ -1,4 +1,4 @@
--- What is in the queue, newest first.
+-- The jobs in the queue, newest first.
 --   $1 workspace   $2 kind   $3 what the kind begins with   $4 what the lane begins with   $5 state   $6 whether it was tried
 --   $7 older than   $8 how many at most
 SELECT j.*

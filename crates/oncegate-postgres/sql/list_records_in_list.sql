@@ -1,8 +1,8 @@
--- Those in a list, newest first; of them, if so asked, those in a state.
+-- The records in a list, newest first; if a state is given, only the records in that state.
 --   $1 workspace   $2 kind   $3 state   $4 older than this one   $5 how many at most   $6 list   $7 down to this one
 --
--- The list leads, and each record is read by its key (OFFSET 0 keeps it that way). Left to itself, the planner goes through all records of a kind, or of a state,
--- before it has seen how long the list is.
+-- The list leads, and each record is read by its key. OFFSET 0 keeps that plan. Otherwise the planner would go through all records of a
+-- kind or state before it has seen how long the list is.
 SELECT r.id, r.version, r.state, r.expires_at, r.body
 FROM record_lists AS l
 CROSS JOIN LATERAL (

@@ -1,4 +1,4 @@
--- Gives records their names; says which were free, or were theirs already.
+-- Gives names to records. Returns the names that were free or belonged to the same record already.
 --   $1 workspaces   $2 kinds   $3 names   $4 ids
 INSERT INTO record_names (workspace, kind, name, id)
 SELECT n.workspace, n.kind, n.name, n.id

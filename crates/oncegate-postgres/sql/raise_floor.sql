@@ -1,8 +1,8 @@
 -- Raises the floor of tokens to the largest token that a replica remembers or a claim has.
 --   $1 the largest token that this replica remembers
 --
--- Asked whenever a replica meets a server that it does not know: its clock may be behind that of the server before it, and
--- claims that it has lost had tokens. The largest token of each workspace is one probe of an index.
+-- Runs whenever a replica meets a server that is new to it. The new server's clock may be behind the clock of the server before it, and
+-- the claims that it has lost had tokens. One index probe finds the largest token of each workspace.
 WITH RECURSIVE largest AS (
     (SELECT workspace, token FROM claims ORDER BY workspace DESC, token DESC LIMIT 1)
     UNION ALL

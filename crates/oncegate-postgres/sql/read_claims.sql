@@ -2,10 +2,10 @@
 -- Always at least one row: where no key has a record, `ord` is null.
 --   $1 injected time   $2 workspaces   $3 ids   $4 guards
 --
--- The guard is in the id already; a caller who names another one has made a mistake, and finds nothing.
+-- The guard is part of the id already. A caller that names another guard has made a mistake, and finds nothing.
 --
--- The record is looked up for one key after the other (LATERAL, and OFFSET 0 so that it stays so):
--- one probe of the primary key each, whatever the planner believes of the table's size.
+-- The record is looked up for one key after the other (LATERAL, and OFFSET 0 so that the planner keeps it so): one probe of the primary
+-- key each, whatever the planner believes about the table's size.
 SELECT m.now, m.token_floor, c.*
 FROM (SELECT store_time($1::bigint) AS now, token_floor FROM meta WHERE only_row OFFSET 0) AS m
 LEFT JOIN (

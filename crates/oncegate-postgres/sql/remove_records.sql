@@ -1,4 +1,4 @@
--- Removes records that are still of this version; says which.
+-- Removes records that still have this version, and returns the removed ones.
 --   $1 workspaces   $2 kinds   $3 ids   $4 versions
 WITH locked AS MATERIALIZED (
     SELECT n.*

@@ -1,13 +1,14 @@
--- Replaces records that are still the ones that were read; says which, by their place in the arrays.
+-- Replaces records that have not changed since they were read. Returns their places in the arrays.
 --   $1 injected time   $2 channel   $3… one array for each field, in the order of the keys
 --
--- `locked` takes the rows one after the other in the order of their keys (LATERAL with FOR UPDATE cannot
--- be reordered), so that two replicas wait for each other in one direction only. Token and version
--- together name what was read: versions begin again when a record has been swept.
--- A decision that no longer stands (the lease ended while the process was stopped) is not written.
+-- `locked` takes the rows one after the other in the order of their keys (LATERAL with FOR UPDATE cannot be reordered), so that two
+-- replicas wait for each other in one direction only. Token and version together identify what was read, because versions start again
+-- after a record has been swept.
+-- A decision that is no longer valid (the lease ended while the process was stopped) is not written.
 --
--- What is written behind the owner's back (`duplicates`, `awaited`) is kept as it is, not as it was read,
--- unless a first owner begins afresh. Only an awaited claim is announced: a NOTIFY takes a lock at
+-- Columns that other callers write while the owner works (`duplicates`, `awaited`) keep their current values, not the values that were
+-- read, unless a new first owner starts from the beginning. Only an awaited claim is announced, because a NOTIFY takes a lock at commit
+-- that every other NOTIFY queues for.
 -- commit that every other one queues for.
 WITH locked AS MATERIALIZED (
     SELECT w.*, w.announce AND c.awaited AS announced

@@ -1,6 +1,6 @@
--- Replaces records that are still of the version before; says which.
+-- Replaces records that still have the previous version, and returns the replaced ones.
 --   $1 workspaces   $2 kinds   $3 ids   $4 versions   $5 states   $6 ends   $7 bodies
--- Locked one after the other in the order of their places (LATERAL with FOR UPDATE cannot be reordered).
+-- Locked one after the other in the order of their primary keys (LATERAL with FOR UPDATE cannot be reordered).
 WITH locked AS MATERIALIZED (
     SELECT n.*
     FROM (

@@ -1,4 +1,4 @@
--- What the server says of itself.
+-- The server's version and the settings that matter for durability.
 --   $1 injected time
 SELECT store_time($1::bigint) AS now,
        current_setting('server_version') AS version,

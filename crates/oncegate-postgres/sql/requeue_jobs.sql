@@ -1,5 +1,6 @@
--- Replaces jobs that are still of the version before, within the leases that they were decided under; says which.
---   $1… one array for each column, as for enqueue_jobs.sql   $22 injected time   $23 until when each decision stands
+-- Replaces jobs that still have the previous version, if the leases that the decisions were made under have not ended. Returns the
+-- replaced ones.
+--   $1… one array for each column, as for enqueue_jobs.sql   $22 injected time   $23 until when each decision is valid
 WITH locked AS MATERIALIZED (
     SELECT n.*
     FROM (

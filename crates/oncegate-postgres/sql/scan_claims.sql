@@ -1,9 +1,10 @@
--- One page of a workspace's claims, newest first, without their outcomes, which may be large; and one claim more, if there is one.
+-- One page of a workspace's claims, newest first, and one claim more, if there is one. Outcomes are left out, because they may be
+-- large.
 -- Always at least one row, for the time: where there is no claim, `token` is null.
 --   $1 injected time   $2 workspace   $3 guard   $4 state   $5 token, $6 id of the page before   $7 limit
---   $8 the token down to which is looked; all, if that is null
+--   $8 the oldest token that the page looks at; null means all
 --
--- The state is as a caller sees it: in flight and not to be taken over is unknown when its lease ends.
+-- The state is the one that a caller sees: a claim in flight that must not be taken over becomes unknown when its lease ends.
 WITH m AS MATERIALIZED (SELECT store_time($1::bigint) AS now)
 SELECT m.now, c.*
 FROM m
@@ -13,7 +14,7 @@ LEFT JOIN LATERAL (
            c.fingerprint, c.attributes, c.parts, NULL::bytea AS outcome, c.guard, c.id
     FROM claims AS c
     WHERE c.workspace = $2::text
-      -- Not by the sweeper's index, which has nearly all of them.
+      -- `+ 0` avoids the sweeper's index, which contains nearly all claims.
       AND c.expires_at + 0 > m.now
       AND ($3::text IS NULL OR c.guard = $3::text)
       AND ($4::smallint IS NULL

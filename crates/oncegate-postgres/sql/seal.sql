@@ -1,11 +1,11 @@
--- Asked between the writes of a transaction and its COMMIT.
+-- Runs between the writes of a transaction and its COMMIT.
 --   $1 connection   $2 commit id
 --
--- The commit id proves later that this very transaction is committed. No row means that the connection's mark is gone:
--- then the transaction must not be committed. The transaction's id and the backend say what to end if COMMIT hangs.
+-- The commit id proves later that exactly this transaction is committed. No row means that the connection's mark is gone. Then the
+-- transaction must not be committed. The transaction's id and the backend say what to end if COMMIT hangs.
 --
--- The floor is read again, in a snapshot later than the writes: if a record under one of the created keys came and was
--- swept since the keys were read, this floor is at least its token.
+-- The token floor is read again, in a snapshot later than the writes. If a record under one of the created keys was created and swept
+-- since the keys were read, this floor is at least its token.
 WITH marked AS (
     UPDATE commit_marks
     SET commit_id = $2::uuid, commits = commits + 1, marked_at = store_time(NULL)

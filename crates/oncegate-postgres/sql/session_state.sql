@@ -1,5 +1,5 @@
--- Which server this is, and whether it can be written to. The name of the log file begins with the timeline, in hexadecimal; a
--- standby has none of its own.
+-- Identifies the server, and says whether it accepts writes. The name of the log file begins with the timeline, in hexadecimal. A
+-- standby has no log file of its own.
 SELECT pg_is_in_recovery() AS is_standby,
        current_setting('transaction_read_only') = 'on' AS is_read_only,
        (SELECT system_identifier FROM pg_control_system())::text AS system,

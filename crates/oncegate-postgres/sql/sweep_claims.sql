@@ -1,9 +1,9 @@
 -- Removes claims whose window has ended, and says how many.
 --   $1 injected time   $2 how many at most
 --
--- Rows that somebody is writing are left for the next sweep; one that was claimed again since the snapshot
--- is looked at again once it is locked, and stays. The floor rises in the same transaction: who sees
--- a record gone sees its token in the floor. All rows are locked before the floor is, by every sweeper.
+-- Rows that another transaction is writing are left for the next sweep. A row that was claimed again since the snapshot is checked
+-- again once it is locked, and stays. The floor rises in the same transaction: a caller that no longer sees a record sees its token in
+-- the floor. Every sweeper locks all its rows before it locks the floor.
 WITH ended AS MATERIALIZED (
     SELECT workspace, id
     FROM claims

@@ -1,5 +1,5 @@
--- Removes the marks of connections that have not written for seven days. A connection that still lives and writes again
--- finds its mark gone, undoes its transaction, and connects anew.
+-- Removes the marks of connections that have not written for seven days. If such a connection is still open and writes again, it finds
+-- its mark gone, undoes its transaction, and connects again.
 DELETE FROM commit_marks
 WHERE connection IN (
     SELECT connection

@@ -1,9 +1,10 @@
 -- Removes records that are past their end, with all of their names and lists, and says how many.
 --   $1 injected time   $2 how many at most
 --
--- It waits for nobody, and so is in nobody's deadlock: a record that somebody is writing, or one of whose names is looked at, is left
--- for the next sweep. One whose end was moved since the snapshot is looked at again once it is locked, and stays. Names and lists
--- are as in the snapshot: of a record that has another version by then, they may not be all, and it stays for the next sweep, too.
+-- The sweep never waits, so it cannot take part in a deadlock. A record is left for the next sweep if another transaction is writing it
+-- or holds one of its names. A record whose end was moved since the snapshot is checked again once it is locked, and stays. Names and
+-- lists are as in the snapshot. If the record has another version by then, they may be incomplete, so that record stays for the next
+-- sweep, too.
 WITH ended AS MATERIALIZED (
     SELECT workspace, kind, id, version
     FROM records

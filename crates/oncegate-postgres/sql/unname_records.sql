@@ -1,4 +1,4 @@
--- Takes names from records that are removed.
+-- Frees the names of deleted records.
 --   $1 workspaces   $2 kinds   $3 names   $4 ids
 DELETE FROM record_names AS r
 USING unnest($1::text[], $2::text[], $3::text[], $4::uuid[]) AS n (workspace, kind, name, id)

@@ -1,5 +1,5 @@
--- What workspaces have in some blocks of the claims: a range of ctid is read as it lies on disk, and no other block is. The length of
--- an outcome is known without reading it. One row at least: how many blocks there are.
+-- How much each workspace stores in some blocks of the claims. PostgreSQL reads a range of ctid in the order on disk, and no other
+-- block. The length of an outcome is known without reading it. Always at least one row, with the number of blocks.
 SELECT all_of_it.blocks, part.workspace, part.claims, part.bytes
 FROM (SELECT pg_relation_size('claims') / current_setting('block_size')::bigint AS blocks) AS all_of_it
 LEFT JOIN (

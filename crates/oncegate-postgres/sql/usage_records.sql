@@ -1,4 +1,4 @@
--- The same of records.
+-- How much each workspace stores in some blocks of the records, as in usage_claims.sql.
 SELECT all_of_it.blocks, part.workspace, part.claims, part.bytes
 FROM (SELECT pg_relation_size('records') / current_setting('block_size')::bigint AS blocks) AS all_of_it
 LEFT JOIN (

@@ -1,4 +1,4 @@
--- The first of those who wait for each lane need not wait any longer.
+-- Ends the postponement of the first waiting job of each lane, so that it wakes at its due time.
 --   $1 workspaces   $2 lanes
 WITH next AS MATERIALIZED (
     SELECT j.workspace, j.id

@@ -1,4 +1,4 @@
-//! What is written together: decided commits that touch different things, in the order in which every replica locks.
+//! A batch: decided commits that touch different things and are written together, in the order in which every replica locks.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,13 +12,13 @@ use crate::write::Written;
 
 pub(crate) struct Batch {
     decided: Vec<Decided>,
-    /// Where the writes are, by commit and within it, in the order of their keys.
+    /// The places of the writes (commit, write within the commit), in the order of their keys.
     order: Vec<(usize, usize)>,
 }
 
 impl Batch {
-    /// Those that can be written together. Hands back the others: they touch what one of those touches, and are to be
-    /// decided again when it is committed.
+    /// Picks the commits that can be written together and hands back the others. A commit is handed back if it touches what a picked
+    /// commit touches. It is to be decided again after that one is committed.
     pub fn of(all: Vec<Decided>) -> (Batch, Vec<Job>) {
         let mut touched = Touched::default();
         let mut leaders: HashMap<ClaimKey, usize> = HashMap::with_capacity(all.len());
@@ -42,17 +42,17 @@ impl Batch {
         (Batch { decided, order }, later)
     }
 
-    /// In the order of their keys.
+    /// All writes, in the order of their keys.
     pub fn writes(&self) -> impl Iterator<Item = &Write> {
         self.order.iter().map(|&(i, j)| &self.decided[i].writes[j])
     }
 
-    /// Writes nothing but the mark of its connection.
+    /// Whether the batch writes nothing but the mark of its connection.
     pub fn is_probe(&self) -> bool {
         self.order.is_empty() && self.changes().next().is_none()
     }
 
-    /// What they change beside claims.
+    /// What the commits change beside claims.
     pub fn changes(&self) -> impl Iterator<Item = &Change> {
         self.decided.iter().flat_map(Decided::changes)
     }
@@ -62,7 +62,7 @@ impl Batch {
         self.decided.iter().flat_map(|decided| decided.changes().iter().map(|change| (change, decided.decided_at())))
     }
 
-    /// Which commits have landed whole.
+    /// For each commit, whether all of it was written.
     fn landed(&self, written: &Written) -> Vec<bool> {
         let mut landed = vec![true; self.decided.len()];
         for (&(i, _), has_landed) in self.order.iter().zip(&written.claims) {
@@ -77,27 +77,27 @@ impl Batch {
         landed
     }
 
-    /// What can be said of it before COMMIT.
+    /// What can be said about the batch before COMMIT.
     pub fn review(&self, written: &Written) -> Review {
-        // A new owner whose token may be no larger than one that its key had before: nothing stands.
+        // A new owner's token may be no larger than an earlier token of the same key: nothing of the batch is valid.
         let is_overtaken = |write: &Write| write.new_owner && write.next.token <= written.seal.token_floor;
         if self.writes().any(is_overtaken) {
             return Review::Nothing;
         }
         let landed = self.landed(written);
-        // A part of it may be there.
+        // A part of the commit may be written.
         if self.decided.iter().zip(&landed).any(|(decided, landed)| decided.is_whole() && !landed) {
             return Review::Partly;
         }
         if landed.contains(&true) { Review::Stands } else { Review::Nothing }
     }
 
-    /// Answers those that were written, now that it is committed. Hands back the others.
+    /// Answers the commits that were written, after COMMIT has succeeded. Hands back the others.
     pub fn answer(self, written: &Written) -> Vec<Job> {
         self.answer_landed(written, Decided::answer)
     }
 
-    /// Answers those that may have been written. Hands back those that surely were not.
+    /// Answers the commits that may have been written. Hands back the ones that certainly were not.
     pub fn answer_unknown(self, written: &Written, why: &str) -> Vec<Job> {
         self.answer_landed(written, |decided| decided.answer_unknown(why))
     }
@@ -109,8 +109,8 @@ impl Batch {
         self.decided.into_iter().zip(landed).flat_map(answered).collect()
     }
 
-    /// It was undone because a commit had landed in part. One that was alone is answered, or begins again if it was
-    /// its claims that came too late. Of several, those at fault are tried alone, and the others together again.
+    /// Handles a batch that was undone because a commit was written in part. A commit that was alone is answered, or is retried if only
+    /// its claims came too late. Of several commits, the ones at fault are retried alone, and the others together.
     pub fn answer_partly(self, written: &Written) -> Vec<Job> {
         let is_alone = self.decided.len() == 1;
         let claims_landed = written.claims.iter().all(|landed| *landed);
@@ -137,15 +137,15 @@ impl Batch {
 }
 
 pub(crate) enum Review {
-    /// It may be committed.
+    /// The batch may be committed.
     Stands,
-    /// None of it is there, or must be.
+    /// Nothing of the batch took effect, or none of it may be committed.
     Nothing,
-    /// It must not be committed: of some commit a part is there.
+    /// The batch must not be committed: a commit was written in part.
     Partly,
 }
 
-/// What a batch writes to. A statement must not write to a thing twice.
+/// What a batch writes to. One statement must not write to the same row twice.
 #[derive(Default)]
 struct Touched {
     claims: HashSet<ClaimKey>,

@@ -1,4 +1,4 @@
-//! Records and the queue, as they are read.
+//! Reads of records and of the queue.
 
 use async_trait::async_trait;
 use oncegate_core::WorkspaceName;
@@ -19,7 +19,7 @@ use crate::link::Params;
 use crate::store::PostgresStore;
 
 const COUNT_JOBS: &str = include_str!("../sql/count_jobs.sql");
-/// The list's own statements: of columns that nobody asks for, nothing is read.
+/// Counts through the list's own statements: PostgreSQL does not read columns that the outer query does not use.
 const COUNT_RECORDS: &str = concat!("SELECT count(*) FROM (", include_str!("../sql/list_records.sql"), ") AS listed");
 const COUNT_RECORDS_IN_LIST: &str =
     concat!("SELECT count(*) FROM (", include_str!("../sql/list_records_in_list.sql"), ") AS listed");
@@ -35,7 +35,7 @@ impl MainStore for PostgresStore {
     }
 
     async fn list(&self, listing: Listing) -> Result<Listed, StoreError> {
-        // One more than asked for tells whether there is a next page.
+        // One record more than asked for shows whether there is a next page.
         let one_more = Listing { limit: listing.limit.saturating_add(1), ..listing.clone() };
         let horizon = self.list_horizon(&listing).await?;
         let rows = self.ask_of_records(LIST_RECORDS, LIST_RECORDS_IN_LIST, &one_more, horizon).await?;
@@ -68,7 +68,7 @@ impl MainStore for PostgresStore {
         let (leasing, wanted) = (self.leasing.clone(), wanted.clone());
         let leased = async {
             self.resolve_doubt().await?;
-            // On a task of its own: the caller may go away, and a transaction that is left open would keep its locks.
+            // In a separate task: the caller may go away, and a transaction that is left open would keep its locks.
             let leased = tokio::spawn(async move { lease_by_turns(&leasing, &wanted).await });
             leased.await.unwrap_or_else(|_| Err(StoreError::Unavailable("leasing was stopped".into())))
         };
@@ -96,7 +96,7 @@ impl PostgresStore {
         }
     }
 
-    /// Down to which record a page looks; none, where it looks at all there are.
+    /// The oldest record that a page looks at; `None` if it looks at all.
     async fn list_horizon(&self, listing: &Listing) -> Result<Option<Uuid>, Fault> {
         if !listing.is_sparse() {
             return Ok(None);
@@ -127,7 +127,7 @@ impl PostgresStore {
     }
 }
 
-/// A transaction has its connection to itself.
+/// Leases one caller at a time, because a transaction needs the connection to itself.
 async fn lease_by_turns(leasing: &Mutex<Desk>, wanted: &Wanted) -> Result<Reading<Leased>, StoreError> {
     let desk = leasing.lock().await;
     let link = desk.link().await?;
@@ -137,7 +137,7 @@ async fn lease_by_turns(leasing: &Mutex<Desk>, wanted: &Wanted) -> Result<Readin
             link.within(link.client.batch_execute("ROLLBACK")).await?;
         }
         match leased {
-            // Another replica has taken a lane at the same moment.
+            // Another replica has taken the same lane at the same moment.
             Err(Fault::Conflict(_)) => {}
             leased => return Ok(leased?),
         }

@@ -1,7 +1,7 @@
 //! What a transaction changes beside claims: records, their names and lists, and the queue.
 //!
-//! One statement for each kind of change, with one array for each column. Each says which of its rows it wrote; a
-//! change that is not among them found something else than it expects.
+//! One statement for each kind of change, with one array for each column. Each statement returns the rows that it wrote. A change whose
+//! row is missing did not find the state that it expects.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -32,7 +32,7 @@ const WAKE_NEXT: &str = include_str!("../sql/wake_next.sql");
 
 type Column<'a> = Box<dyn ToSql + Sync + Send + 'a>;
 
-/// A statement, and a column for each of its parameters.
+/// A statement, and one column for each of its parameters.
 struct Step<'a> {
     sql: &'static str,
     statement: tokio_postgres::Statement,
@@ -40,7 +40,7 @@ struct Step<'a> {
 }
 
 impl Step<'_> {
-    /// The rows that it wrote: a workspace, and a record's or a job's id.
+    /// Runs the statement and returns the rows that it wrote: each is a workspace and the id of a record or job.
     async fn run(&self, link: &Link) -> Result<(&'static str, Vec<Row>), tokio_postgres::Error> {
         let columns: Vec<&(dyn ToSql + Sync)> = self.columns.iter().map(|column| &**column as _).collect();
         let rows = link.client.query(&self.statement, &columns).await?;
@@ -48,7 +48,7 @@ impl Step<'_> {
     }
 }
 
-/// The statements that make some changes, prepared.
+/// The prepared statements for a set of changes.
 pub(crate) struct Changes<'a> {
     changes: Vec<&'a Change>,
     steps: Vec<Step<'a>>,
@@ -57,17 +57,17 @@ pub(crate) struct Changes<'a> {
 impl<'a> Changes<'a> {
     pub async fn prepare(link: &Link, changes: Vec<&'a Change>) -> Result<Changes<'a>, Fault> {
         let mut steps = vec![];
-        // Always in this order: replicas lock one kind of thing after the other.
+        // Always in this order, so that all replicas lock the kinds of rows in the same order.
         for (sql, columns) in columns_of(&changes, link.server.injected_time()) {
             steps.push(Step { sql, statement: link.prepared(sql).await?, columns });
         }
         Ok(Changes { changes, steps })
     }
 
-    /// Makes them, one statement behind the other, and says of each whether it found what it expects.
+    /// Runs the statements, one after the other. Returns for each change whether it found the state that it expects.
     pub async fn write(&self, link: &Link) -> Result<Vec<bool>, tokio_postgres::Error> {
         let written = try_join_all(self.steps.iter().map(|step| step.run(link))).await?;
-        // Which rows each statement wrote, and how often: a record may have several names.
+        // Counts the rows that each statement wrote for each record or job: a record may have several names.
         let mut landed: HashMap<(&str, &str, Uuid), usize> = HashMap::new();
         for (sql, rows) in &written {
             for row in rows {
@@ -93,7 +93,7 @@ impl<'a> Changes<'a> {
     }
 }
 
-/// The statements that are needed, and what each is given.
+/// The statements that these changes need, with their parameters.
 fn columns_of<'a>(changes: &[&'a Change], now: Option<i64>) -> Vec<(&'static str, Vec<Column<'a>>)> {
     let (mut created, mut replaced, mut names, mut lists) = (vec![], vec![], vec![], vec![]);
     let (mut removed, mut old_names, mut old_lists) = (vec![], vec![], vec![]);
@@ -122,7 +122,7 @@ fn columns_of<'a>(changes: &[&'a Change], now: Option<i64>) -> Vec<(&'static str
             Change::Dequeue(job) => dequeued.push(job),
         }
     }
-    // As names are given: in their order.
+    // In the same order as names are inserted.
     let in_order =
         |(record, label): &(&Record, &str)| (record.workspace.clone(), record.kind, (*label).to_owned(), record.id);
     old_names.sort_by_key(in_order);
@@ -162,7 +162,7 @@ fn columns_of<'a>(changes: &[&'a Change], now: Option<i64>) -> Vec<(&'static str
         column(&dequeued, |job| job.stands_until().micros()),
     ];
     step(DEQUEUE_JOBS, !dequeued.is_empty(), dequeue);
-    // After that: a statement sees what those before it have done.
+    // These run last, because a statement sees the effects of the ones before it.
     let left: Vec<&'a job::Job> = changes.iter().filter_map(|change| change.leaves_lane()).collect();
     let lanes: Vec<Column<'a>> =
         vec![column(&left, |job| job.workspace.as_str()), column(&left, |job| job.lane.as_deref())];
@@ -189,7 +189,7 @@ fn records<'a>(records: &[&'a Record]) -> Vec<Column<'a>> {
     ]
 }
 
-/// Names, or lists.
+/// The columns of names or of list entries.
 fn labels<'a>(labels: &[(&'a Record, &'a str)]) -> Vec<Column<'a>> {
     let (records, labels): (Vec<&Record>, Vec<&str>) = labels.iter().copied().unzip();
     vec![
@@ -226,7 +226,7 @@ pub(crate) fn jobs<'a>(jobs: &[&'a job::Job]) -> Vec<Column<'a>> {
     ]
 }
 
-/// Leases are written like this too, by whoever holds the rows' locks.
+/// Writes leased jobs. The caller holds the locks of their rows.
 pub(crate) async fn requeue(link: &Link, leased: &[&job::Job]) -> Result<(), Fault> {
     let mut columns = jobs(leased);
     columns.push(Box::new(link.server.injected_time()));
@@ -239,7 +239,7 @@ pub(crate) fn workspace(name: &str) -> Result<WorkspaceName, Fault> {
     WorkspaceName::new(name).map_err(|_| Fault::Data("the table `jobs` has a workspace that is none".into()))
 }
 
-/// A job in a row, by the names of its columns.
+/// Reads a job from a row, by column name.
 pub(crate) fn job(row: &Row) -> Result<job::Job, Fault> {
     let time = |name| Time::from_micros(row.get(name));
     let span = |name| Duration::from_micros(row.get::<_, i64>(name).unsigned_abs());

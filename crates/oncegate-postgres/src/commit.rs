@@ -1,11 +1,11 @@
-//! COMMIT, and what to believe when its answer does not come.
+//! COMMIT, and what to do when its answer does not arrive.
 //!
-//! A connection that breaks while COMMIT is under way leaves the transaction committed or not, and the caller's answer
-//! depends on which. Each transaction writes a random id into the mark of its connection. The mark is looked up over a new
-//! connection: the id is there, or the transaction did not commit. Nothing else is evidence. A larger token or version may be
-//! another replica's, and after a crash or a failover the transaction's own number may be another's.
+//! If a connection breaks while COMMIT is under way, the transaction is committed or it is not, and the caller's answer depends on
+//! which. Each transaction writes a random id into the mark of its connection. A new connection looks the mark up: the id is there, or
+//! the transaction did not commit. Nothing else is evidence. A larger token or version may come from another replica. After a crash or
+//! a failover another transaction may have the same number.
 //!
-//! A commit that the server has, but has not yet replicated to the standbys that a COMMIT waits for, counts as unknown.
+//! A commit counts as unknown while the server has it but has not replicated it to the standbys that a COMMIT waits for.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,26 +21,26 @@ use crate::write::Seal;
 const CONFIRM_COMMIT: &str = include_str!("../sql/confirm_commit.sql");
 const END_BACKEND: &str = include_str!("../sql/end_backend.sql");
 
-/// Between two looks at a transaction that is still in progress.
+/// The pause between two lookups of a transaction that is still in progress.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
 pub(crate) enum Outcome {
     Committed,
     /// Nothing was written.
     Undone,
-    /// It could not be found out.
+    /// The outcome could not be found out.
     Unknown(String),
 }
 
-/// Commits, and finds out whether it did. The link may be of no more use afterwards.
+/// Commits, and finds out whether the COMMIT succeeded. The link may be unusable afterwards.
 pub(crate) async fn commit(link: &Link, seal: &Seal) -> Outcome {
-    // No caller waits for longer than that.
+    // No caller waits longer than that.
     let give_up_at = Instant::now() + ANSWERED_WITHIN;
-    // Nothing about a failed COMMIT is taken on trust: the server may report an error after the fact.
+    // A failed COMMIT proves nothing: the server may report an error after it has committed.
     let why = match link.commit().await {
         Ok(true) if link.is_current() => return Outcome::Committed,
         Ok(false) => "its wait for a standby was cancelled".to_owned(),
-        // The next server may have been promoted without it.
+        // The next server may have been promoted without this commit.
         Ok(true) => "the server was replaced meanwhile".to_owned(),
         Err(fault) => format!("it got no answer: {}", fault.message()),
     };
@@ -49,8 +49,8 @@ pub(crate) async fn commit(link: &Link, seal: &Seal) -> Outcome {
     find_out(&link.server, seal, give_up_at).await
 }
 
-/// The same, of a transaction that writes nothing but its mark: where it gets no answer there is nothing to find out, and no caller
-/// waits for longer.
+/// Commits a transaction that writes nothing but its mark. Without an answer there is nothing to find out, and no caller waits for
+/// longer.
 pub(crate) async fn confirm(link: &Link) -> Outcome {
     match link.commit().await {
         Ok(true) if link.is_current() => Outcome::Committed,
@@ -58,7 +58,7 @@ pub(crate) async fn confirm(link: &Link) -> Outcome {
             link.server.health.doubt();
             Outcome::Unknown("the wait of a COMMIT for its standby was cancelled".into())
         }
-        // It wrote nothing, and says nothing of the next server.
+        // The answer of a replaced server says nothing about the next one.
         Ok(true) => Outcome::Undone,
         Err(fault) => {
             link.server.health.doubt();
@@ -83,13 +83,13 @@ async fn find_out(server: &Arc<Server>, seal: &Seal, give_up_at: Instant) -> Out
     Outcome::Unknown(format!("the connection broke in COMMIT, and its outcome was not found out: {last_why}"))
 }
 
-/// Looks until the transaction is over; `None` if it is not over in time.
+/// Looks the transaction up until it is over; `None` if it is not over in time.
 async fn look(link: &Link, seal: &Seal, give_up_at: Instant) -> Result<Option<Outcome>, Fault> {
     while Instant::now() < give_up_at {
         match find(link, &seal.mark).await? {
             Found::Committed => {
                 link.query(CONFIRM_COMMIT, &[]).await?;
-                // The next server may have been promoted without it: it is asked over the next connection.
+                // The next server may have been promoted without this commit, so the next connection asks that server.
                 return Ok(link.is_current().then_some(Outcome::Committed));
             }
             Found::Undone => return Ok(Some(Outcome::Undone)),

@@ -1,8 +1,8 @@
-//! What becomes of commits whose records have been read, as far as it can be said before anything is written.
+//! Decides commits whose records have been read, as far as possible before anything is written.
 //!
-//! Several of them may be about one key. Those that change nothing are answered from the record that was read, or after a COMMIT.
-//! The first that changes something is to be written; those after it follow it, and are looked at again only
-//! when that write is committed: nobody is told of something that may yet be undone.
+//! Several commits may be about one key. A commit that changes nothing is answered from the record that was read, or after a COMMIT.
+//! The first commit that changes something is written. The later ones on the same key follow it, and are decided again after that write
+//! is committed. So no caller gets an answer that rests on a write that may still be undone.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,29 +16,30 @@ use crate::row::{Read, Records};
 
 /// One record to be written.
 pub(crate) struct Write {
-    /// Token and version of the record that it replaces; `None` where it is created.
+    /// Token and version of the record that this write replaces; `None` if it creates one.
     pub was: Option<(Token, i64)>,
     pub next: Arc<Claim>,
-    /// Past this the decision no longer stands: the lease that it was made under, or gives, is over.
+    /// The decision is invalid after this time: the lease that it was made under, or that it gives, has ended.
     pub stands_until: Time,
-    /// A claim, which replaces what the last owner brought; else a verb, which leaves that alone.
+    /// True for a claim, which replaces the data of the last owner. False for a verb, which keeps that data.
     pub new_owner: bool,
-    /// Whether those who wait want to hear of it.
+    /// Whether waiting callers want to be notified.
     pub announce: bool,
 }
 
-/// A commit that is answered after a COMMIT: it has something to write, or its answer has to be confirmed.
+/// A commit that is answered after a COMMIT, because it has something to write or its answer has to be confirmed.
 pub(crate) struct Decided {
     job: Job,
     answers: Answers,
     moment: Moment,
-    /// Which server it was read from. It is not written to another: that one may have other records of the same versions.
+    /// The generation of the server that it was read from. It is not written to another server, which may have other records with the
+    /// same versions.
     pub generation: u64,
-    /// Nothing of the commit is written.
+    /// The commit writes nothing.
     confirms_only: bool,
-    /// All or none of them.
+    /// Written all together or not at all.
     pub writes: Vec<Write>,
-    /// Commits on the same key that came later, and when the last of them was read.
+    /// Later commits on the same key, and when the last of them was read.
     followers: Vec<Job>,
     followed_at: Read,
 }
@@ -55,7 +56,7 @@ impl InLine for Decided {
     }
 }
 
-/// The distinct keys of some commits, and where each operation's key is among them.
+/// The distinct keys of some commits, and the index of each operation's key among them.
 pub(crate) struct Keys<'a> {
     pub distinct: Vec<&'a ClaimKey>,
     pub places: Vec<usize>,
@@ -76,7 +77,7 @@ impl<'a> Keys<'a> {
     }
 }
 
-/// Decides all, answers those that need no COMMIT, and returns the others. `places` is from [`Keys`].
+/// Decides all commits, answers those that need no COMMIT, and returns the others. `places` is from [`Keys`].
 pub(crate) fn decide_all(jobs: Vec<Job>, places: &[usize], records: &Records) -> Vec<Decided> {
     let mut all: Vec<Decided> = vec![];
     let mut leaders: Vec<Option<usize>> = vec![None; records.claims.len()];
@@ -102,13 +103,13 @@ pub(crate) fn decide_all(jobs: Vec<Job>, places: &[usize], records: &Records) ->
     all
 }
 
-/// `is_locked`: the record was read under its row's lock.
+/// Decides a commit of one operation. `is_locked`: the record was read under its row's lock.
 fn decide_one(job: Job, existing: Option<&Arc<Claim>>, read: Read, is_locked: bool) -> Option<Decided> {
     let op = &job.commit.ops[0];
     let Decision { write, answer } = decide(&op.key, existing, &op.command, read.moment);
     let write = match (write, &answer) {
         (Some(next), _) => Some(Write::new(existing, &op.command, next)),
-        // Its owner may have renewed or settled in time, in a transaction that is not committed yet. The row's lock tells.
+        // The owner may have renewed or settled in time, in a transaction that is not committed yet. Only the row's lock shows that.
         (None, Answer::Held(claim)) if claim.state == State::InFlight && !is_locked => Some(Write::unchanged(claim)),
         (None, _) => None,
     };
@@ -120,8 +121,8 @@ fn decide_one(job: Job, existing: Option<&Arc<Claim>>, read: Read, is_locked: bo
 
 /// Answers a commit that writes nothing, unless its answer might be wrong: then a COMMIT comes first.
 ///
-/// An owner is not refused on the word of a server that may have been replaced, since the next server may have its claim.
-/// And what a server shows after a restart may be without the standbys that its COMMIT waits for.
+/// A replaced server must not cause the refusal of an owner, because the next server may have the owner's claim. And a restarted server
+/// may show commits that are not on the standbys that its COMMIT waits for.
 fn answer_or_confirm(job: Job, answers: Answers, read: Read) -> Option<Decided> {
     let is_refused = answers.iter().any(|answer| matches!(answer, Answer::Refused(_)));
     if is_refused || !read.is_confirmed {
@@ -131,7 +132,7 @@ fn answer_or_confirm(job: Job, answers: Answers, read: Read) -> Option<Decided> 
     None
 }
 
-/// All or nothing.
+/// Decides a commit of several operations: all of them take effect, or none.
 fn decide_together(job: Job, places: &[usize], records: &Records) -> Option<Decided> {
     if places.iter().enumerate().any(|(i, place)| places[..i].contains(place)) {
         job.answer(Err(StoreError::Refused("two operations of one commit have the same key".into())));
@@ -145,7 +146,7 @@ fn decide_together(job: Job, places: &[usize], records: &Records) -> Option<Deci
         let existing = records.claims[place].as_ref();
         let Decision { write, answer } = decide(&op.key, existing, &op.command, read.moment);
         is_needed |= write.is_some();
-        // What is so already is written as it is, so that it is still so when the others are.
+        // An accepted operation that changes nothing is written too, so that its record is unchanged when the others are committed.
         let next = write.or_else(|| existing.filter(|_| answer.is_accepted()).cloned());
         writes.extend(next.map(|next| Write::new(existing, &op.command, next)));
         answers.push(answer);
@@ -165,7 +166,7 @@ impl Decided {
         Decided { job, answers, moment, generation, confirms_only: false, writes, followers, followed_at: read }
     }
 
-    /// Of its only write, if it has only that: others on the same key may follow it.
+    /// The key of the only write, if there is just one: later commits on the same key may follow it.
     pub fn only_key(&self) -> Option<&ClaimKey> {
         self.writes.first().filter(|_| !self.is_whole()).map(|write| &write.next.key)
     }
@@ -182,20 +183,19 @@ impl Decided {
         if self.confirms_only { &[] } else { &self.job.commit.changes }
     }
 
-    /// The change in this place found something else than it expects: nothing was written.
+    /// The change at this index did not find the state that it expects: nothing was written.
     pub fn answer_conflict(self, place: usize) {
         let Decided { job, answers, moment, .. } = self;
         job.answer(Ok(Committed { answers, conflict: Some(place), now: moment.now }));
     }
 
-    /// Another that was decided on the same key, without knowing of this one.
+    /// Takes over as a follower another commit that was decided on the same key, independently of this one.
     pub fn lead(&mut self, later: Decided) {
         self.followed_at = later.followed_at;
         self.followers.extend(later.into_jobs());
     }
 
-    /// Its write is committed: it is answered, and so are those who followed it, as far as they too change
-    /// nothing. Hands back those who do.
+    /// The write is committed. Answers this commit, and each follower that changes nothing. Hands back the others.
     pub fn answer(self) -> Vec<Job> {
         let Decided { job, answers, moment, writes, followers, followed_at, .. } = self;
         job.answer(Ok(Committed::of_claims(answers, moment.now)));
@@ -203,7 +203,7 @@ impl Decided {
         followers.into_iter().filter_map(decide_again).flat_map(Decided::into_jobs).collect()
     }
 
-    /// Whether it was written is not known. Hands back the commits that surely wrote nothing.
+    /// The outcome of the write is unknown. Hands back the commits that certainly wrote nothing.
     pub fn answer_unknown(self, why: &str) -> Vec<Job> {
         if self.confirms_only || self.job.is_probe {
             return self.into_jobs();
@@ -212,13 +212,13 @@ impl Decided {
         self.followers
     }
 
-    /// It did not land whole, and is to be written by itself the next time.
+    /// A part of the commit was not written. It is to be written in its own batch the next time.
     pub fn into_losers_alone(mut self) -> Vec<Job> {
         self.job.alone = true;
         self.into_losers()
     }
 
-    /// Its write came too late.
+    /// The write lost its race.
     pub fn into_losers(mut self) -> Vec<Job> {
         self.job.lost_a_race();
         self.into_jobs()
@@ -232,7 +232,7 @@ impl Decided {
 }
 
 impl Write {
-    /// Locks the record for a moment, and leaves it as it is.
+    /// Locks the record for a moment, and leaves it unchanged.
     fn unchanged(claim: &Arc<Claim>) -> Write {
         Write {
             was: Some((claim.token, claim.version)),
@@ -246,11 +246,11 @@ impl Write {
     fn new(existing: Option<&Arc<Claim>>, command: &Command, next: Arc<Claim>) -> Write {
         let until = |end: fn(&Claim) -> Time| existing.map_or(Time::NEVER, |claim| end(claim));
         let (stands_until, new_owner, announce) = match command {
-            // One that is settled as it is made needs no lease.
+            // A claim that is settled when it is created needs no lease.
             Command::Claim(terms) if terms.outcome.is_some() => (next.expires_at, true, false),
             Command::Claim(_) => (next.lease_until, true, false),
             Command::Renew { .. } => (until(|claim| claim.lease_until), false, false),
-            // The second of two equal settles, which needs no lease.
+            // The second of two equal settles needs no lease.
             Command::Settle { .. } if existing == Some(&next) => (next.expires_at, false, false),
             Command::Settle { .. } | Command::Release { .. } | Command::Abandon { .. } => {
                 (until(|claim| claim.lease_until), false, true)

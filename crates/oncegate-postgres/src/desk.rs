@@ -1,4 +1,4 @@
-//! A connection for what is not an operation on a claim: shared by all callers, made anew when it is lost.
+//! A connection for everything that is not an operation on a claim. All callers share it, and it is reopened when it is lost.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::server::{ANSWERED_WITHIN, STATEMENT_WITHIN, Server};
 pub(crate) struct Desk {
     server: Arc<Server>,
     link: Mutex<Option<Arc<Link>>>,
-    /// All that is asked here is probes of indexes.
+    /// All statements on this connection are index probes.
     probes: bool,
 }
 
@@ -22,7 +22,7 @@ impl Desk {
         Desk { server, link: Mutex::new(None), probes: false }
     }
 
-    /// For what is asked all day, whatever the tables' size.
+    /// For statements that run all the time, whatever the tables' size.
     pub fn for_probes(server: Arc<Server>) -> Desk {
         Desk { probes: true, ..Desk::new(server) }
     }
@@ -31,7 +31,7 @@ impl Desk {
         self.server.injected_time()
     }
 
-    /// The connection. While the server is away callers wait for one attempt between them, but not for each other's.
+    /// The connection. While the server is away, callers share one attempt to connect instead of waiting for each other's attempts.
     pub async fn link(&self) -> Result<Arc<Link>, Fault> {
         let linked = async {
             let mut slot = self.link.lock().await;
@@ -49,8 +49,8 @@ impl Desk {
         waited.unwrap_or_else(|_| Err(Fault::silent_for(STATEMENT_WITHIN)))
     }
 
-    /// Asks something that may be asked twice: if the connection turns out to be lost, over a new one. However slow the network
-    /// is, the caller is answered in time.
+    /// Runs a statement that may run twice: if the connection turns out to be lost, it is retried over a new one. However slow the
+    /// network is, the caller is answered in time.
     pub async fn ask(&self, sql: &'static str, params: Params<'_>) -> Result<Vec<Row>, Fault> {
         let asked = async {
             let link = self.link().await?;
@@ -64,7 +64,7 @@ impl Desk {
         answered.unwrap_or_else(|_| Err(Fault::silent_for(ANSWERED_WITHIN)))
     }
 
-    /// Tells something that must not be told twice.
+    /// Runs a statement that must not run twice.
     pub async fn tell(&self, sql: &'static str, params: Params<'_>) -> Result<u64, StoreError> {
         let told = async {
             let link = self.link().await?;
@@ -80,7 +80,7 @@ impl Desk {
     }
 }
 
-/// What a statement says that counts.
+/// The result of a statement that counts.
 pub(crate) fn counted(rows: &[Row]) -> usize {
     let count = rows.first().map_or(0, |row| row.get::<_, i64>(0));
     usize::try_from(count).expect("a count is not negative")

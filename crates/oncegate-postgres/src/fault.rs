@@ -1,4 +1,4 @@
-//! What went wrong between us and the server, as far as it matters for what to do next.
+//! What went wrong between the store and the server, as far as it matters for the next step.
 
 use std::error::Error as _;
 use std::time::Duration;
@@ -8,15 +8,15 @@ use tokio_postgres::error::{Severity, SqlState};
 
 #[derive(Clone, Debug)]
 pub(crate) enum Fault {
-    /// The connection is lost, or as good as lost. What was not committed is not written.
+    /// The connection is lost or unusable. What was not committed is not written.
     Gone(String),
-    /// The server would not take the data of a statement, and never will.
+    /// The server rejected the data of a statement. A retry would not help.
     Data(String),
-    /// The server undid us in favour of somebody else. Trying again helps.
+    /// The server undid the transaction in favour of another one. A retry helps.
     Conflict(String),
-    /// The server cannot do it at present: no room, no privilege, no such table, no time.
+    /// The server cannot do it at present: no disk space, no privilege, no such table, no time.
     Unable(String),
-    /// The connection was lost in a COMMIT: it may be written.
+    /// The connection was lost during a COMMIT: the outcome is unknown.
     Unknown(String),
 }
 
@@ -25,7 +25,7 @@ impl Fault {
         Fault::Gone(format!("no answer within {limit:?}"))
     }
 
-    /// What a fault means where a COMMIT was under way.
+    /// Converts a fault that happened while a COMMIT was under way.
     pub fn of_commit(self) -> Fault {
         match self {
             Fault::Gone(why) => Fault::Unknown(why),
@@ -33,7 +33,7 @@ impl Fault {
         }
     }
 
-    /// Says how many connections a replica needs, where the server has none left.
+    /// Adds how many connections a replica needs, if the server has none left.
     pub fn if_too_many_connections(self, needed: usize) -> Fault {
         let code = format!("({})", SqlState::TOO_MANY_CONNECTIONS.code());
         match self {
@@ -63,14 +63,14 @@ impl From<tokio_postgres::Error> for Fault {
         if matches!(db.parsed_severity(), Some(Severity::Fatal | Severity::Panic)) {
             return Fault::Gone(why);
         }
-        // A server that became a standby: the next connection may find the one that took over.
+        // This server became a standby. The next connection may find the server that took over.
         if *db.code() == SqlState::READ_ONLY_SQL_TRANSACTION {
             return Fault::Gone(why);
         }
         if [SqlState::DUPLICATE_PSTATEMENT, SqlState::INVALID_SQL_STATEMENT_NAME].contains(db.code()) {
             return Fault::Gone(format!("{why}. Is there a connection pooler in transaction mode in between?"));
         }
-        // Somebody else wrote what must be there once; what we do next follows from what they wrote.
+        // Another transaction wrote the unique value first. The next step follows from what it wrote.
         if *db.code() == SqlState::UNIQUE_VIOLATION {
             return Fault::Conflict(why);
         }
@@ -82,7 +82,7 @@ impl From<tokio_postgres::Error> for Fault {
     }
 }
 
-/// For statements that write nothing, or nothing that anybody was promised.
+/// For statements that write nothing, or nothing that was promised to a caller.
 impl From<Fault> for StoreError {
     fn from(fault: Fault) -> Self {
         match fault {
@@ -93,7 +93,7 @@ impl From<Fault> for StoreError {
     }
 }
 
-/// The error and its causes; of the server's own errors, what the server said.
+/// The error and its causes. For an error reported by the server, the server's own message.
 pub(crate) fn describe(error: &tokio_postgres::Error) -> String {
     if let Some(db) = error.as_db_error() {
         return format!("{} ({})", db.message(), db.code().code());

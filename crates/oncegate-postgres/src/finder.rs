@@ -1,4 +1,4 @@
-//! Looking things up by their places: those who ask at the same time share a statement.
+//! Looks things up by their keys. Concurrent lookups share a statement.
 
 use std::sync::Arc;
 
@@ -20,11 +20,11 @@ use crate::server::ANSWERED_WITHIN;
 const FIND_JOBS: &str = include_str!("../sql/find_jobs.sql");
 const FIND_RECORDS: &str = include_str!("../sql/find_records.sql");
 
-/// Lookups in one statement, and in line for it.
+/// How many lookups one statement holds, and how many may wait.
 const TOGETHER_MAX: usize = 256;
 const WAITING_MAX: usize = 16 * 1024;
 
-/// Something that is looked up by where it is.
+/// A type that can be looked up by its place.
 #[async_trait]
 pub(crate) trait Looked: Sized + Clone + Send + 'static {
     type Place: Clone + Send + Sync + 'static;
@@ -42,7 +42,7 @@ struct Lookup<T: Looked> {
 pub(crate) struct Finder<T: Looked>(mpsc::Sender<Lookup<T>>);
 
 impl<T: Looked> Finder<T> {
-    /// Ends when it is dropped.
+    /// Starts the lookups' task. It ends when the `Finder` is dropped.
     pub fn start(desk: Arc<Desk>) -> Finder<T> {
         let (lookups, mut waiting) = mpsc::channel::<Lookup<T>>(WAITING_MAX);
         tokio::spawn(async move {
@@ -65,18 +65,18 @@ impl<T: Looked> Finder<T> {
     }
 }
 
-/// Each gets the places that it asked for; or all the same error.
+/// Answers each lookup with its own results, or all of them with the same error.
 async fn answer<T: Looked>(desk: &Desk, lookups: Vec<Lookup<T>>) {
     let places: Vec<&T::Place> = lookups.iter().flat_map(|lookup| &lookup.places).collect();
     match T::find(desk, &places).await {
         Ok(Reading { value, now }) => {
             let mut found = value.into_iter();
             for Lookup { places, answer } in lookups {
-                // Whoever asked may be gone.
+                // The caller may be gone.
                 let _ = answer.send(Ok(Reading { value: found.by_ref().take(places.len()).collect(), now }));
             }
         }
-        // Something in one of them is no text, and nobody else's fault.
+        // One of the lookups contains invalid text. The others must not fail because of it.
         Err(Fault::Data(_)) if lookups.len() > 1 => {
             for lookup in lookups {
                 Box::pin(answer(desk, vec![lookup])).await;
@@ -89,7 +89,7 @@ async fn answer<T: Looked>(desk: &Desk, lookups: Vec<Lookup<T>>) {
     }
 }
 
-/// Puts what was found in its place: the store's time is in the first column, the place, counted from one, in the second.
+/// Puts each result in its place. The first column is the store's time, the second is the place, counted from one.
 fn in_places<T: Clone>(
     rows: &[Row],
     places: usize,
@@ -111,7 +111,7 @@ fn in_places<T: Clone>(
 impl Looked for Claim {
     type Place = ClaimKey;
 
-    /// Expired ones too.
+    /// Finds expired claims too.
     async fn find(desk: &Desk, keys: &[&ClaimKey]) -> Result<Found<Claim>, Fault> {
         let link = desk.link().await?;
         let read = match row::read(&link, keys).await {
@@ -154,7 +154,7 @@ impl Looked for Job {
     }
 }
 
-/// The record in the columns from `first` on.
+/// Reads the record in the columns from `first` on.
 pub(crate) fn record(row: &Row, first: usize, workspace: &WorkspaceName, kind: &'static str) -> Record {
     Record {
         workspace: workspace.clone(),

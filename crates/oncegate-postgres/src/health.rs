@@ -13,24 +13,24 @@ use crate::fault::Fault;
 
 /// A commit that succeeded this lately shows that the server can be written to.
 const COMMITTED_LATELY: Duration = Duration::from_secs(5);
-/// How long a refusal counts, if nothing else is written.
+/// How long a refusal counts, unless a later write succeeds.
 const REFUSED_LATELY: Duration = Duration::from_secs(30);
-/// The server's clock and ours may differ by this much between two looks before it counts as a step.
+/// The smallest difference between the server's clock and ours, between two observations, that counts as a step.
 const STEP_MIN: Duration = Duration::from_secs(60);
-/// How long nothing is swept after a step: the clock may step back.
+/// How long sweeping pauses after a step: the clock may step back.
 const SWEEPING_PAUSES_FOR: Duration = Duration::from_secs(600);
 
-/// Which server a connection leads to.
+/// The server that a connection leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
-    /// The same for a server and its standbys.
+    /// The same for a server and all its standbys.
     pub system: String,
-    /// One more with each promotion.
+    /// Increases by one with each promotion.
     pub timeline: u32,
     pub started: String,
 }
 
-/// Commits that were acknowledged and that the server does not have any more.
+/// Acknowledged commits that the server no longer has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Loss {
     pub commits: i64,
@@ -41,12 +41,12 @@ pub(crate) struct Loss {
 #[derive(Default)]
 pub(crate) struct Health {
     largest_token: AtomicI64,
-    /// Counts the servers that this replica has met.
+    /// Incremented for each new server that this replica meets.
     generation: watch::Sender<u64>,
-    /// Counts what may have changed which commits the server shows without its standbys having them: connections that were
-    /// opened, since a crash ends all of them, and COMMITs without an answer.
+    /// Counts the events after which the server may show commits that its standbys do not have. These are opened connections, since a
+    /// crash closes all of them, and COMMITs without an answer.
     doubts: AtomicU64,
-    /// How many of them there were when the last commit that succeeded began.
+    /// The value of `doubts` when the last successful commit began.
     doubts_cleared: AtomicU64,
     known: Mutex<Known>,
 }
@@ -56,18 +56,18 @@ struct Known {
     committed_at: Option<Instant>,
     /// A write has failed, and no commit has succeeded since.
     is_in_doubt: bool,
-    /// What the server said when it last refused to write, and when that was.
+    /// The server's message when it last refused to write, and when that was.
     refused: Option<(Instant, String)>,
-    /// Which server the last connection led to.
+    /// The server that the last connection led to.
     identity: Option<Identity>,
-    /// The server whose floor of tokens was raised.
+    /// The server whose token floor was raised.
     raised: Option<Identity>,
     lost: i64,
     clock: Option<Look>,
     stepped_at: Option<Instant>,
 }
 
-/// The server's time, and ours when we heard it.
+/// The server's time, and our time when we received it.
 #[derive(Clone, Copy)]
 struct Look {
     server: Time,
@@ -75,7 +75,7 @@ struct Look {
 }
 
 impl Health {
-    /// The largest token that this replica has seen. A server that was promoted may not have it.
+    /// The largest token that this replica has seen. A promoted server may not have it.
     pub fn largest_token(&self) -> Token {
         Token(self.largest_token.load(Ordering::Relaxed))
     }
@@ -84,8 +84,8 @@ impl Health {
         self.largest_token.fetch_max(token.0, Ordering::Relaxed);
     }
 
-    /// `doubts` is from [`Health::doubts`], before the commit began. A probe that succeeds shows that the server commits, but not
-    /// that it has room for more.
+    /// Records a successful commit. `doubts` is from [`Health::doubts`], before the commit began. A successful probe shows that the
+    /// server commits, but not that it has disk space for more.
     pub fn committed(&self, doubts: u64, is_probe: bool) {
         self.doubts_cleared.fetch_max(doubts, Ordering::SeqCst);
         let mut known = self.known();
@@ -103,19 +103,19 @@ impl Health {
         known.is_in_doubt = true;
     }
 
-    /// The server is there and does not write: its disk is full, or a privilege is missing.
+    /// The server is reachable but does not write: its disk is full, or a privilege is missing.
     pub fn refused(&self, why: &str) {
         self.failed();
         self.known().refused = Some((Instant::now(), why.to_owned()));
     }
 
-    /// Why the server refused to write lately, and has not written since.
+    /// Why the server refused to write recently, if no write has succeeded since.
     pub fn refused_lately(&self) -> Option<String> {
         let known = self.known();
         known.refused.as_ref().filter(|(at, _)| at.elapsed() < REFUSED_LATELY).map(|(_, why)| why.clone())
     }
 
-    /// Whether a commit has to succeed before anything else is tried.
+    /// Whether a commit has to succeed before any other statement runs.
     pub fn is_in_doubt(&self) -> bool {
         self.known().is_in_doubt
     }
@@ -124,8 +124,8 @@ impl Health {
         self.known().committed_at.is_some_and(|at| at.elapsed() < COMMITTED_LATELY)
     }
 
-    /// A connection leads to this server. Returns its generation: the next one where the server is another than the last one, or
-    /// was started again. A server that was replaced by one that this replica has met is refused.
+    /// Records that a connection leads to this server, and returns its generation. The generation increases if the server differs from
+    /// the last one or was restarted. A server that was replaced by a newer one is refused if this replica has met the newer one.
     pub fn met(&self, identity: &Identity) -> Result<u64, Fault> {
         let mut known = self.known();
         if known.identity.as_ref() != Some(identity) {
@@ -140,11 +140,11 @@ impl Health {
                 )));
             }
             known.identity = Some(identity.clone());
-            // The last server has committed, and not this one.
+            // The last server has committed, but this one has not.
             known.committed_at = None;
             self.generation.send_modify(|generation| *generation += 1);
         }
-        // After the generation: a COMMIT to the last server does not clear it.
+        // After the generation, so that a COMMIT to the last server does not clear this doubt.
         self.doubt();
         Ok(self.generation())
     }
@@ -153,9 +153,9 @@ impl Health {
         *self.generation.borrow()
     }
 
-    /// Returns when this replica has met a server after this one.
+    /// Returns when this replica has met a server of a later generation.
     pub async fn met_after(&self, generation: u64) {
-        // It fails only where the sender is dropped, and `self` has the sender.
+        // This fails only if the sender is dropped, and `self` owns the sender.
         let _ = self.generation.subscribe().wait_for(|met| *met != generation).await;
     }
 
@@ -167,12 +167,12 @@ impl Health {
         self.doubts.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Whether all that the server shows is as durable as a commit that succeeded.
+    /// Whether everything that the server shows is as durable as an acknowledged commit.
     pub fn is_confirmed(&self) -> bool {
         self.doubts_cleared.load(Ordering::SeqCst) == self.doubts()
     }
 
-    /// Whether the floor of tokens was raised on this server.
+    /// Whether the token floor was raised on this server.
     pub fn has_raised_floor(&self, identity: &Identity) -> bool {
         self.known().raised.as_ref() == Some(identity)
     }
@@ -181,7 +181,7 @@ impl Health {
         self.known().raised = Some(identity.clone());
     }
 
-    /// Tells of acknowledged commits that are gone.
+    /// Reports acknowledged commits that are gone, in the log and in a metric.
     pub fn lost(&self, loss: &Loss) {
         metrics::counter!("oncegate_store_commits_lost_total").increment(loss.commits.unsigned_abs());
         tracing::error!(
@@ -194,7 +194,7 @@ impl Health {
         self.known().lost += loss.commits;
     }
 
-    /// Notices a step of the server's clock. Says whether sweeping may go on: what a clock that is ahead removes is gone.
+    /// Detects a step of the server's clock. Returns whether sweeping may go on: records removed because a clock is ahead are gone.
     pub fn may_sweep(&self, server: Time) -> bool {
         self.may_sweep_by(Look { server, here: Instant::now() }, SystemClock.now())
     }
@@ -202,7 +202,7 @@ impl Health {
     /// `ours` is the wall clock of this machine.
     fn may_sweep_by(&self, look: Look, ours: Time) -> bool {
         let mut known = self.known();
-        // The server's clock may have stepped before this replica was started: the first look is compared with our own clock.
+        // The server's clock may have stepped before this replica started, so the first observation is compared with our own clock.
         let before = known.clock.replace(look).unwrap_or(Look { server: ours, ..look });
         if let Some(seconds) = step(before, look) {
             known.stepped_at = Some(look.here);
@@ -215,7 +215,7 @@ impl Health {
         known.stepped_at.is_none_or(|at| look.here - at > SWEEPING_PAUSES_FOR)
     }
 
-    /// What a person should know.
+    /// What an operator should know.
     pub fn warnings(&self) -> Vec<String> {
         let known = self.known();
         let mut warnings = vec![];
@@ -239,7 +239,7 @@ impl Health {
     }
 }
 
-/// By how many seconds the server's clock has stepped between two looks.
+/// The seconds by which the server's clock has stepped between two observations.
 fn step(before: Look, now: Look) -> Option<f64> {
     let passed_there = (now.server.micros() - before.server.micros()) as f64 / 1e6;
     let step = passed_there - (now.here - before.here).as_secs_f64();

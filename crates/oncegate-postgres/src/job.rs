@@ -1,4 +1,4 @@
-//! A commit on its way, and who waits for its answer.
+//! A commit on its way, and the caller that waits for its answer.
 
 use std::time::{Duration, Instant};
 
@@ -8,18 +8,18 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::line::InLine;
 
-/// From the call to the last moment at which a lane may still take it up.
+/// The time from the call to the last moment at which a lane may still take the commit up.
 const TAKEN_UP_WITHIN: Duration = Duration::from_millis(2500);
-/// How often a commit may lose its race before it is given up.
+/// How often a commit may lose its race before the store gives it up.
 const RACES_MAX: u32 = 32;
 
 pub(crate) type Reply = Result<Committed, StoreError>;
 
 pub(crate) struct Job {
     pub commit: Commit,
-    /// Is written as a batch of its own: its faults are its own.
+    /// Written in its own batch, so that its faults affect no other commit.
     pub alone: bool,
-    /// Writes nothing but the mark of its connection: it shows that a commit succeeds.
+    /// Writes nothing but the mark of its connection, to show that a commit succeeds.
     pub is_probe: bool,
     races: u32,
     reply: oneshot::Sender<Reply>,
@@ -34,7 +34,7 @@ impl Job {
         (Job { commit, alone: false, is_probe, races: 0, reply, late_at, room }, answer)
     }
 
-    /// Has several writes, which stand or fall together.
+    /// Whether it has several writes, which succeed or fail together.
     pub fn is_whole(&self) -> bool {
         self.commit.ops.len() != 1 || !self.commit.changes.is_empty()
     }
@@ -44,7 +44,7 @@ impl Job {
         let _ = self.reply.send(reply);
     }
 
-    /// Nobody waits for it any more.
+    /// The caller no longer waits for the answer.
     pub fn is_abandoned(&self) -> bool {
         self.reply.is_closed()
     }
@@ -53,12 +53,12 @@ impl Job {
         self.late_at <= now
     }
 
-    /// Somebody else was first, or its decision no longer stood.
+    /// Another commit was first, or the decision was no longer valid.
     pub fn lost_a_race(&mut self) {
         self.races += 1;
     }
 
-    /// Trying again would not end.
+    /// Whether retrying no longer makes sense.
     pub fn is_hopeless(&self, now: Instant) -> bool {
         self.races > RACES_MAX || self.is_late(now)
     }
@@ -84,7 +84,7 @@ impl InLine for Job {
     }
 }
 
-/// One for each operation and change, and one for each KiB that they bring.
+/// The weight of a commit: one for each operation and change, and one for each KiB of data in them.
 pub(crate) fn weigh(commit: &Commit) -> u32 {
     let option = |bytes: &Option<bytes::Bytes>| bytes.as_ref().map_or(0, |bytes| bytes.len());
     let of_ops = commit.ops.iter().map(|op| match &op.command {

@@ -1,8 +1,8 @@
-//! Lanes: one connection each, a batch at a time.
+//! Lanes: connection loops with one connection each, which process a batch at a time.
 //!
-//! Reading lanes read the records of what waits and decide. A commit that changes nothing is answered at once, without a COMMIT, unless
-//! it is refused or the server is in doubt. Writing lanes write the others conditionally and commit. Who lost a race, or
-//! whose connection broke before COMMIT, goes back to the head of the queue.
+//! Reading lanes read the records of waiting commits and decide. A commit that changes nothing is answered at once, without a COMMIT,
+//! unless it is refused or the server is in doubt. Writing lanes write the others conditionally and commit. A commit that lost a race,
+//! or whose connection broke before COMMIT, returns to the head of the queue.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,12 +24,12 @@ use crate::row::read;
 use crate::server::{CONNECT_PAUSE, Server};
 use crate::write::{Written, write};
 
-/// How often the queue is looked through for those that waited too long.
+/// How often the queue is searched for commits that waited too long.
 const EXPIRE_EVERY: Duration = Duration::from_millis(50);
 
-/// What is said where a server was replaced, and no time is left to ask the next one.
+/// The error text when a server was replaced, and no time is left to ask the next one.
 const MOVED: &str = "the server was replaced by another";
-/// What is said to those who lost too many races, or had no time for another.
+/// The error text for commits that lost too many races, or had no time for another try.
 const LOST: &str = "others were faster, every time";
 
 pub(crate) struct Lane {
@@ -38,7 +38,7 @@ pub(crate) struct Lane {
     pub channel: Arc<Channel>,
 }
 
-/// What a lane remembers of its connections before.
+/// What a lane remembers about its earlier connections.
 #[derive(Default)]
 struct Past {
     /// The last commit that was acknowledged.
@@ -54,14 +54,14 @@ impl Past {
     }
 }
 
-/// A connection that writes, and its mark.
+/// A connection for writing, and its mark.
 struct Writing {
     link: Link,
     connection: Uuid,
 }
 
 impl Lane {
-    /// Reads and decides until the queue is finished. Begins with a connection.
+    /// Reads and decides until the queue is finished. Uses `first` as its first connection.
     pub async fn keep_reading(self, first: Link) {
         let mut first = Some(first);
         while let Some(link) = self.connect(&mut first).await {
@@ -73,7 +73,7 @@ impl Lane {
                 };
                 match next {
                     Some(jobs) if link.is_usable() => self.read(&link, jobs).await,
-                    // Another server was met while this lane waited.
+                    // The replica met another server while this lane waited.
                     Some(jobs) => self.queue.push_again(jobs, MOVED),
                     None => break,
                 }
@@ -82,7 +82,7 @@ impl Lane {
         }
     }
 
-    /// Writes and commits until the queue is finished. Begins with a connection.
+    /// Writes and commits until the queue is finished. Uses `first` as its first connection.
     pub async fn keep_writing(self, first: Link) {
         let mut first = Some(first);
         let mut past = Past::default();
@@ -116,7 +116,7 @@ impl Lane {
         }
     }
 
-    /// Tries until it has a connection; `None` if there is nothing to have one for. The first one is there already.
+    /// Retries until it has a connection; `None` once the queue is finished. Returns `first` if that has not been used.
     async fn connect(&self, first: &mut Option<Link>) -> Option<Link> {
         while !self.queue.is_finished() {
             let linked = match first.take() {
@@ -146,10 +146,10 @@ impl Lane {
         sleep(CONNECT_PAUSE).await;
     }
 
-    /// What precedes the first write over a connection: the server may be another than the last one, with less in it.
+    /// Prepares the first write over a connection: the server may be a new one that lacks earlier commits.
     async fn begin_writing(&self, link: Link, past: &mut Past) -> Result<Writing, Fault> {
         let health = &self.server.health;
-        // Every further commit would wait like this one, and keep a backend.
+        // Every further commit would wait as this one does, and keep a backend.
         if let Some(mark) = &past.unresolved
             && matches!(find(&link, mark).await?, Found::Open)
         {
@@ -196,8 +196,8 @@ impl Lane {
         }
     }
 
-    /// Commits the writes that landed, unless there are none, or some commit landed in part: a commit of several writes
-    /// lands whole or not at all.
+    /// Commits the writes of a batch that took effect. Undoes the batch if nothing did, or if some commit was written in part: a commit
+    /// of several writes takes effect completely or not at all.
     async fn conclude(&self, link: &Link, batch: Batch, written: Written, past: &mut Past) {
         let again = match batch.review(&written) {
             Review::Stands => return self.commit(link, batch, written, past).await,
@@ -211,7 +211,7 @@ impl Lane {
     async fn commit(&self, link: &Link, batch: Batch, written: Written, past: &mut Past) {
         let (health, mark) = (&self.server.health, written.seal.mark);
         let doubts = health.doubts();
-        // After the doubts. A server that was replaced commits nothing more for this replica.
+        // After the doubts were read. A replaced server commits nothing more for this replica.
         if !link.is_current() {
             undo(link).await;
             return self.queue.push_again(batch.into_jobs(), MOVED);
@@ -241,7 +241,7 @@ impl Lane {
         }
     }
 
-    /// What to do with commits that were not written.
+    /// Retries or answers commits that were not written.
     fn give_back(&self, mut jobs: Vec<Job>, fault: Fault) {
         match fault {
             Fault::Gone(why) => self.queue.push_again(jobs, &why),
@@ -249,7 +249,7 @@ impl Lane {
                 jobs.iter_mut().for_each(Job::lost_a_race);
                 self.queue.push_again(jobs, &why);
             }
-            // One of them is at fault, and the others need not suffer for it.
+            // One of them is at fault, and the others must not fail because of it.
             Fault::Data(why) if jobs.len() > 1 => {
                 jobs.iter_mut().for_each(|job| job.alone = true);
                 self.queue.push_again(jobs, &why);
@@ -263,13 +263,13 @@ impl Lane {
 }
 
 async fn undo(link: &Link) {
-    // Where the link is broken, or breaks now, the server undoes it by itself.
+    // If the link is broken, or breaks now, the server undoes the transaction by itself.
     if link.is_usable() {
         let _ = link.within(link.client.batch_execute("ROLLBACK")).await;
     }
 }
 
-/// Answers those that no lane takes in time, until the queue is finished.
+/// Answers commits that no lane takes up in time, until the queue is finished.
 pub(crate) async fn expire(queue: Arc<Queue>) {
     while !queue.is_finished() {
         queue.expire();

@@ -1,4 +1,4 @@
-//! Leasing jobs: the rows' locks decide who leases what, and the index of lanes who has which lane.
+//! Leases jobs. The rows' locks decide which replica leases a job, and the lanes' index which job runs in a lane.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -18,13 +18,13 @@ const FIRST_OF_ONE: &str = include_str!("../sql/first_of_one.sql");
 const KEEP_LANES: &str = include_str!("../sql/keep_lanes.sql");
 const LANE_TURNS: &str = include_str!("../sql/lane_turns.sql");
 
-/// How often it is tried again when another replica takes a lane at the same moment.
+/// How often leasing is retried when another replica takes a lane at the same moment.
 pub(crate) const LEASE_ROUNDS_MAX: usize = 10;
 
-/// If the answer to COMMIT is lost, nobody works on what was leased, if it was, and it is taken up like any other job that
-/// has lost its worker.
+/// Leases due jobs. If the answer to COMMIT is lost, no worker starts the leased jobs. If they were leased after all, they are taken
+/// over later like any other job that has lost its worker.
 pub(crate) async fn lease(link: &Link, wanted: &Wanted) -> Result<Reading<Leased>, Fault> {
-    // Nothing to lease is the usual answer, and takes no transaction.
+    // Usually there is nothing to lease, and then no transaction is needed.
     let first = First::look(link, wanted).await?;
     let due: Vec<&(String, Due)> = first.of_each.iter().filter(|(_, due)| due.since <= first.now).collect();
     let shares = wanted.shares(due.iter().map(|(_, due)| due.clone()).collect());
@@ -100,8 +100,8 @@ fn lane(job: &Job) -> Option<Lane<'_>> {
     job.lane.as_deref().map(|lane| (job.workspace.as_str(), lane))
 }
 
-/// What becomes of jobs that are due: leased, if it is their turn, or postponed where their lanes are taken. Left as it is where whoever has the
-/// lane is just leaving it, or another replica is about to lease the one whose turn it is.
+/// Decides due jobs: leases a job if it is its turn, or postpones it if its lane is taken. Leaves a job unchanged if the lane's current
+/// job is just leaving, or if another replica is about to lease the job whose turn it is.
 async fn decide_all(link: &Link, due: Vec<Job>, wanted: &Wanted, now: Time) -> Result<Vec<Job>, Fault> {
     let (workspaces, lanes): (Vec<&str>, Vec<&str>) = due.iter().filter_map(lane).unzip();
     let rows = match lanes.is_empty() {
@@ -116,7 +116,7 @@ async fn decide_all(link: &Link, due: Vec<Job>, wanted: &Wanted, now: Time) -> R
     for job in due.iter().filter(|job| has_turn(job)) {
         next.extend(decided(job, &Command::Lease { lease: wanted.lease }, now));
     }
-    // Those that are leased here and now are ours, and stay; of those that had started before, that has to be seen to.
+    // The jobs leased here are ours, and stay. For jobs that had started before, that has to be checked.
     let ours: HashSet<Uuid> = next.iter().map(|job| job.id).collect();
     let started: HashSet<Uuid> = rows.iter().filter(|row| row.get(3)).filter_map(|row| row.get(2)).collect();
     let behind = || due.iter().filter(|job| !has_turn(job)).filter_map(|job| Some((job, turn_of(job)?)));

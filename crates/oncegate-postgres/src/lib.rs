@@ -1,15 +1,14 @@
 //! Claims in PostgreSQL, shared by any number of equal replicas.
 //!
-//! Promises: the primary key, in one conditional statement, decides every race; an answer is given only after
-//! its COMMIT; a COMMIT whose answer got lost is looked up, not guessed; a server that is away, slow or half-open
-//! is an error within a few seconds, and the store is back about a second after the server is.
+//! Promises: the primary key, in one conditional statement, decides every race. An answer is given only after its COMMIT. A COMMIT
+//! whose answer was lost is looked up, not guessed. A server that is away, slow or half-open causes an error within a few seconds, and
+//! the store works again about a second after the server does.
 //!
-//! Operations of concurrent callers share their statements and their COMMIT: a bounded `queue` feeds a few `lane`s
-//! of one connection each, and each takes whatever waits when it is free. One kind reads and decides (`decide`),
-//! and answers those who change nothing; the other writes (`batch`, `write`) and commits (`commit`).
-//! What is not an operation on a claim goes over a `desk`, lookups share their statements (`finder`), and jobs are leased in a
-//! transaction of their own (`lease`). Settled claims that somebody waits for are announced on the channel `oncegate_<schema>`, jobs
-//! that are due on `oncegate_<schema>_jobs` (`listen`).
+//! Operations of concurrent callers share their statements and their COMMIT. A bounded `queue` feeds a few `lane`s with one connection
+//! each, and a free lane takes all that waits. Reading lanes read and decide (`decide`), and answer commits that change nothing.
+//! Writing lanes write (`batch`, `write`) and commit (`commit`). Statements that are not operations on a claim use a `desk`, lookups
+//! share their statements (`finder`), and jobs are leased in a transaction of their own (`lease`). Settled claims that a caller waits
+//! for are announced on the channel `oncegate_<schema>`, due jobs on `oncegate_<schema>_jobs` (`listen`).
 //!
 //! Everything is in a schema of its own, `oncegate` unless the options say otherwise.
 //!

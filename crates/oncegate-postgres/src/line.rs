@@ -1,15 +1,15 @@
-//! A line of commits, taken a batch at a time.
+//! A queue of commits, taken a batch at a time.
 
 use std::collections::VecDeque;
 use std::time::Instant;
 
 use crate::job::Job;
 
-/// Commits in one batch, and what they may weigh.
+/// The most commits in one batch, and their largest total weight.
 const BATCH_MAX: usize = 512;
 const BATCH_WEIGHT_MAX: usize = 8 * 1024;
 
-/// What stands in a line: a commit, and those that wait for what becomes of it.
+/// An entry of the queue: a commit, and the followers that wait for its result.
 pub(crate) trait InLine: AsRef<Job> {
     fn into_followers(self) -> Vec<Job>;
 }
@@ -39,8 +39,8 @@ impl<T: InLine> Line<T> {
         self.0.extend(items);
     }
 
-    /// Those in front, up to a batch of them; one that is to be alone is alone. Beside them, those who followed
-    /// somebody whom nobody waits for any more: they are to begin again.
+    /// Takes a batch from the head. A commit that has to be alone is a batch of its own. Also returns the followers of entries whose
+    /// callers are gone: those followers are to be decided again.
     pub fn take_batch(&mut self) -> (Vec<T>, Vec<Job>) {
         let mut batch: Vec<T> = vec![];
         let mut orphans = vec![];
@@ -52,7 +52,7 @@ impl<T: InLine> Line<T> {
             }
             let (alone, is_abandoned, own_weight) = (next.alone, next.is_abandoned(), next.weight());
             let item = self.0.pop_front().expect("there is one in front");
-            // Nothing has been written of it, and nobody wants it to be.
+            // Nothing of it has been written, and its caller is gone.
             if is_abandoned {
                 orphans.extend(item.into_followers().into_iter().filter(|job| !job.is_abandoned()));
                 continue;
@@ -66,7 +66,7 @@ impl<T: InLine> Line<T> {
         (batch, orphans)
     }
 
-    /// Those in front that have been in line for too long. The line is in the order of their coming.
+    /// Takes the entries at the head that have waited too long. The queue is in order of arrival.
     pub fn take_late(&mut self, now: Instant) -> Vec<T> {
         let mut late = vec![];
         while let Some(item) = self.0.pop_front_if(|item| (*item).as_ref().is_late(now)) {

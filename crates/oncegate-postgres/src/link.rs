@@ -1,4 +1,4 @@
-//! One connection, its prepared statements, and the time limit on everything that is asked of it.
+//! One connection, its prepared statements, and the time limit for every statement.
 
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
@@ -17,31 +17,31 @@ use crate::server::{STATEMENT_WITHIN, Server};
 
 pub(crate) type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
 
-/// Letting go of a link closes its connection: the server undoes what was not committed.
+/// Dropping a link closes its connection, and the server undoes what was not committed.
 pub(crate) struct Link {
     pub client: Client,
     pub server: Arc<Server>,
-    /// Which server it leads to: another one after a restart or a failover.
+    /// The server that the link leads to: another one after a restart or a failover.
     pub identity: Identity,
-    /// Counts the servers that this replica has met. A link to an earlier one is of no more use.
+    /// The generation of the server. A link to an earlier generation is of no more use.
     pub generation: u64,
     statements: Mutex<HashMap<&'static str, Statement>>,
     _driver: AbortOnDrop,
-    /// Ends with the driver.
+    /// Closes when the driver ends.
     driven: watch::Receiver<()>,
-    /// Something was asked and not answered: nobody knows what the next answer would be to.
+    /// A statement got no answer, so it is unclear to which statement the next answer would belong.
     is_broken: AtomicBool,
-    /// The server has warned, and nothing has been asked about it.
+    /// The server has sent a warning that has not been checked yet.
     was_warned: Arc<AtomicBool>,
 }
 
-/// What is asked all day is planned once, maybe while the tables are still empty. All of it is probes of indexes, one
-/// row after the other, whatever the tables' size; a plan that reads a whole table would be wrong ever after.
+/// Statements that run all the time are planned once, maybe while the tables are still empty. All of them are index probes, row by row,
+/// whatever the tables' size. A plan that reads a whole table would be wrong from then on.
 const PLANNING: &str = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_hashjoin = off;
     SET enable_mergejoin = off";
 
 impl Link {
-    /// A connection for statements that are asked all day, whatever the tables' size.
+    /// A connection for statements that run all the time, whatever the tables' size.
     pub async fn open_for_probes(server: Arc<Server>) -> Result<Link, Fault> {
         let link = Link::open(server).await?;
         link.within(link.client.batch_execute(PLANNING)).await?;
@@ -54,7 +54,7 @@ impl Link {
         let was_warned = Arc::new(AtomicBool::new(false));
         let warned = was_warned.clone();
         let driver = tokio::spawn(async move {
-            // What broke it is told by the client to the next one that asks.
+            // The client reports the error to its next caller.
             while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
                 if let AsyncMessage::Notice(notice) = message
                     && notice.parsed_severity() == Some(Severity::Warning)
@@ -64,7 +64,7 @@ impl Link {
             }
             drop(driving);
         });
-        // Aborted with the link, also where the session cannot begin.
+        // Aborted when the link is dropped, also if the session cannot begin.
         let driver = AbortOnDrop(driver);
         let identity = server.begin_session(&client).await?;
         let generation = server.health.met(&identity)?;
@@ -76,21 +76,21 @@ impl Link {
         !self.is_broken.load(Ordering::Relaxed) && !self.client.is_closed() && self.is_current()
     }
 
-    /// Not if a later connection has met another server: this one may be a primary that was replaced.
+    /// False if a later connection has met another server: this server may be a primary that was replaced.
     pub fn is_current(&self) -> bool {
         self.generation == self.server.health.generation()
     }
 
-    /// COMMIT succeeds with a warning where its wait for a standby was cancelled: the standby may not have it. True: it is as durable as the
-    /// server's settings say.
+    /// Commits. Returns true if the commit is as durable as the server's settings say. COMMIT succeeds with a warning if its wait for a
+    /// standby was cancelled: then the standby may not have the commit.
     pub async fn commit(&self) -> Result<bool, Fault> {
         self.was_warned.store(false, Ordering::SeqCst);
         self.within(self.client.batch_execute("COMMIT")).await?;
-        // The warning comes before the answer.
+        // The warning arrives before the answer.
         Ok(!self.was_warned.load(Ordering::SeqCst))
     }
 
-    /// Nothing more is asked over this connection.
+    /// Marks the link as broken, so that no more statements use it.
     pub fn give_up(&self) {
         self.is_broken.store(true, Ordering::Relaxed);
     }
@@ -105,7 +105,7 @@ impl Link {
         }
     }
 
-    /// The statement of this text, prepared on first use.
+    /// The prepared statement for this text, prepared on first use.
     pub async fn prepared(&self, sql: &'static str) -> Result<Statement, Fault> {
         let known = || self.statements.lock().expect("no holder of this lock panics");
         if let Some(statement) = known().get(sql) {
@@ -121,7 +121,7 @@ impl Link {
         self.within(self.client.query(&statement, params)).await
     }
 
-    /// Gives up on an answer after a while, and on the connection with it.
+    /// Waits for an answer for a limited time. After that it gives up the connection, too.
     pub async fn within<T>(&self, answer: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Fault> {
         let answered = match tokio::time::timeout(STATEMENT_WITHIN, answer).await {
             Ok(answered) => answered.map_err(Fault::from),

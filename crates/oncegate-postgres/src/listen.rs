@@ -1,7 +1,8 @@
-//! Hearing of claims that other replicas settle, and of jobs that they put into the queue.
+//! Listens for claims that other replicas settle, and for jobs that they enqueue.
 //!
-//! One connection listens. Of jobs replicas tell each other after the COMMIT, of many at once: a NOTIFY within it would hold
-//! up everybody's. Who dies before it has told leaves them to be found by a look. Whatever may have been missed while it was not there wakes everybody once.
+//! One connection listens. Replicas announce jobs after the COMMIT, many at once, because a NOTIFY inside the transaction would delay
+//! all commits. If a replica dies before it announces its jobs, the other replicas find them when they poll. After a gap in the
+//! connection every waiter is woken once, because announcements may have been missed.
 
 use std::collections::BTreeSet;
 use std::future::poll_fn;
@@ -21,27 +22,27 @@ use crate::server::{CONNECT_PAUSE, Raw, STATEMENT_WITHIN, Server};
 
 const TELL: &str = "SELECT pg_notify($1, $2)";
 
-/// A connection that only listens is not seen to break: it is asked something from time to time.
+/// A connection that only listens does not notice when it breaks, so it runs a statement from time to time.
 const PING_EVERY: Duration = Duration::from_secs(5);
 
-/// Others are told of jobs that are due within this. Everybody looks at the queue that often anyway.
+/// Jobs that are due within this time are announced to the other replicas. Every replica polls the queue this often anyway.
 const SOON: Duration = Duration::from_millis(1100);
-/// Between two announcements.
+/// The pause between two announcements.
 const TELL_PAUSE: Duration = Duration::from_millis(5);
-/// Of one announcement; the server takes no more than 8,000.
+/// The size of one announcement; the server accepts at most 8,000 bytes.
 const TELL_BYTES_MAX: usize = 7000;
 
-/// Where settled claims and new jobs are announced, and those in this process who want to hear of them.
+/// The channel on which settled claims and new jobs are announced, and this process's waiters for them.
 #[derive(Debug)]
 pub(crate) struct Channel {
     name: String,
-    /// Of jobs.
+    /// The channel for jobs.
     jobs_name: String,
     waiters: Mutex<Vec<Arc<Waiters>>>,
-    /// Kinds of jobs that the others have not been told of.
+    /// Kinds of jobs that have not been announced to the other replicas yet.
     untold: Mutex<BTreeSet<String>>,
     some_untold: Notify,
-    /// By which we know our own announcements.
+    /// Identifies our own announcements.
     replica: String,
 }
 
@@ -69,7 +70,7 @@ impl Channel {
         self.waiters.lock().expect("no holder of this lock panics")
     }
 
-    /// This was committed, by a decision of this time.
+    /// Wakes waiters after this change was committed. It was decided at `decided_at`.
     pub fn wake_after(&self, change: &Change, decided_at: Time) {
         let Some((kind, at)) = change.wakes() else { return };
         self.waiters().iter().for_each(|waiters| waiters.jobs.ring(kind, at));
@@ -81,7 +82,7 @@ impl Channel {
         }
     }
 
-    /// Tells the others of what is due soon, for as long as the store is open.
+    /// Announces jobs that are due soon to the other replicas, for as long as the store is open.
     pub async fn keep_telling(&self, desk: &Desk) {
         loop {
             self.some_untold.notified().await;
@@ -102,7 +103,7 @@ impl Channel {
         self.untold.lock().expect("no holder of this lock panics")
     }
 
-    /// Who told, and kinds of jobs.
+    /// The payload names the announcing replica and the kinds of jobs.
     fn hear_of_jobs(&self, payload: &str) {
         let mut lines = payload.lines();
         if lines.next() == Some(&self.replica) {
@@ -116,7 +117,8 @@ impl Channel {
         }
     }
 
-    /// `workspace id`, as `replace_claims.sql` writes it. Anybody may write to a channel: what is not ours is ignored.
+    /// The payload is `workspace id`, as `replace_claims.sql` writes it. Any client may write to a channel, so other payloads are
+    /// ignored.
     fn hear(&self, payload: &str) {
         let place = payload
             .split_once(' ')
@@ -131,7 +133,7 @@ impl Channel {
     }
 }
 
-/// Listens for as long as the store is open: whoever spawned this aborts it.
+/// Listens for as long as the store is open. The task that spawned this aborts it.
 pub(crate) async fn listen(server: Arc<Server>, channel: Arc<Channel>) {
     loop {
         if let Ok(raw) = server.connect().await {

@@ -1,8 +1,8 @@
 //! Marks: one row for each connection that writes, with the id of the last transaction that it committed.
 //!
-//! A replica remembers the last commit that it acknowledged over each writing connection. When that connection is lost it
-//! looks the commit up over the next one. A server that does not have it was restored, or promoted without it: work that was
-//! acknowledged is gone. That cannot be undone here, but it is told.
+//! A replica remembers the last commit that it acknowledged over each writing connection. When that connection is lost, the replica
+//! looks the commit up over the next one. A server that does not have the commit was restored, or promoted without it: acknowledged
+//! work is lost. The replica cannot repair that, but reports it.
 
 use std::time::Duration;
 
@@ -19,10 +19,10 @@ const COUNT_MARKED: &str = include_str!("../sql/count_marked.sql");
 const RAISE_FLOOR: &str = include_str!("../sql/raise_floor.sql");
 const FIND_COMMIT: &str = include_str!("../sql/find_commit.sql");
 
-/// A mark that was written longer ago may be gone because `sweep_marks.sql` removed it. That takes seven days.
+/// An older mark may be gone because `sweep_marks.sql` removed it. That happens after seven days.
 const KEPT_FOR: Duration = Duration::from_secs(6 * 24 * 60 * 60);
-/// A connection gets a new mark after so many commits: while an old snapshot keeps every version of a row, a row that is
-/// written again and again becomes slow to find.
+/// A connection gets a new mark after this many commits. While an old snapshot keeps every version of a row, a row that is updated
+/// again and again becomes slow to find.
 pub(crate) const COMMITS_MAX: i64 = 10_000;
 
 /// One transaction of one connection.
@@ -32,7 +32,7 @@ pub(crate) struct Mark {
     pub commit: Uuid,
     /// Counts the commits of the connection.
     pub number: i64,
-    /// By the server's clock.
+    /// According to the server's clock.
     pub marked_at: Time,
 }
 
@@ -55,7 +55,7 @@ pub(crate) async fn add(link: &Link) -> Result<Uuid, Fault> {
     Ok(connection)
 }
 
-/// What the server has lost since this commit was acknowledged.
+/// The commits that the server has lost since it acknowledged this one.
 pub(crate) async fn find_loss(link: &Link, last: &Acknowledged) -> Result<Option<Loss>, Fault> {
     let rows = link.query(COUNT_MARKED, &[&last.mark.connection]).await?;
     let row = rows.first().ok_or_else(|| Fault::Unable("the server says nothing of its commits".into()))?;
@@ -67,18 +67,18 @@ pub(crate) async fn find_loss(link: &Link, last: &Acknowledged) -> Result<Option
     Ok((lost > 0).then(|| Loss { commits: lost, acknowledged: last.at.elapsed() }))
 }
 
-/// Sees to it that tokens keep growing on a server that this replica meets for the first time.
+/// Makes tokens keep growing on a server that this replica meets for the first time.
 pub(crate) async fn raise_floor(link: &Link) -> Result<(), Fault> {
     write_here(link, &RAISE_FLOOR.replace("$1", &link.server.health.largest_token().0.to_string())).await
 }
 
-/// Writes without waiting for standbys: a server that waits for one that is away would keep a backend for each try. A commit
-/// that is acknowledged later is behind this one in the server's log, so a standby that has that one has this one.
+/// Writes without waiting for standbys: a server whose standby is away would keep a backend for each attempt. A commit that is
+/// acknowledged later comes after this one in the server's log. So a standby that has the later one has this one, too.
 async fn write_here(link: &Link, sql: &str) -> Result<(), Fault> {
     link.within(link.client.batch_execute(&format!("BEGIN; SET LOCAL synchronous_commit = local; {sql}; COMMIT"))).await
 }
 
-/// What a connection's mark says of a commit.
+/// What a connection's mark shows about a commit.
 pub(crate) enum Found {
     Committed,
     Undone,
@@ -90,7 +90,8 @@ pub(crate) enum Found {
 
 pub(crate) async fn find(link: &Link, mark: &Mark) -> Result<Found, Fault> {
     let statement = link.prepared(FIND_COMMIT).await?;
-    // Rolled back: to commit even a lock would wait for standbys. One behind the other, without waiting in between.
+    // Rolled back, because committing even a lock would wait for standbys. The statements are sent without waiting for answers in
+    // between.
     let all = async {
         let (begun, found, _) = join3(
             link.client.batch_execute("BEGIN"),
@@ -105,7 +106,7 @@ pub(crate) async fn find(link: &Link, mark: &Mark) -> Result<Found, Fault> {
     let row = rows.first().ok_or_else(|| Fault::Unable("the server says nothing of the commit".into()))?;
     Ok(match (row.get::<_, Option<Uuid>>(0), row.get(1)) {
         (Some(found), _) if found == mark.commit => Found::Committed,
-        // The transaction had written its id before COMMIT, and no transaction holds the mark: this one was undone.
+        // The transaction wrote its id before COMMIT, and no transaction holds the mark: this one was undone.
         (Some(_), _) => Found::Undone,
         (None, true) => Found::Open,
         (None, false) => Found::Gone,

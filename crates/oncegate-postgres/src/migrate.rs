@@ -1,7 +1,7 @@
 //! The schema, step by step.
 //!
-//! All pending steps are one transaction under a lock, so that replicas that start together take turns, and
-//! one that is killed half-way leaves the schema as it was.
+//! All pending steps are one transaction under a lock. So replicas that start together take turns, and a replica that is killed
+//! half-way leaves the schema unchanged.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,11 +19,11 @@ const STEPS: [(i64, i64, &str, &str); 7] = [
     (3, 3, "books", include_str!("../migrations/0003_books.sql")),
     (4, 4, "lanes", include_str!("../migrations/0004_lanes.sql")),
     (5, 5, "ends", include_str!("../migrations/0005_ends.sql")),
-    // Earlier builds believe a lost COMMIT on another replica's evidence: they must not run beside this one.
+    // Earlier builds trust another replica's evidence about a lost COMMIT, so they must not run beside this one.
     (6, 6, "commit_marks", include_str!("../migrations/0006_commit_marks.sql")),
     (7, 6, "keys", include_str!("../migrations/0007_keys.sql")),
 ];
-/// The step with which the list of steps begins to say which builds run on them.
+/// Since this step, the list of steps records which builds run on each.
 const OLDEST_BUILD_SINCE: i64 = 6;
 
 const APPLIED_STEPS: &str = include_str!("../sql/applied_steps.sql");
@@ -34,7 +34,7 @@ const CREATE_LIST: &str = "CREATE TABLE schema_migrations (
 /// The version that this build needs.
 pub(crate) const SCHEMA_VERSION: i64 = STEPS[STEPS.len() - 1].0;
 
-/// Names the lock to all who migrate in this database ("oncegate" in ASCII). Only migrations take it.
+/// The key of the advisory lock for migrations in this database ("oncegate" in ASCII). Only migrations take it.
 const LOCK: i64 = 0x6f6e_6365_6761_7465;
 
 /// All steps of the schema, and which of them the database has had. Changes nothing.
@@ -49,7 +49,7 @@ pub async fn migrate(url: &str, options: &Options) -> Result<Vec<Migration>, Sto
     apply_pending(&link).await
 }
 
-/// Applies what is pending. The time limits of ordinary statements do not hold here: an index may take its time.
+/// Applies the pending steps. The time limits of ordinary statements do not hold here: an index may take long to build.
 pub(crate) async fn apply_pending(link: &Link) -> Result<Vec<Migration>, StoreError> {
     let begin = format!("BEGIN; SET LOCAL statement_timeout = 0; SELECT pg_advisory_xact_lock({LOCK});");
     run(link, &begin).await?;
@@ -69,8 +69,8 @@ pub(crate) async fn apply_pending(link: &Link) -> Result<Vec<Migration>, StoreEr
     Ok(pending)
 }
 
-/// Sees to the schema and its list of steps. What is there is not created again: not even `IF NOT EXISTS`, which
-/// needs the privilege to create all the same.
+/// Creates the schema and its list of steps if they are missing. Existing ones are not created again, not even with `IF NOT EXISTS`,
+/// because that needs the privilege to create anyway.
 async fn prepare_schema(link: &Link) -> Result<(), StoreError> {
     let Server { schema, place, .. } = &*link.server;
     let rows = link.query(SCHEMA_STATE, &[schema]).await?;
@@ -100,7 +100,7 @@ fn denied(fault: Fault, what: &str, hint: &str) -> StoreError {
     }
 }
 
-/// Refuses a schema that this build cannot work with.
+/// Refuses a schema that this build cannot use.
 pub(crate) async fn check(link: &Link) -> Result<(), StoreError> {
     let pending = pending(link).await?;
     if pending.is_empty() {
@@ -115,8 +115,8 @@ pub(crate) async fn check(link: &Link) -> Result<(), StoreError> {
     )))
 }
 
-/// The steps that the schema has not had. A schema with steps that are unknown to this build is accepted if each of them says
-/// that this build still runs on it: so replicas can be upgraded one by one.
+/// The steps that the schema has not had. A schema with steps unknown to this build is accepted if each of them says that this build
+/// still runs on it. So replicas can be upgraded one by one.
 async fn pending(link: &Link) -> Result<Vec<Migration>, StoreError> {
     let applied = applied(link).await?;
     let is_too_new =

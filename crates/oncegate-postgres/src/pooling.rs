@@ -1,7 +1,7 @@
-//! Poolers that give every transaction another connection of the server.
+//! Detects connection poolers that give each transaction a different server connection.
 //!
-//! Prepared statements, session settings and LISTEN belong to a connection of the server. Behind such a pooler other clients
-//! would meet ours, and we would meet theirs.
+//! Prepared statements, session settings and LISTEN belong to one server connection. Behind such a pooler, clients would share them
+//! with each other.
 
 use oncegate_store::StoreError;
 use tokio_postgres::SimpleQueryMessage;
@@ -9,11 +9,11 @@ use tokio_postgres::SimpleQueryMessage;
 use crate::fault::Fault;
 use crate::link::Link;
 
-/// Other clients of the pooler may hide it by chance.
+/// How often to check: other clients of the pooler may hide it by chance.
 const LOOKS: usize = 3;
 
-/// Refuses a pooler in transaction mode. Two connections of ours that are open at the same time never share a backend, and
-/// keep the one that they have; behind such a pooler a transaction of one takes the backend of the other.
+/// Refuses a pooler in transaction mode. Without one, two open connections never share a backend, and each keeps its own. Behind such a
+/// pooler a transaction of one connection takes the backend of the other.
 pub(crate) async fn refuse_transaction_pooling(one: &Link, other: &Link) -> Result<(), StoreError> {
     let mut is_shared = false;
     for _ in 0..LOOKS {
@@ -32,7 +32,7 @@ pub(crate) async fn refuse_transaction_pooling(one: &Link, other: &Link) -> Resu
     Ok(())
 }
 
-/// By the simple protocol: prepared statements are what such a pooler breaks.
+/// Uses the simple protocol, because such a pooler breaks prepared statements.
 async fn backend(link: &Link, sql: &str) -> Result<String, Fault> {
     let said = link.within(link.client.simple_query(sql)).await?;
     let pid = said.iter().find_map(|message| match message {

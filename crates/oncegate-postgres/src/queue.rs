@@ -1,7 +1,7 @@
-//! Commits on their way: those that wait to be read and decided, and those that wait to be written.
+//! Commits on their way: waiting to be read and decided, or waiting to be written.
 //!
-//! Bounded in number and in bytes, and in time: what no lane took in time is answered, not forgotten.
-//! While the server is known to be away nobody waits at all.
+//! Bounded in number, bytes and time: a commit that no lane takes up in time is answered, not forgotten. While the server is known to
+//! be away, no caller waits at all.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -13,9 +13,9 @@ use crate::decide::Decided;
 use crate::job::{Job, Reply, weigh};
 use crate::line::{InLine, Line};
 
-/// What may be on its way, by [`weigh`].
+/// The total weight of commits on their way, by [`weigh`].
 const QUEUE_WEIGHT_MAX: usize = 128 * 1024;
-/// How long the server has to be away before callers are told so at once.
+/// How long the server has to be away before callers get an error at once.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 pub(crate) struct Queue {
@@ -40,14 +40,14 @@ impl Queue {
         Queue { lines: Mutex::default(), some_unread: Notify::new(), some_decided: Notify::new(), room }
     }
 
-    /// Joins the line.
+    /// Adds a commit to the queue.
     pub fn push(&self, commit: Commit) -> Result<oneshot::Receiver<Reply>, StoreError> {
         let weight = weigh(&commit);
         self.push_job(commit, weight, false)
     }
 
-    /// Joins the line with nothing to write. Its answer shows that a commit succeeds, and that all commits before it are as durable
-    /// as it is.
+    /// Adds a commit that writes nothing. Its answer shows that a commit succeeds, and that all earlier commits are as durable as this
+    /// one.
     pub fn push_probe(&self) -> Result<oneshot::Receiver<Reply>, StoreError> {
         self.push_job(Commit::default(), 1, true)
     }
@@ -76,7 +76,7 @@ impl Queue {
         Ok(answer)
     }
 
-    /// Those that are to be written.
+    /// Adds commits that are to be written.
     pub fn push_decided(&self, decided: Vec<Decided>) {
         if !decided.is_empty() {
             self.lock().decided.extend(decided);
@@ -84,7 +84,7 @@ impl Queue {
         }
     }
 
-    /// Those that a lane could not finish, back to the head of the line; but not for ever.
+    /// Returns commits that a lane could not finish to the head of the queue. Answers them with `why` after too many tries.
     pub fn push_again(&self, jobs: Vec<Job>, why: &str) {
         let now = Instant::now();
         let (given_up, again): (Vec<Job>, Vec<Job>) = jobs.into_iter().partition(|job| job.is_hopeless(now));
@@ -95,12 +95,12 @@ impl Queue {
         }
     }
 
-    /// What waits to be read, up to a batch of it; `None` when the queue is finished.
+    /// A batch of commits to read; `None` when the queue is finished.
     pub async fn next_unread(&self) -> Option<Vec<Job>> {
         self.next(&self.some_unread, |lines| &mut lines.unread).await
     }
 
-    /// What waits to be written, up to a batch of it; `None` when the queue is finished.
+    /// A batch of commits to write; `None` when the queue is finished.
     pub async fn next_decided(&self) -> Option<Vec<Decided>> {
         self.next(&self.some_decided, |lines| &mut lines.decided).await
     }
@@ -130,7 +130,7 @@ impl Queue {
         }
     }
 
-    /// Answers those whose time has passed.
+    /// Answers commits whose time has passed.
     pub fn expire(&self) {
         let now = Instant::now();
         let mut lines = self.lock();
@@ -142,12 +142,12 @@ impl Queue {
         late.for_each(|job| job.answer(Err(StoreError::Unavailable(why.clone()))));
     }
 
-    /// No more is taken; what is on its way is still worked on.
+    /// Accepts no more commits. The lanes still finish the ones on their way.
     pub fn close(&self) {
         self.lock().is_closed = true;
     }
 
-    /// Closed, and everybody has been answered. Then the lanes are told.
+    /// Whether the queue is closed and all commits are answered. Then it wakes the lanes, so that they end.
     pub fn is_finished(&self) -> bool {
         let is_finished = self.lock().is_closed && self.is_idle();
         if is_finished {

@@ -1,4 +1,4 @@
-//! What the store says of itself, and of ways in which the server could lose what it acknowledged.
+//! The store's report about itself, with warnings about ways in which the server could lose acknowledged commits.
 
 use oncegate_core::Time;
 use oncegate_store::Report;
@@ -10,7 +10,7 @@ use crate::server::Server;
 
 const REPORT: &str = include_str!("../sql/report.sql");
 
-/// The server's settings that bear on durability.
+/// The server's settings that affect durability.
 struct Settings<'a> {
     fsync: &'a str,
     full_page_writes: &'a str,
@@ -28,7 +28,7 @@ pub(crate) async fn report(desk: &Desk, server: &Server) -> Result<Report, Fault
         has_standbys: !row.get::<_, &str>("standbys").is_empty(),
     };
     let schema_version = row.get::<_, Option<i64>>("schema_version").unwrap_or(0);
-    // What has happened before what could happen.
+    // Warnings about what has happened come before warnings about what could happen.
     let mut warnings = server.health.warnings();
     warnings.extend(settings.warnings());
     if schema_version > SCHEMA_VERSION {

@@ -16,7 +16,7 @@ const READ_CLAIMS: &str = include_str!("../sql/read_claims.sql");
 #[derive(Clone, Copy)]
 pub(crate) struct Read {
     pub moment: Moment,
-    /// Which of the servers that this replica has met.
+    /// The generation of the server.
     pub generation: u64,
     /// What was read is as durable as a commit that succeeded.
     pub is_confirmed: bool,
@@ -43,7 +43,7 @@ pub(crate) async fn read(link: &Link, keys: &[&ClaimKey]) -> Result<Records, Fau
     for row in &rows {
         if let Some(ord) = row.get::<_, Option<i64>>(2) {
             let place = usize::try_from(ord - 1).expect("WITH ORDINALITY counts from one");
-            // The guard is in the id's hash; whoever names an id and another guard names nothing.
+            // The id's hash includes the guard, so an id together with another guard matches nothing.
             let is_named = row.get::<_, &str>(3 + CLAIM_COLUMNS) == keys[place].guard.as_str();
             claims[place] = is_named.then(|| Arc::new(claim(row, 3, keys[place].clone())));
             claims[place].iter().for_each(|claim| link.server.health.saw_token(claim.token));
@@ -54,7 +54,7 @@ pub(crate) async fn read(link: &Link, keys: &[&ClaimKey]) -> Result<Records, Fau
     Ok(Records { read, claims })
 }
 
-/// The record in the columns from `first` on, in the order in which the statements list them.
+/// Reads the record in the columns from `first` on, in the order in which the statements list them.
 pub(crate) fn claim(row: &Row, first: usize, key: ClaimKey) -> Claim {
     let time = |column: usize| Time::from_micros(row.get(first + column));
     let maybe_time = |column: usize| row.get::<_, Option<i64>>(first + column).map(Time::from_micros);

@@ -16,33 +16,34 @@ use crate::tls::Asked;
 const SESSION: &str = include_str!("../sql/session.sql");
 const SESSION_STATE: &str = include_str!("../sql/session_state.sql");
 
-/// To connect, and to set the session up.
+/// The time limit to connect and set up the session.
 pub(crate) const CONNECT_WITHIN: Duration = Duration::from_secs(2);
-/// Between two attempts to connect.
+/// The pause between two attempts to connect.
 pub(crate) const CONNECT_PAUSE: Duration = Duration::from_millis(250);
-/// For any one statement. Less than the server's own limit in `session.sql`: we give up first.
+/// The time limit for any one statement. Less than the server's own limit in `session.sql`, so that the store gives up first.
 pub(crate) const STATEMENT_WITHIN: Duration = Duration::from_millis(2500);
-/// For a caller, from the call to the answer. A commit that is under way then may be written all the same.
+/// The time limit from the call to the answer. A commit that is still under way then may be written anyway.
 pub(crate) const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
-/// Where the tables are unless somebody says otherwise.
+/// The default schema.
 const SCHEMA: &str = "oncegate";
-/// An identifier of PostgreSQL has 63 bytes; the channel's name needs some of them.
+/// A PostgreSQL identifier has at most 63 bytes, and the channel's name needs some of them.
 const SCHEMA_BYTES_MAX: usize = 48;
 
-/// Measured with 256 callers: one is the fastest where a COMMIT takes 0.1 ms, two lose little there and gain where
-/// it takes 4 ms, and more only divide the batches.
+/// Measured with 256 callers: one lane is the fastest where a COMMIT takes 0.1 ms. Two lanes lose little there, and gain where a COMMIT
+/// takes 4 ms. More lanes only divide the batches.
 const LANES: usize = 2;
 
 /// How to open a store.
 #[derive(Clone)]
 pub struct Options {
-    /// Tests bring their own time; otherwise it is the server's.
+    /// Tests inject their own time; otherwise the server's clock is used.
     pub clock: Option<Arc<dyn Clock>>,
-    /// Where the tables are, and nothing of anybody else's; otherwise `oncegate`. Created if it is missing.
+    /// The schema for the tables, which should contain nothing else; `oncegate` by default. Created if it is missing.
     pub schema: Option<String>,
-    /// Connections that write and commit, each a batch at a time. Few: what waits for one shares its COMMIT.
+    /// Connections that write and commit, each a batch at a time. A few are enough, because commits that wait for the same one share
+    /// its COMMIT.
     pub lanes: usize,
-    /// Whether to bring the schema up to date, rather than refuse one that is not.
+    /// Whether to bring an old schema up to date. Otherwise it is refused.
     pub migrate: bool,
 }
 
@@ -52,7 +53,7 @@ impl Default for Options {
     }
 }
 
-/// A connection that nobody drives yet.
+/// A connection whose driver is not running yet.
 pub(crate) type Raw = (Client, Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream>);
 
 pub(crate) struct Server {
@@ -61,7 +62,7 @@ pub(crate) struct Server {
     clock: Option<Arc<dyn Clock>>,
     pub schema: String,
     session: String,
-    /// For people: host, port and database, without credentials.
+    /// Host, port and database for messages, without credentials.
     pub place: String,
     pub health: Health,
 }
@@ -92,12 +93,12 @@ impl Server {
         Ok(Server { config, tls, clock, schema, session, place, health: Health::default() })
     }
 
-    /// The time that tests inject; the server's own clock where it is `None`.
+    /// The time that a test injects; `None` to use the server's clock.
     pub fn injected_time(&self) -> Option<i64> {
         self.clock.as_ref().map(|clock| clock.now().micros())
     }
 
-    /// A connection, as yet without its session: its driver is not running.
+    /// Opens a connection. Its session is not set up, and its driver is not running yet.
     pub async fn connect(&self) -> Result<Raw, Fault> {
         let connecting = self.config.connect(self.tls.clone());
         let connected = tokio::time::timeout(CONNECT_WITHIN, connecting).await;
@@ -109,8 +110,7 @@ impl Server {
         Err(Fault::Gone(format!("cannot connect to {}: {why}", self.place)))
     }
 
-    /// Sets the session up, and says which server this is. A server that cannot be written to is refused: what it says may be
-    /// outdated.
+    /// Sets up the session, and identifies the server. Refuses a server that does not accept writes, because its data may be outdated.
     pub async fn begin_session(&self, client: &Client) -> Result<Identity, Fault> {
         let begun = tokio::time::timeout(CONNECT_WITHIN, client.simple_query(&self.session)).await;
         let said = begun.map_err(|_| Fault::silent_for(CONNECT_WITHIN))??;
@@ -137,7 +137,7 @@ impl Server {
     }
 }
 
-/// Narrow enough to need no thought about quoting.
+/// Accepts only names that need no quoting.
 fn check_schema(schema: &str) -> Result<(), StoreError> {
     let well_formed = !schema.is_empty()
         && schema.len() <= SCHEMA_BYTES_MAX

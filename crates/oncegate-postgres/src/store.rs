@@ -37,11 +37,11 @@ const SWEEP_MARKS: &str = include_str!("../sql/sweep_marks.sql");
 const SWEEP_RECORDS: &str = include_str!("../sql/sweep_records.sql");
 const USAGE_CLAIMS: &str = include_str!("../sql/usage_claims.sql");
 const USAGE_RECORDS: &str = include_str!("../sql/usage_records.sql");
-/// Blocks of 8 KiB that are measured at once: some milliseconds, where they are in memory.
+/// How many blocks of 8 KiB one step of the usage count reads: some milliseconds, if they are in memory.
 const USAGE_BLOCKS: i64 = 1_000;
 
-/// What a replica needs beside the lanes that write: one connection to read for them, one to listen, one for each desk, and
-/// one for a moment, to look up a lost COMMIT or to see whether the server can be reached.
+/// The connections that a replica needs beside the writing lanes. One reads for the lanes, one listens, and each desk has one. One more
+/// is opened for a moment, to look up a lost COMMIT or to check whether the server can be reached.
 const CONNECTIONS_BESIDE_LANES: usize = 8;
 
 /// Claims in PostgreSQL.
@@ -49,18 +49,18 @@ pub struct PostgresStore {
     server: Arc<Server>,
     queue: Arc<Queue>,
     channel: Arc<Channel>,
-    /// For what a caller waits for.
+    /// For statements that a caller waits for.
     pub(crate) front: Arc<Desk>,
-    /// For what may take longer: lists, sweeping, counting.
+    /// For statements that may take longer: lists, sweeping, counting.
     pub(crate) back: Desk,
     claim_finder: Finder<Claim>,
     pub(crate) finder: Finder<Record>,
     pub(crate) job_finder: Finder<job::Job>,
     /// For leasing jobs, which takes a transaction: one at a time.
     pub(crate) leasing: Arc<tokio::sync::Mutex<Desk>>,
-    /// For lookups of records, and for those of claims and jobs.
+    /// One for lookups of records, one for lookups of claims and jobs.
     finding: [Arc<Desk>; 2],
-    /// Connections.
+    /// How many connections a replica needs.
     needed: usize,
     lanes: Mutex<JoinSet<()>>,
     listener: JoinHandle<()>,
@@ -68,8 +68,8 @@ pub struct PostgresStore {
 }
 
 impl PostgresStore {
-    /// Connects, sees to the schema, and starts the lanes. All connections are made now: a server that has too few for this
-    /// replica is found out before anything depends on it.
+    /// Connects, prepares the schema, and starts the lanes. Opens all connections now, so that a server with too few connections
+    /// for this replica is found before anything depends on it.
     pub async fn open(url: &str, options: Options) -> Result<PostgresStore, StoreError> {
         let server = Arc::new(Server::new(url, &options)?);
         let writing_lanes = options.lanes.max(1);
@@ -95,7 +95,7 @@ impl PostgresStore {
         for _ in 0..writing_lanes {
             writing.push(Link::open_for_probes(server.clone()).await.map_err(too_few)?);
         }
-        // One more can be had: the listener makes its own.
+        // One more connection must be possible, because the listener opens its own.
         Link::open(server.clone()).await.map_err(too_few)?;
         drop(spare);
 
@@ -132,7 +132,7 @@ impl PostgresStore {
         })
     }
 
-    /// Waits for the answer to a commit, but not for ever: a lane that is at it goes on with it.
+    /// Waits for the answer to a commit for a limited time. A lane that is processing the commit goes on with it.
     async fn answered(&self, answer: oneshot::Receiver<Reply>) -> Result<Committed, StoreError> {
         match tokio::time::timeout(ANSWERED_WITHIN, answer).await {
             Ok(Ok(answered)) => answered,
@@ -141,7 +141,7 @@ impl PostgresStore {
         }
     }
 
-    /// A caller is answered in time, however many steps its operation has.
+    /// Limits the time of an operation, so that the caller is answered in time however many steps there are.
     pub(crate) async fn in_time<T>(
         &self,
         late: fn(String) -> StoreError,
@@ -151,11 +151,11 @@ impl PostgresStore {
         answered.unwrap_or_else(|_| Err(late(format!("the server did not answer within {ANSWERED_WITHIN:?}"))))
     }
 
-    /// Every connection that callers depend on is there, or can be made now.
+    /// Checks that every connection that callers depend on is open or can be opened now.
     async fn check_connections(&self) -> Result<(), Fault> {
         let [of_records, of_others] = &self.finding;
         let leasing = async {
-            // A desk that is taken leases jobs at this moment.
+            // If the desk is taken, it is leasing jobs at this moment.
             match self.leasing.try_lock() {
                 Ok(leasing) => leasing.link().await.map(drop),
                 Err(_) => Ok(()),
@@ -167,8 +167,8 @@ impl PostgresStore {
         checked.map(drop).map_err(|fault| fault.if_too_many_connections(self.needed))
     }
 
-    /// Before a write that is no commit of a lane: after one that failed, a commit has to succeed first. A server that waits for a
-    /// standby that is away would keep a backend for each try; a lane keeps one.
+    /// Runs before a write that does not go through a lane. After a failed write, a commit has to succeed first. A server that waits
+    /// for an absent standby would keep a backend for each attempt; a lane keeps only one.
     pub(crate) async fn resolve_doubt(&self) -> Result<(), StoreError> {
         if self.server.health.is_in_doubt() {
             self.confirm().await?;
@@ -176,7 +176,7 @@ impl PostgresStore {
         Ok(())
     }
 
-    /// A write of its own, which must not be told twice.
+    /// A separate write that must not run twice.
     pub(crate) async fn tell(&self, sql: &'static str, params: Params<'_>) -> Result<u64, StoreError> {
         let told = async {
             self.resolve_doubt().await?;
@@ -185,14 +185,14 @@ impl PostgresStore {
         self.noted(self.in_time(StoreError::Unknown, told).await)
     }
 
-    /// Takes note of a write that failed.
+    /// Records a failed write in `health`.
     pub(crate) fn noted<T, E>(&self, written: Result<T, E>) -> Result<T, E> {
         written.inspect_err(|_| self.server.health.failed())
     }
 
-    /// The time up to which to sweep, in microseconds; none where the server's clock cannot be trusted with what is removed for good.
+    /// The time up to which to sweep, in microseconds; `None` if the server's clock cannot be trusted with permanent removal.
     async fn sweeps_until(&self) -> Result<Option<i64>, Fault> {
-        // A clock that a test brings steps as the test likes.
+        // A test's injected clock may step as the test likes.
         if let Some(injected) = self.server.injected_time() {
             return Ok(Some(injected));
         }
@@ -225,7 +225,7 @@ impl Store for PostgresStore {
         let (token, id) =
             (query.after.map(|after| after.token.0), query.after.as_ref().map(|after| &after.id.as_bytes()[..]));
         let limit = i64::try_from(query.limit).unwrap_or(i64::MAX).saturating_add(1);
-        // Asked for by itself, so that the list is planned for the very range that is looked at.
+        // A separate query, so that the list is planned for exactly the range that it reads.
         let listed_rows = async {
             let horizon = if query.is_sparse() { self.horizon(&query).await? } else { None };
             let time = self.server.injected_time();
@@ -332,7 +332,7 @@ impl Store for PostgresStore {
 }
 
 impl PostgresStore {
-    /// Down to which token a page looks; none, where it looks at all there are.
+    /// The oldest token that a page looks at; `None` if it looks at all.
     async fn horizon(&self, query: &Query) -> Result<Option<i64>, StoreError> {
         let from = query.after.map_or(i64::MAX, |after| after.left().0);
         let looked = i64::try_from(Query::LOOKED_MAX).expect("not that many");
@@ -341,7 +341,7 @@ impl PostgresStore {
     }
 }
 
-/// What was accepted is still worked on: the lanes end when the queue is empty.
+/// Accepted commits are still processed: the lanes end when the queue is empty.
 impl Drop for PostgresStore {
     fn drop(&mut self) {
         self.queue.close();
@@ -351,7 +351,7 @@ impl Drop for PostgresStore {
     }
 }
 
-/// A claim of a list: its guard and id are behind the columns of the record.
+/// Reads a claim of a list. Its guard and id follow the columns of the record.
 fn listed(row: &tokio_postgres::Row, query: &Query) -> Result<Claim, StoreError> {
     let strange = |what: &str| StoreError::Refused(format!("the table `claims` has a {what} that is none"));
     let guard = GuardName::new(row.get(1 + CLAIM_COLUMNS)).map_err(|_| strange("guard"))?;

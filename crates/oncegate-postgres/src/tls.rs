@@ -1,8 +1,8 @@
-//! Encryption, as the URL asks for it; never given up in silence.
+//! Encryption, as the URL asks for it. The client never falls back to an unencrypted connection silently.
 //!
-//! `sslmode=require` and `sslmode=verify-full` are one thing here: the connection is encrypted, and the server's
-//! certificate is checked, name and all, against the system's authorities or those in `sslrootcert=FILE`. What is
-//! encrypted to nobody knows whom is not on offer.
+//! `sslmode=require` and `sslmode=verify-full` mean the same here: the connection is encrypted, and the server's certificate is
+//! checked, including the host name, against the system's authorities or those in `sslrootcert=FILE`. Encryption without a check of the
+//! server's identity is not supported.
 
 use std::sync::Arc;
 
@@ -12,11 +12,11 @@ use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-/// What a URL says of encryption, and the rest of it.
+/// What a URL says about encryption, and the rest of the URL.
 pub(crate) struct Asked {
     pub encrypt: bool,
     root_file: Option<String>,
-    /// The URL without what is not for the client library.
+    /// The URL without the parameters that the client library does not understand.
     pub url: String,
 }
 

@@ -20,10 +20,10 @@ const CREATE_CLAIMS: &str = include_str!("../sql/create_claims.sql");
 const REPLACE_CLAIMS: &str = include_str!("../sql/replace_claims.sql");
 const SEAL: &str = include_str!("../sql/seal.sql");
 
-/// What is known of a transaction before its COMMIT.
+/// What is known about a transaction before its COMMIT.
 #[derive(Debug)]
 pub(crate) struct Seal {
-    /// What the transaction has written into the mark of its connection.
+    /// What the transaction wrote into the mark of its connection.
     pub mark: Mark,
     pub transaction: String,
     pub backend: i32,
@@ -33,13 +33,13 @@ pub(crate) struct Seal {
 /// Writes that are not committed yet.
 pub(crate) struct Written {
     pub seal: Seal,
-    /// One for each write of the batch: whether it changed a row, or came too late.
+    /// For each write of the batch, whether it changed a row or came too late.
     pub claims: Vec<bool>,
-    /// One for each change of the batch: whether it found what it expects.
+    /// For each change of the batch, whether it found the state that it expects.
     pub changes: Vec<bool>,
 }
 
-/// Begins a transaction over the connection that has this mark, and writes.
+/// Begins a transaction over the connection with this mark, and runs the batch's statements.
 pub(crate) async fn write(link: &Link, connection: Uuid, channel: &Channel, batch: &Batch) -> Result<Written, Fault> {
     let commit = Uuid::now_v7();
     let create = link.prepared(CREATE_CLAIMS).await?;
@@ -49,7 +49,7 @@ pub(crate) async fn write(link: &Link, connection: Uuid, channel: &Channel, batc
     let now = link.server.injected_time();
     let creation = Columns::of(batch, |write| write.was.is_none());
     let replacement = Columns::of(batch, |write| write.was.is_some());
-    // Sent one behind the other without waiting for answers in between: polled in this order.
+    // Sent without waiting for answers in between. The order of polling is the order of sending.
     let all = async {
         let (begun, created, replaced, changed, sealed) = join5(
             link.client.batch_execute("BEGIN"),
@@ -81,7 +81,7 @@ pub(crate) async fn write(link: &Link, connection: Uuid, channel: &Channel, batc
 
 /// Some of the writes, column by column.
 struct Columns<'a> {
-    /// Where each is among the writes of the batch.
+    /// The index of each write among the writes of the batch.
     places: Vec<usize>,
     writes: Vec<&'a Write>,
     workspaces: Vec<&'a str>,
@@ -104,7 +104,7 @@ impl<'a> Columns<'a> {
         self.writes.iter().map(|write| field(&write.next)).collect()
     }
 
-    /// What only a new owner brings.
+    /// A column that only a new owner sets.
     fn brought(&self, field: impl Fn(&'a Claim) -> &'a Option<String>) -> Vec<Option<&'a str>> {
         self.writes.iter().map(|write| field(&write.next).as_deref().filter(|_| write.new_owner)).collect()
     }

@@ -1,4 +1,4 @@
-//! From a draft to a definition: everything that is wrong with it is said at once, each with its place.
+//! Turns a draft into a definition. Reports all defects at once, each with its place in the source.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -17,14 +17,14 @@ use crate::s3::FIELDS as S3_FIELDS;
 use crate::spot::{At, Names, Spot};
 use crate::{NAME_BYTES_MAX, RETENTION, RETENTION_DEFAULT};
 
-/// Stands for all events of the saga.
+/// Represents all events of the saga.
 const ALL: &str = "*";
-/// Names that paths of the API have already.
+/// Names that paths of the API already use.
 const RESERVED: [&str; 1] = ["dead-letters"];
-/// How near a name has to be to be the one that was meant.
+/// How similar a name has to be to be suggested as the intended one.
 const NEAR: f64 = 0.75;
 
-/// Something that is wrong with a definition.
+/// A defect of a definition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Defect {
     pub file: String,
@@ -42,7 +42,7 @@ impl fmt::Display for Defect {
     }
 }
 
-/// All that is wrong with a definition, in the order of its lines.
+/// All defects of a definition, in the order of its lines.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", self.0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
 pub struct Defects(pub Vec<Defect>);
@@ -75,13 +75,13 @@ pub(crate) fn check(draft: Draft) -> Result<Definition, Defects> {
 struct Checker<'a> {
     draft: &'a Draft,
     defects: Vec<Defect>,
-    /// Where it is said what an event does in a state.
+    /// Where the draft defines what an event does in a state.
     handled_at: HashMap<(String, String), At>,
-    /// Of all expressions that were read so far.
+    /// What all expressions read so far use.
     reads: Reads,
 }
 
-/// Which variables an expression sees.
+/// The variables that an expression sees.
 const OF_EVENT: [&str; 1] = ["event"];
 const OF_SAGA: [&str; 3] = ["event", "saga", "now"];
 const OF_EACH: [&str; 4] = ["event", "saga", "now", "each"];
@@ -137,14 +137,14 @@ impl Checker<'_> {
             s3,
             table,
         };
-        // What follows from the whole is only worth saying of a whole.
+        // Checks of the whole definition only make sense if its parts are correct.
         if self.defects.is_empty() {
             self.ways(&definition);
         }
         Some(definition)
     }
 
-    /// Names of the saga, its states and its events.
+    /// Checks the names of the saga, its states and its events.
     fn names(&mut self) {
         let draft = self.draft;
         self.name("a saga's name", &draft.name);
@@ -199,7 +199,7 @@ impl Checker<'_> {
         self.draft.events.iter().any(|event| event.value == name)
     }
 
-    /// A state that has to be there.
+    /// A state that has to exist.
     fn state(&mut self, name: &Spot<String>) -> Option<String> {
         if self.is_state(name) {
             return Some(name.value.clone());
@@ -245,7 +245,7 @@ impl Checker<'_> {
         span
     }
 
-    /// What is gone too soon would let its duplicates begin anew.
+    /// An instance that is removed too early would let its duplicates start again.
     fn retention(&mut self, text: &Spot<String>) -> Option<Duration> {
         let span = self.span(text)?;
         if !RETENTION.contains(&span) {
@@ -255,7 +255,7 @@ impl Checker<'_> {
         Some(span)
     }
 
-    /// An expression that speaks of nothing that is not there.
+    /// An expression that uses only names that exist.
     fn expression(&mut self, text: &Spot<String>, variables: &[&str]) -> Option<Expr> {
         let expression = match Expr::read(text) {
             Ok(expression) => expression,
@@ -323,7 +323,7 @@ impl Checker<'_> {
         self.plan(row, branches)
     }
 
-    /// What does not belong there.
+    /// Reports parts that are not allowed there.
     fn within(&mut self, effects: &Spot<Effects>, what: &str) {
         if !effects.states.0.is_empty() || !effects.event.0.is_empty() {
             self.say(effects.at, format!("`in` and `event` belong to the row, not to {what}"));
@@ -418,7 +418,7 @@ impl Checker<'_> {
         Some(S3Rule { condition: condition.flatten(), event: event?, data })
     }
 
-    /// Every pair of state and event, once.
+    /// Builds the table: every pair of state and event, once.
     fn table(&mut self) -> HashMap<String, HashMap<String, Cell>> {
         let draft = self.draft;
         let mut table = HashMap::new();
@@ -496,7 +496,7 @@ impl Checker<'_> {
         table.entry(state.to_owned()).or_default().entry(event.to_owned()).or_insert(cell);
     }
 
-    /// What can be reached, and what can arrive there.
+    /// Checks which states can be reached, and which scheduled events can arrive there.
     fn ways(&mut self, definition: &Definition) {
         let draft = self.draft;
         for event in &draft.events {

@@ -1,10 +1,10 @@
-//! Which ways lead through a definition: what can be reached, and where a scheduled event can arrive.
+//! The paths through a definition: which states can be reached, and where a scheduled event can arrive.
 
 use std::collections::BTreeSet;
 
 use crate::definition::{Cell, Definition, NONE, Plan};
 
-/// One way that a row can be taken.
+/// One path that a row can take.
 pub(crate) struct Way<'a> {
     pub to: &'a str,
     pub schedules: BTreeSet<&'a str>,
@@ -12,7 +12,7 @@ pub(crate) struct Way<'a> {
 }
 
 impl Definition {
-    /// All the ways of a row, from a state.
+    /// All the paths of a row, from a state.
     pub(crate) fn ways<'a>(&'a self, row: &'a Plan, from: &'a str) -> Vec<Way<'a>> {
         let mut ways = vec![];
         if let Some(otherwise) = row.require.as_ref().and_then(|required| required.otherwise.as_deref()) {
@@ -22,7 +22,7 @@ impl Definition {
             let to = branch.to.as_deref().or(row.to.as_deref()).unwrap_or(from);
             ways.push(self.way(from, to, &[row, branch]));
         }
-        // If none of the conditions holds, it is the row alone.
+        // If no condition holds, the row applies alone.
         if row.branches.last().is_none_or(|last| last.condition.is_some()) {
             ways.push(self.way(from, row.to.as_deref().unwrap_or(from), &[row]));
         }
@@ -33,7 +33,7 @@ impl Definition {
         let mut plans = plans.to_vec();
         plans.extend(self.enter.get(to).filter(|_| from != to));
         let (mut schedules, mut unschedules) = (BTreeSet::new(), BTreeSet::new());
-        // In the order in which they happen: the last word counts.
+        // In the order in which they happen, because the last one counts.
         for plan in plans {
             for name in &plan.unschedule {
                 schedules.remove(name.as_str());
@@ -44,7 +44,7 @@ impl Definition {
         Way { to, schedules, unschedules }
     }
 
-    /// Every way out of a state.
+    /// Every path out of a state.
     fn ways_out<'a>(&'a self, state: &'a str) -> Vec<Way<'a>> {
         let rows = self.table.get(state).into_iter().flatten().filter_map(|(_, cell)| match cell {
             Cell::Handled(row) => Some(*row),
@@ -53,13 +53,13 @@ impl Definition {
         rows.flat_map(|row| self.ways(&self.rows[row], state)).collect()
     }
 
-    /// The states that an instance can come to; those among them that an earlier version may have left one in.
+    /// The states that an instance can reach, also from the states in which an earlier version may have left one.
     pub(crate) fn reachable(&self) -> BTreeSet<&str> {
         let starts = std::iter::once(NONE).chain(self.unreached.iter().map(String::as_str));
         self.spread(starts.collect(), |_| true)
     }
 
-    /// The states in which an event that was scheduled can arrive. In a terminal state it is not awaited any more.
+    /// The states in which a scheduled event can arrive. In a terminal state it is no longer awaited.
     pub(crate) fn arrivals(&self, event: &str) -> BTreeSet<&str> {
         let states = std::iter::once(NONE).chain(self.states.iter().map(String::as_str));
         let scheduling = states.flat_map(|state| self.ways_out(state)).filter(|way| way.schedules.contains(event));
@@ -69,7 +69,7 @@ impl Definition {
         arrivals
     }
 
-    /// All that can be reached from some states, on some ways.
+    /// All states that can be reached from some states, on the permitted paths.
     fn spread<'a>(&'a self, starts: BTreeSet<&'a str>, may_go: impl Fn(&Way<'a>) -> bool) -> BTreeSet<&'a str> {
         let mut reached = starts.clone();
         let mut to_visit: Vec<&str> = starts.into_iter().collect();

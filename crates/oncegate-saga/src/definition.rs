@@ -1,4 +1,4 @@
-//! A definition that has been checked: for every state and event it is known what happens.
+//! A checked definition: it says for every state and event what happens.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -9,16 +9,16 @@ use crate::expr::Expr;
 use crate::reads::Reads;
 use crate::values::kind_of;
 
-/// What the state of a saga is called that has no instance yet.
+/// The name of the state of a saga that has no instance yet.
 pub const NONE: &str = "none";
 
-/// A saga that is fit to run. Made by [`Draft::check`](crate::Draft::check).
+/// A saga that is ready to run. Made by [`Draft::check`](crate::Draft::check).
 #[derive(Debug)]
 pub struct Definition {
     pub(crate) name: String,
     pub(crate) doc: String,
     pub(crate) correlation: Expr,
-    /// What its expressions read, all together.
+    /// What all its expressions read together.
     pub(crate) reads: Reads,
     pub(crate) retention: Duration,
     pub(crate) events: Vec<String>,
@@ -30,21 +30,21 @@ pub struct Definition {
     pub(crate) rows: Vec<Plan>,
     pub(crate) enter: BTreeMap<String, Plan>,
     pub(crate) s3: Vec<S3Rule>,
-    /// For each state, [`NONE`] among them, and each event.
+    /// The cell for each state, including [`NONE`], and each event.
     pub(crate) table: HashMap<String, HashMap<String, Cell>>,
 }
 
 /// What an event does in a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cell {
-    /// As this row says.
+    /// This row says what happens.
     Handled(usize),
     Ignored,
-    /// It goes to the dead letters.
+    /// The event goes to the dead letters.
     Unexpected,
 }
 
-/// What a field of the data is. One that nobody has set is empty, if it is a list or a map, else null.
+/// The kind of a field of the data. A field that was never set is empty if it is a list or a map, otherwise null.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     String,
@@ -77,7 +77,7 @@ impl Kind {
         }
     }
 
-    /// Says what is wrong with a value of a field.
+    /// Checks a value of a field against this kind.
     pub(crate) fn check(self, field: &str, value: &Value) -> Result<(), String> {
         let fits = match (self, value) {
             (Kind::Any, _) | (_, Value::Null) => true,
@@ -94,7 +94,7 @@ impl Kind {
     }
 }
 
-/// What happens, ready to run.
+/// What happens on an event, ready to run.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     pub condition: Option<Expr>,
@@ -170,24 +170,24 @@ impl Definition {
         self.terminal.contains(state)
     }
 
-    /// Whether notifications of S3 become events of it.
+    /// Whether S3 notifications become events of this saga.
     pub fn takes_s3(&self) -> bool {
         !self.s3.is_empty()
     }
 
-    /// The commands that it may send.
+    /// The commands that this saga may send.
     pub fn commands(&self) -> BTreeSet<&str> {
         let plans = self.rows.iter().chain(self.enter.values());
         let sent = plans.flat_map(|plan| std::iter::once(plan).chain(&plan.branches)).flat_map(|plan| &plan.send);
         sent.map(|sent| sent.command.as_str()).collect()
     }
 
-    /// What an event does in a state, or without an instance.
+    /// What an event does in a state; `None` means that there is no instance.
     pub fn cell(&self, state: Option<&str>, event: &str) -> Option<Cell> {
         self.table.get(state.unwrap_or(NONE))?.get(event).copied()
     }
 
-    /// Where an event may lead to from a state, one for each way; the same state, if it stays.
+    /// The states that an event may lead to from a state, including the same state if the instance may stay.
     pub fn targets<'a>(&'a self, state: Option<&'a str>, event: &str) -> BTreeSet<&'a str> {
         match self.cell(state, event) {
             Some(Cell::Handled(row)) => {

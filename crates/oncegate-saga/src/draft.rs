@@ -1,4 +1,4 @@
-//! A definition as somebody writes it, in TOML or in Rust. Nothing has been checked.
+//! An unchecked definition, as an author writes it in TOML or Rust.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::check::Defects;
 use crate::definition::{Definition, Kind};
 use crate::spot::{Names, Spot};
 
-/// A saga as it is written down. [`Draft::check`] makes a [`Definition`] of it.
+/// A saga as an author writes it. [`Draft::check`] makes a [`Definition`] of it.
 ///
 /// ```
 /// use oncegate_saga::{Draft, Effects};
@@ -56,15 +56,15 @@ pub struct Draft {
     pub(crate) enter: BTreeMap<String, Spot<Effects>>,
     #[serde(default)]
     pub(crate) s3: Vec<Spot<S3>>,
-    /// The file that it was read from, and its text.
+    /// The file that the draft was read from, and its text.
     #[serde(skip)]
     pub(crate) source: Option<(String, String)>,
-    /// States whose hooks were given before, which no file can do.
+    /// States whose hooks were set twice, which is not possible in a file.
     #[serde(skip)]
     pub(crate) entered_twice: Vec<Spot<String>>,
 }
 
-/// States and events: each with each.
+/// States and events: the row applies to each combination.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Pairs {
@@ -73,8 +73,8 @@ pub(crate) struct Pairs {
     pub event: Names,
 }
 
-/// What happens: in a row, in a branch of one, or on entering a state. In this order: take, fill, set, require, send, unschedule,
-/// schedule; first the row's, then those of its branch, then those of the state that is entered.
+/// What happens in a row, in a branch of a row, or on entering a state. The order is: take, fill, set, require, send, unschedule,
+/// schedule. First come the row's effects, then the branch's, then those of the entered state.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Effects {
@@ -102,28 +102,28 @@ pub struct Effects {
     pub(crate) branch: Vec<Spot<Effects>>,
 }
 
-/// Data that has to be there, and not be empty.
+/// Data that must exist and must not be empty.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Require {
     pub(crate) fields: Vec<Spot<String>>,
-    /// Where to go if something is missing; if it is left out, that is only a warning.
+    /// The state to go to if something is missing. If it is left out, missing data is only a warning.
     #[serde(rename = "else")]
     pub(crate) otherwise: Option<Spot<String>>,
 }
 
-/// A command to send. It is an action: its name is the action's type.
+/// A command to send. It is an action, and its name is the action's type.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Send {
     pub(crate) command: Spot<String>,
-    /// A list: one command for each element, which is `each` in the payload.
+    /// A list: the saga sends one command for each element, which the payload sees as `each`.
     pub(crate) each: Option<Spot<String>>,
-    /// Expressions, by field; all of the saga's data, if it is left out.
+    /// Expressions, by field. If it is left out, the payload is all of the saga's data.
     pub(crate) payload: Option<BTreeMap<String, Spot<String>>>,
 }
 
-/// An event to come by itself.
+/// An event that the saga schedules for itself.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Schedule {
@@ -136,7 +136,7 @@ pub(crate) struct Schedule {
     pub(crate) data: BTreeMap<String, Spot<String>>,
 }
 
-/// What a notification of S3 becomes.
+/// The event that an S3 notification becomes.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct S3 {
@@ -170,7 +170,7 @@ impl Draft {
         }
     }
 
-    /// Reads a file's text. `name` is what defects call it.
+    /// Reads a file's text. Defects use `name` as the name of the file.
     pub fn read(name: &str, text: &str) -> Result<Draft, Defects> {
         match toml::from_str::<Draft>(text) {
             Ok(draft) => Ok(Draft { source: Some((name.to_owned(), text.to_owned())), ..draft }),
@@ -178,12 +178,12 @@ impl Draft {
         }
     }
 
-    /// One line for people.
+    /// One line of description for people.
     pub fn doc(self, doc: impl Into<String>) -> Draft {
         Draft { doc: doc.into(), ..self }
     }
 
-    /// Where the correlation id is in an event: an expression.
+    /// An expression that finds the correlation id in an event.
     #[track_caller]
     pub fn correlation(self, expression: impl Into<String>) -> Draft {
         Draft { correlation: Some(Spot::here(expression.into())), ..self }
@@ -241,7 +241,7 @@ impl Draft {
         self
     }
 
-    /// What happens whenever an instance comes into a state.
+    /// What happens whenever an instance enters a state.
     #[track_caller]
     pub fn enter(mut self, state: impl Into<String>, effects: Effects) -> Draft {
         let state = Spot::here(state.into());
@@ -251,7 +251,7 @@ impl Draft {
         self
     }
 
-    /// What a notification of S3 becomes: if the condition holds, this event, with this data.
+    /// Turns an S3 notification into this event, with this data, if the condition holds.
     #[track_caller]
     pub fn s3(mut self, condition: Option<&str>, event: impl Into<String>, data: &[(&str, &str)]) -> Draft {
         let at = Spot::here(()).at;
@@ -260,7 +260,7 @@ impl Draft {
         self
     }
 
-    /// Checks everything, and says all that is wrong.
+    /// Checks the whole draft, and reports all defects.
     pub fn check(self) -> Result<Definition, Defects> {
         crate::check::check(self)
     }
@@ -279,39 +279,39 @@ fn expressions(fields: &[(&str, &str)]) -> BTreeMap<String, Spot<String>> {
 }
 
 impl Effects {
-    /// Of a branch: whether it is this one. A branch without is the one that is left.
+    /// The condition of a branch. A branch without a condition applies if no other does.
     #[track_caller]
     pub fn when(self, condition: impl Into<String>) -> Effects {
         Effects { condition: Some(Spot::here(condition.into())), ..self }
     }
 
-    /// Copies these fields of the event's data, where it has them.
+    /// Copies these fields of the event's data, if the event has them.
     #[track_caller]
     pub fn take<S: Into<String>>(self, fields: impl IntoIterator<Item = S>) -> Effects {
         Effects { take: Names::here(fields).0, ..self }
     }
 
-    /// The same, where they are still missing.
+    /// Copies these fields like `take`, but only those that are still missing.
     #[track_caller]
     pub fn fill<S: Into<String>>(self, fields: impl IntoIterator<Item = S>) -> Effects {
         Effects { fill: Names::here(fields).0, ..self }
     }
 
-    /// Sets a field. All that are set together see the data as it was.
+    /// Sets a field. Fields that are set together see the data as it was before.
     #[track_caller]
     pub fn set(mut self, field: impl Into<String>, expression: impl Into<String>) -> Effects {
         self.set.insert(field.into(), Spot::here(expression.into()));
         self
     }
 
-    /// These fields have to be there, and not be empty; if not, it goes to that state, and nothing else is done.
+    /// These fields must exist and must not be empty. Otherwise the instance goes to that state, and nothing else is done.
     #[track_caller]
     pub fn require<S: Into<String>>(self, fields: impl IntoIterator<Item = S>, otherwise: &str) -> Effects {
         let otherwise = Some(Spot::here(otherwise.to_owned()));
         Effects { require: Some(Spot::here(Require { fields: Names::here(fields).0, otherwise })), ..self }
     }
 
-    /// The same, but what is missing is only noted.
+    /// Like `require`, but missing data is only recorded.
     #[track_caller]
     pub fn expect<S: Into<String>>(self, fields: impl IntoIterator<Item = S>) -> Effects {
         Effects { require: Some(Spot::here(Require { fields: Names::here(fields).0, otherwise: None })), ..self }
@@ -332,7 +332,7 @@ impl Effects {
         self
     }
 
-    /// Sends one command for each element of a list, which is `each` in the payload.
+    /// Sends one command for each element of a list, which the payload sees as `each`.
     #[track_caller]
     pub fn send_each(mut self, command: impl Into<String>, list: &str, payload: &[(&str, &str)]) -> Effects {
         let (each, payload) = (Some(Spot::here(list.to_owned())), Some(expressions(payload)));
@@ -340,7 +340,7 @@ impl Effects {
         self
     }
 
-    /// Has an event come by itself, after a while.
+    /// Schedules an event after a delay.
     #[track_caller]
     pub fn schedule(mut self, event: impl Into<String>, after: Duration) -> Effects {
         let after = Some(Spot::here(format!("{}ms", after.as_millis())));
@@ -349,7 +349,7 @@ impl Effects {
         self
     }
 
-    /// The same, at the time that an expression gives, with data of its own.
+    /// Schedules an event at the time that an expression gives, with data of its own.
     #[track_caller]
     pub fn schedule_at(mut self, event: impl Into<String>, at: &str, data: &[(&str, &str)]) -> Effects {
         let due_at = Some(Spot::here(at.to_owned()));
@@ -369,7 +369,7 @@ impl Effects {
         Effects { to: Some(Spot::here(state.into())), ..self }
     }
 
-    /// What else happens; the first branch whose condition holds.
+    /// Additional effects. The first branch whose condition holds applies.
     #[track_caller]
     pub fn branch(mut self, branch: Effects) -> Effects {
         self.branch.push(Spot::here(branch));

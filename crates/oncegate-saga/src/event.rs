@@ -1,4 +1,4 @@
-//! What comes, and what is kept.
+//! Events, and the stored instances.
 
 use std::collections::BTreeMap;
 
@@ -6,19 +6,19 @@ use oncegate_core::Time;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-/// Something that has happened elsewhere.
+/// An event that has happened elsewhere.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Event {
     #[serde(rename = "type")]
     pub event_type: String,
-    /// The same on every delivery of it. Without one, only the state that the saga is in tells a duplicate.
+    /// The same on every delivery. Without an id, only the state of the saga reveals a duplicate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// Whose ids those are: another source's may be the same.
+    /// The source that assigned the id: another source may use the same id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
-    /// Of the instance, if the sender says so; else the definition knows where it is.
+    /// The id of the instance, if the sender gives it. Otherwise the definition says where to find it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub correlation_id: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -39,7 +39,7 @@ impl Event {
         Event { id: Some(id.into()), ..self }
     }
 
-    /// What is beside the data, as expressions see it: what is not there is null.
+    /// The fields beside the data that expressions see. A missing field is null.
     pub(crate) const FIELDS: [&str; 7] = ["type", "id", "source", "correlationId", "subject", "time", "data"];
 
     pub(crate) fn envelope(&self) -> Value {
@@ -50,15 +50,15 @@ impl Event {
     }
 }
 
-/// Where a saga stands for one correlation id.
+/// The state of a saga for one correlation id.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Instance {
     pub state: String,
     pub data: Map<String, Value>,
-    /// Events that are to come by themselves, and the id of each: one of the same name that has another is not awaited any more.
+    /// Scheduled events, and the id of each. A scheduled event of the same name with another id is no longer awaited.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub timers: BTreeMap<String, String>,
-    /// When it came into its terminal state.
+    /// When the instance entered its terminal state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completed_us: Option<i64>,
 }

@@ -17,10 +17,11 @@ use crate::steps::{self, Steps, metered, parts_of};
 use crate::values::{from_json, kind_of, to_json, unique};
 use crate::{EXPRESSION_BYTES_MAX, EXPRESSION_DEPTH_MAX};
 
-/// Of what an expression says when it goes wrong: it repeats values, and those may be large.
+/// The longest error text of an expression: it repeats values, which may be large.
 const ERROR_CHARS_MAX: usize = 300;
 
-/// With what CEL has, and `unique`: as `distinct`, which compares each with each, for lists of any length.
+/// The functions of CEL, and `unique`. `unique` is like `distinct`, which compares each element with each other, but works for lists of
+/// any length.
 static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| {
     let mut env = Env::stdlib();
     for extension in [extensions::strings, extensions::lists, steps::install, unique] {
@@ -38,7 +39,7 @@ fn context() -> Context<'static, 'static> {
 pub struct Expr {
     text: String,
     program: Program,
-    /// The same, with a meter around what is dear.
+    /// The same expression, with a meter around expensive operations.
     metered: IdedExpr,
     patterns: Arc<Patterns>,
     parts: u64,
@@ -67,12 +68,13 @@ impl Expr {
         Ok(Expr { text: text.to_owned(), program, metered, patterns, parts, reads })
     }
 
-    /// What it reads of an event and of a saga's data.
+    /// What the expression reads of an event and of a saga's data.
     pub fn reads(&self) -> &Reads {
         &self.reads
     }
 
-    /// What it speaks of that is not there, in words: variables beside these, fields of the event, of the saga's data, and functions.
+    /// Describes the unknown names that the expression uses: variables other than these, fields of the event, of the saga's data, and
+    /// functions.
     pub fn unknown(&self, variables: &[&str], knows: impl Fn(&str, &str) -> bool) -> Vec<String> {
         let mut walk =
             Walk { scope: variables.iter().map(|name| (*name).to_owned()).collect(), knows, unknown: vec![] };
@@ -88,7 +90,7 @@ impl Expr {
                 Ok((steps::result_weight(value.as_ref(), scope.steps.left()), value))
             })
         });
-        // An expression may go on after an error: what counts is the meter.
+        // An expression may go on after an error, so the meter decides.
         if scope.steps.are_exceeded() {
             return Err(wrong(scope.steps.complaint()));
         }
@@ -105,7 +107,7 @@ impl Expr {
     }
 }
 
-/// Of an expression's tree. Without recursion: it may be deeper than the stack.
+/// The depth of an expression's tree. Not recursive, because the tree may be deeper than the stack.
 fn depth(root: &IdedExpr) -> usize {
     let (mut deepest, mut to_visit) = (0, vec![(root, 1)]);
     while let Some((node, depth)) = to_visit.pop() {
@@ -115,7 +117,7 @@ fn depth(root: &IdedExpr) -> usize {
     deepest
 }
 
-/// What an expression is put together from.
+/// The direct parts of an expression.
 pub(crate) fn parts(node: &IdedExpr) -> Vec<&IdedExpr> {
     fn of_entries(entries: &[IdedEntryExpr]) -> Vec<&IdedExpr> {
         let parts = entries.iter().flat_map(|entry| match &entry.expr {
@@ -137,10 +139,10 @@ pub(crate) fn parts(node: &IdedExpr) -> Vec<&IdedExpr> {
     }
 }
 
-/// In words that say what to look at.
+/// Describes an error in words that say what to check.
 fn told(error: &ExecutionError) -> String {
     let mut clipped = Clipped { text: String::new(), left: ERROR_CHARS_MAX };
-    // It fails where the text is long enough.
+    // Writing fails once the text is long enough.
     let _ = match error {
         ExecutionError::NoSuchKey(key) => write!(clipped, "there is no `{key}`"),
         error => write!(clipped, "{error}"),
@@ -148,7 +150,7 @@ fn told(error: &ExecutionError) -> String {
     clipped.text
 }
 
-/// The beginning of what is written into it.
+/// Keeps only the beginning of what is written.
 struct Clipped {
     text: String,
     left: usize,
@@ -163,7 +165,7 @@ impl Write for Clipped {
     }
 }
 
-/// What expressions see, and what they may cost.
+/// What expressions see, and the cost limit.
 pub struct Scope<'a> {
     context: Context<'a, 'a>,
     steps: &'a Steps,
@@ -183,7 +185,7 @@ impl Scope<'_> {
         Ok(())
     }
 
-    /// An event: what is beside its data, and what is read of that.
+    /// Sets the event: the fields beside its data, and the parts of the data that are read.
     pub fn set_event(&mut self, envelope: &Value, data: &Value, reads: &Fields) -> Result<(), String> {
         let seen = match read_of(reads, data) {
             Some(fields) => self.map("event.data", fields)?,
@@ -201,7 +203,7 @@ impl Scope<'_> {
         Ok(())
     }
 
-    /// What is read of a saga's data.
+    /// Sets the parts of a saga's data that are read.
     pub fn set_saga(&mut self, data: &Map<String, Value>, reads: &Fields) -> Result<(), String> {
         let seen = self.map("saga", data.iter().filter(|(name, _)| reads.have(name)))?;
         self.context.add_variable_as_val("saga", seen);
@@ -227,7 +229,7 @@ impl Scope<'_> {
     }
 }
 
-/// Looks for names that nothing has.
+/// Searches for unknown names.
 struct Walk<K> {
     scope: Vec<String>,
     knows: K,
@@ -294,7 +296,7 @@ impl<K: Fn(&str, &str) -> bool> Walk<K> {
     }
 }
 
-/// Whether anything of this name can be called: who calls it with too little hears that, and not that there is none.
+/// Whether a function of this name exists. A call with too few arguments gets an error about that, not about an unknown function.
 fn is_function(name: &str) -> bool {
     let is_operator = |first: char| !first.is_alphabetic();
     if name.starts_with(is_operator) {
@@ -303,7 +305,7 @@ fn is_function(name: &str) -> bool {
     is_known(&format!("{name}()")) || is_known(&format!("''.{name}()"))
 }
 
-/// Whether what is named is there, whatever else is wrong with how it is used.
+/// Whether the name exists, even if it is used incorrectly.
 fn is_known(text: &str) -> bool {
     let Ok(program) = ENV.compile(text) else { return true };
     !matches!(program.execute(&context()), Err(ExecutionError::UndeclaredReference(_)))
@@ -478,7 +480,7 @@ mod tests {
         let begun = std::time::Instant::now();
         let each = "event.data.all(id, id.matches('^[\\\\w-]{1,64}$'))";
         assert_eq!(eval_within(each, &json!(ids), crate::STEPS_DEFAULT), Ok(json!(true)));
-        // Each time, it would take minutes.
+        // Compiling the pattern for each element would take minutes.
         assert!(begun.elapsed().as_secs() < 20, "it took {:?}", begun.elapsed());
         let of = |pattern: &str| steps_of(&format!("event.data.matches('{pattern}')"), &json!("x".repeat(999)));
         let small = of("^searches/[^/]+/[^/]+/.+");
@@ -512,7 +514,7 @@ mod tests {
             let text = nested(around, levels);
             let evaluate = move || eval_within(&text, &json!({"n": 1, "m": {"a": 1}, "s": "a"}), u64::MAX);
             let thread = std::thread::Builder::new().stack_size(2 << 20).spawn(evaluate).expect("a thread starts");
-            // Some fail at their innermost part, which is as deep.
+            // Some expressions fail at their innermost part, which is as deep.
             let _ = thread.join().expect("it evaluates");
         }
     }
@@ -582,7 +584,7 @@ mod tests {
                 why.starts_with(&format!("`{text}`: takes at least ")) && why.contains("may take 1000000"),
                 "{why}"
             );
-            // They take less than a second on a machine that does nothing else.
+            // The expressions take less than a second on an idle machine.
             assert!(took.as_secs() < 20, "{text} took {took:?}");
         }
     }

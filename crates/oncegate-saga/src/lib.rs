@@ -1,9 +1,9 @@
-//! Sagas: state machines, one instance per correlation id, driven by events that come twice, late and out of order.
+//! Sagas: state machines, one instance per correlation id, driven by events that arrive twice, late and out of order.
 //!
-//! A [`Draft`] is what somebody wrote, in TOML or in Rust. [`Draft::check`] makes a [`Definition`] of it, or says everything that is
-//! wrong with it, each with its place: every pair of state and event is handled, ignored, or said to be unexpected before the first event
-//! comes. [`Definition::step`] is what an event does to an instance. It is pure: whoever calls it writes what it says in one commit, and
-//! calls it anew where somebody else was faster.
+//! A [`Draft`] is a definition as an author writes it, in TOML or in Rust. [`Draft::check`] turns it into a [`Definition`], or reports
+//! all defects, each with its place. Every pair of state and event must be handled, ignored, or declared unexpected before the first
+//! event arrives. [`Definition::step`] says what an event does to an instance. It is pure: the caller writes the result in one commit,
+//! and calls it again if another caller was faster.
 
 mod check;
 mod cover;
@@ -31,20 +31,20 @@ pub use s3::{Notification, NotificationError};
 pub use step::{Command, Next, Step, Timer, size};
 pub use steps::{STEPS_DEFAULT, Steps};
 
-/// Commands that one event may send.
+/// The most commands that one event may send.
 pub const COMMANDS_MAX: usize = 50_000;
-/// Bytes of their payloads, all together.
+/// The total size of their payloads in bytes.
 pub const COMMAND_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Bytes of an instance's data, as JSON, and how deep it may be nested.
+/// The size of an instance's data in bytes of JSON, and its nesting depth.
 pub const DATA_BYTES_MAX: usize = 4 * 1024 * 1024;
 pub const DATA_DEPTH_MAX: usize = 64;
-/// Bytes of a correlation id, and of the names of sagas, states, events and commands.
+/// The size in bytes of a correlation id, and of the names of sagas, states, events and commands.
 pub const CORRELATION_BYTES_MAX: usize = 512;
 pub const NAME_BYTES_MAX: usize = 128;
-/// Bytes of an expression, and how deep it may be nested: it is evaluated on a small stack.
+/// The size of an expression in bytes, and its nesting depth: it is evaluated on a small stack.
 pub const EXPRESSION_BYTES_MAX: usize = 4096;
 pub const EXPRESSION_DEPTH_MAX: usize = 50;
-/// How long an instance stays in its terminal state, where the definition does not say; and what it may say.
+/// How long an instance stays in its terminal state by default, and the range that a definition may choose from.
 pub const RETENTION_DEFAULT: Duration = Duration::from_secs(7 * 24 * 3600);
 pub const RETENTION: std::ops::RangeInclusive<Duration> =
     Duration::from_secs(60)..=Duration::from_secs(3650 * 24 * 3600);

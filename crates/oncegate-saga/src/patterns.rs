@@ -1,4 +1,4 @@
-//! The patterns of `matches`. They stand in the definition, and are compiled when it is loaded.
+//! The patterns of `matches`. They are part of the definition, and are compiled when it is loaded.
 
 use std::collections::HashMap;
 
@@ -8,17 +8,17 @@ use regex::{Regex, bytes};
 
 use crate::expr::parts;
 
-/// A pattern's size that is one step for each byte of a text: a match may take time in proportion to both.
+/// The pattern size that counts as one step for each byte of a text: the time of a match may be proportional to both.
 const STEP_BYTES: usize = 4 * 1024;
 const STEPS_MAX: usize = 64;
 
-/// Of one expression, by their text.
+/// The patterns of one expression, by their text.
 pub(crate) type Patterns = HashMap<String, Pattern>;
 
 #[derive(Debug)]
 pub(crate) struct Pattern {
     regex: Regex,
-    /// For each byte of a text.
+    /// Steps for each byte of a text.
     steps: u64,
 }
 
@@ -29,7 +29,7 @@ impl Pattern {
             let reason = error.lines().last().unwrap_or_default();
             format!("the pattern `{text}` cannot be compiled: {}", reason.trim_start_matches("error: "))
         })?;
-        // Classes as they are in ASCII: all of Unicode makes a pattern large, and a match not slower.
+        // Classes are ASCII only: full Unicode makes a pattern large, but a match no slower.
         let within = |bytes| bytes::RegexBuilder::new(text).unicode(false).size_limit(bytes).build();
         let mut steps = 1;
         let steps = loop {
@@ -41,7 +41,7 @@ impl Pattern {
                         "the pattern `{text}` takes over {limit} bytes when it is compiled: let it repeat less"
                     ));
                 }
-                // It names characters that are not ASCII.
+                // The pattern names characters that are not ASCII.
                 Err(_) => break STEPS_MAX,
             }
         };
@@ -65,7 +65,7 @@ pub(crate) fn match_of(call: &CallExpr) -> Option<(&IdedExpr, &IdedExpr)> {
     }
 }
 
-/// Those of an expression.
+/// The patterns of an expression.
 pub(crate) fn patterns_of(node: &IdedExpr) -> Result<Patterns, String> {
     fn look(node: &IdedExpr, found: &mut Patterns) -> Result<(), String> {
         if let Node::Call(call) = &node.expr

@@ -1,4 +1,4 @@
-//! What expressions read of an event and of a saga's data: the rest is not made into values for them.
+//! What expressions read of an event and of a saga's data. The rest is not converted to values for them.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::expr::parts;
 
-/// Of one map.
+/// The fields of one map that are read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fields {
     /// The map is used as a whole somewhere.
@@ -21,7 +21,7 @@ impl Fields {
         self.all || self.names.contains(name)
     }
 
-    /// Whether something that is no map is used.
+    /// Whether the value is used as a whole, even if it is not a map.
     pub fn have_all(&self) -> bool {
         self.all
     }
@@ -34,7 +34,7 @@ impl Fields {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reads {
-    /// Of `event.data`.
+    /// The fields of `event.data`.
     pub data: Fields,
     pub saga: Fields,
 }
@@ -93,7 +93,7 @@ fn selected(node: &IdedExpr) -> Option<(&IdedExpr, &str)> {
     }
 }
 
-/// The fields of a map that are read; of anything else nothing, unless it is used as a whole.
+/// The fields of a map that are read. Of any other value nothing, unless it is used as a whole.
 pub(crate) fn read_of<'a>(
     fields: &'a Fields,
     value: &'a Value,

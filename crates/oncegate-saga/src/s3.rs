@@ -1,4 +1,4 @@
-//! Notifications of S3, as AWS writes them: what they say, and the events that a saga makes of them.
+//! S3 notifications in AWS's format: their records, and the events that a saga makes of them.
 
 use oncegate_core::Time;
 use percent_encoding::percent_decode_str;
@@ -11,17 +11,17 @@ use crate::expr::Scope;
 use crate::step::fields;
 use crate::steps::Steps;
 
-/// What expressions see as `s3`.
+/// The fields that expressions see as `s3`.
 pub(crate) const FIELDS: [&str; 10] =
     ["eventName", "eventTime", "region", "bucket", "key", "versionId", "sequencer", "size", "eTag", "principalId"];
 
-/// A notification: some records; none, if it only tells that it is set up.
+/// A notification with its records. It has none if it only reports that notifications are set up.
 #[derive(Clone, Debug)]
 pub struct Notification {
     pub records: Vec<Record>,
 }
 
-/// One object that something happened to.
+/// A change of one object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {
@@ -29,7 +29,7 @@ pub struct Record {
     pub event_time: Option<String>,
     pub region: Option<String>,
     pub bucket: String,
-    /// Decoded.
+    /// The key, decoded.
     pub key: String,
     pub version_id: Option<String>,
     pub sequencer: Option<String>,
@@ -42,12 +42,12 @@ pub struct Record {
 #[error("{0}")]
 pub struct NotificationError(String);
 
-/// As AWS writes it. There is more in it than is read here, and there will be more.
+/// The document in AWS's format. It has more fields than are read here, and will get more.
 #[derive(Deserialize)]
 struct Document {
     #[serde(rename = "Records")]
     records: Option<Vec<Written>>,
-    /// `s3:TestEvent`, in the one that tells that notifications are set up.
+    /// `s3:TestEvent` in the notification that reports that notifications are set up.
     #[serde(rename = "Event")]
     event: Option<String>,
 }
@@ -115,7 +115,7 @@ impl Record {
             return Err(format!(".eventSource is {other:?}, not \"aws:s3\""));
         }
         let Told { bucket, object } = s3;
-        // As in a query: a plus is a space.
+        // Encoded as in a query: a plus means a space.
         let key = object.key.replace('+', " ");
         let key = percent_decode_str(&key).decode_utf8().map_err(|_| ".s3.object.key is no UTF-8".to_owned())?;
         Ok(Record {
@@ -132,7 +132,7 @@ impl Record {
         })
     }
 
-    /// The same for the same thing that happened to the same object. The key comes last: anything may be in it.
+    /// The same id for the same change of the same object. The key comes last, because it may contain any character.
     pub fn id(&self) -> String {
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
         format!("s3:{}:{}:{}:{}", self.bucket, text(&self.sequencer), text(&self.version_id), self.key)
@@ -144,12 +144,12 @@ impl Record {
 }
 
 impl Definition {
-    /// The event that a record becomes, by the first rule that fits; none if none does.
+    /// The event that a record becomes, by the first rule that matches; `None` if no rule matches.
     pub fn event_of(&self, record: &Record, now: Time) -> Result<Option<Event>, String> {
         self.event_of_within(record, now, &Steps::default())
     }
 
-    /// The same, within so many steps.
+    /// Like `event_of`, with a limit on steps.
     pub fn event_of_within(&self, record: &Record, now: Time, steps: &Steps) -> Result<Option<Event>, String> {
         let mut scope = Scope::at(now, steps);
         scope.set("s3", &record.seen())?;

@@ -1,4 +1,4 @@
-//! Where something was written: at a byte of a file, or at a line of the code that builds it.
+//! Positions in the source: a byte of a file, or a line of the code that builds the definition.
 
 use std::fmt;
 use std::panic::Location;
@@ -12,7 +12,7 @@ pub enum At {
     Code(&'static Location<'static>),
 }
 
-/// Something, and where it was written.
+/// A value, and where it was written.
 #[derive(Clone, Debug)]
 pub struct Spot<T> {
     pub value: T,

@@ -1,4 +1,4 @@
-//! What an event does to an instance. No clock, no store.
+//! Applies an event to an instance. No clock, no store.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,31 +14,31 @@ use crate::steps::Steps;
 use crate::values::kind_of;
 use crate::{COMMAND_BYTES_MAX, COMMANDS_MAX, CORRELATION_BYTES_MAX, DATA_DEPTH_MAX};
 
-/// No event is scheduled for later than this.
+/// No event is scheduled further ahead than this.
 const SCHEDULE_MAX: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
 
-/// What becomes of an event.
+/// The result of an event.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
     Apply(Box<Next>),
-    /// It changes nothing.
+    /// The event changes nothing.
     Ignore,
-    /// It cannot be applied: to the dead letters, for this reason.
+    /// The event cannot be applied, and goes to the dead letters for this reason.
     Refuse(String),
 }
 
-/// What is to be written, all of it or nothing.
+/// What to write, all of it or nothing.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Next {
     pub state: String,
     pub data: Map<String, Value>,
-    /// It has come into a terminal state just now.
+    /// The instance has just entered a terminal state.
     pub completes: bool,
     pub commands: Vec<Command>,
     pub timers: Vec<Timer>,
-    /// Timers that are not awaited any more; those of the same event that are new come after that.
+    /// Timers that are no longer awaited. New timers of the same events are set after these are removed.
     pub unscheduled: BTreeSet<String>,
-    /// Required data that is not there.
+    /// Required data that is missing.
     pub missing: Vec<String>,
 }
 
@@ -48,7 +48,7 @@ pub struct Command {
     pub payload: Value,
 }
 
-/// An event that is to come by itself.
+/// A scheduled event.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Timer {
     pub event: String,
@@ -57,13 +57,13 @@ pub struct Timer {
 }
 
 impl Definition {
-    /// The correlation id of an event: what its sender says, or what the definition finds in it. It follows from the event alone, and is the
-    /// same whenever it is delivered.
+    /// The correlation id of an event: the one that its sender gives, or the one that the definition finds in it. It depends on the
+    /// event alone, so it is the same on every delivery.
     pub fn correlation_id(&self, event: &Event) -> Result<String, String> {
         self.correlation_id_within(event, &Steps::default())
     }
 
-    /// The same, within so many steps.
+    /// Like `correlation_id`, with a limit on steps.
     pub fn correlation_id_within(&self, event: &Event, steps: &Steps) -> Result<String, String> {
         let found = match &event.correlation_id {
             Some(id) => Value::String(id.clone()),
@@ -73,7 +73,7 @@ impl Definition {
         };
         let id = match found {
             Value::String(text) => text,
-            // A number is as good an id as its digits are.
+            // An integer is an id, too: its digits.
             Value::Number(number) if !number.is_f64() => number.to_string(),
             other => {
                 return Err(format!("the correlation id is a text or a whole number; this is {}", kind_of(&other)));
@@ -91,12 +91,12 @@ impl Definition {
         }
     }
 
-    /// Decides what `event` does to an instance, or without one, at the store's `now`.
+    /// Decides what `event` does at the store's `now`, to an instance or without one.
     pub fn step(&self, instance: Option<&Instance>, event: &Event, now: Time) -> Step {
         self.step_within(instance, event, now, &Steps::default())
     }
 
-    /// The same, within so many steps. An event whose expressions would take more is refused.
+    /// Like `step`, with a limit on steps. An event whose expressions would take more is refused.
     pub fn step_within(&self, instance: Option<&Instance>, event: &Event, now: Time, steps: &Steps) -> Step {
         let state = instance.map(|instance| instance.state.as_str());
         let name = &event.event_type;
@@ -143,7 +143,7 @@ impl Definition {
         let required = row.require.as_ref();
         let missing = required.map(|required| turn.missing(&required.fields)).unwrap_or_default();
         match required.and_then(|required| required.otherwise.as_deref()).filter(|_| !missing.is_empty()) {
-            // Nothing else of the row is done.
+            // The rest of the row is skipped.
             Some(otherwise) => to = otherwise,
             None => {
                 turn.send(row)?;
@@ -160,7 +160,7 @@ impl Definition {
         }
         let completes = self.is_terminal(to);
         if completes {
-            // They would be ignored.
+            // A terminal state would ignore the timers' events.
             turn.timers.clear();
             turn.unscheduled.extend(instance.into_iter().flat_map(|instance| instance.timers.keys().cloned()));
         }
@@ -176,7 +176,7 @@ fn scope<'a>(event: &Event, reads: &ReadFields, now: Time, steps: &'a Steps) -> 
     Ok(scope)
 }
 
-/// One event, being applied.
+/// An event while it is applied.
 struct Turn<'a> {
     definition: &'a Definition,
     data: Map<String, Value>,
@@ -190,7 +190,7 @@ struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    /// Data that the event brings, and what follows from it.
+    /// Copies data from the event, and computes the fields that depend on it.
     fn note(&mut self, plan: &Plan) -> Result<(), String> {
         let to_fill = plan.fill.iter().filter(|field| is_missing(self.data.get(*field)));
         for field in plan.take.iter().chain(to_fill).collect::<Vec<_>>() {
@@ -202,7 +202,7 @@ impl Turn<'_> {
             self.check()?;
         }
         if !plan.set.is_empty() {
-            // All of them see the data as it was.
+            // All of the expressions see the data as it was before.
             let set = fields(&plan.set, &self.scope)?;
             self.data.extend(set);
             self.check()?;
@@ -210,12 +210,12 @@ impl Turn<'_> {
         Ok(())
     }
 
-    /// Data has the kinds that it was declared with; expressions see it from here on.
+    /// Checks that the data has its declared kinds, and lets expressions see it from here on.
     fn check(&mut self) -> Result<(), String> {
         for (field, kind) in &self.definition.data {
             let value = self.data.get(field).unwrap_or(&Value::Null);
             kind.check(field, value)?;
-            // What is too deep could not be read again.
+            // A value nested too deeply could not be read back.
             if depth(value) > DATA_DEPTH_MAX {
                 return Err(format!("`{field}` is nested over {DATA_DEPTH_MAX} deep"));
             }
@@ -248,7 +248,7 @@ impl Turn<'_> {
         }
         for scheduled in &plan.schedule {
             let timer = self.timer(scheduled)?;
-            // One of a kind: the newest.
+            // One timer for each event: the newest.
             self.timers.retain(|timer| timer.event != scheduled.event);
             self.unscheduled.insert(timer.event.clone());
             self.timers.push(timer);
@@ -306,7 +306,7 @@ pub(crate) fn fields(fields: &Fields, scope: &Scope<'_>) -> Result<Map<String, V
     fields.iter().map(|(field, expression)| Ok((field.clone(), expression.eval(scope)?))).collect()
 }
 
-/// How many bytes it has as JSON, about.
+/// The approximate size of the value in bytes of JSON.
 pub fn size(value: &Value) -> usize {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => 8,
@@ -324,7 +324,7 @@ fn depth(value: &Value) -> usize {
     }
 }
 
-/// Not there, or empty.
+/// Whether the value is missing or empty.
 fn is_missing(value: Option<&Value>) -> bool {
     match value {
         None | Some(Value::Null) => true,

@@ -1,10 +1,10 @@
-//! What expressions may cost.
+//! The cost limit of expressions.
 //!
-//! The `cel` crate has no hook for cost, so each expression is rewritten when it is loaded ([`metered`]): calls of functions of our own
-//! stand around whatever takes longer the larger its operands are. They charge the meter *before* that work is done, and fail when
-//! the limit is passed. Their names begin with `@`, which no expression can write.
+//! The `cel` crate has no hook for cost, so each expression is rewritten when it is loaded ([`metered`]). The rewriting wraps each
+//! operation whose time depends on the size of its operands into a call of a metering function. These functions charge the meter
+//! *before* the operation runs, and fail when the limit is passed. Their names begin with `@`, which no expression can write.
 //!
-//! A step is what it takes to look at one small value: a number, an element of a list, 64 bytes of a text.
+//! A step is the work for one small value: a number, an element of a list, 64 bytes of a text.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -23,21 +23,21 @@ use serde_json::Value;
 
 use crate::patterns::{Patterns, match_of};
 
-/// Steps of all expressions of one event, where the caller does not say: about 50 ms.
+/// The default limit for all expressions of one event: about 50 ms.
 pub const STEPS_DEFAULT: u64 = 1_000_000;
 
-/// Bytes of a text that are one step.
+/// How many bytes of a text are one step.
 const TEXT_BYTES: usize = 64;
-/// Values of a result that are one step: they are copied, and not looked at.
+/// How many values of a result are one step: they are only copied.
 const RESULTS: u64 = 4;
-/// `split` and the like make a value of each byte, at worst.
+/// In the worst case, `split` and similar functions make a value of each byte.
 const PIECES: i64 = TEXT_BYTES as i64;
-/// Of a comparison sort: the logarithm of the longest list.
+/// The factor of a comparison sort: the logarithm of the longest list.
 const SORTING: i64 = 24;
 
-/// Calls whose cost is the product of what they are given.
+/// Calls whose cost is the product of their arguments' sizes.
 const PRODUCTS: [&str; 5] = ["replace", "join", "indexOf", "lastIndexOf", "format"];
-/// Calls whose cost is the sum of what they are given, and how many times that.
+/// Calls whose cost is the sum of their arguments' sizes, times this factor.
 const SUMS: [(&str, i64); 40] = [
     ("size", 1),
     ("contains", 1),
@@ -80,7 +80,7 @@ const SUMS: [(&str, i64); 40] = [
     ("getHours", 1),
     ("getMinutes", 1),
 ];
-/// What stands before the name of a function, and is no value.
+/// Namespaces: prefixes of function names that are no values.
 const NAMESPACES: [&str; 3] = ["optional", "lists", "strings"];
 
 const WEIGH: &str = "@weigh";
@@ -93,7 +93,7 @@ const SQUARE: &str = "@square";
 const RANGE: &str = "@range";
 const MATCHES: &str = "@matches";
 
-/// The steps that the expressions of one event have taken, and how many there may be.
+/// The steps that the expressions of one event have taken, and their limit.
 #[derive(Debug)]
 pub struct Steps {
     taken: Cell<u64>,
@@ -105,7 +105,7 @@ impl Steps {
         Steps { taken: Cell::new(0), max }
     }
 
-    /// Those that were taken. Where that is over the limit, the last of them would have been, at the least.
+    /// The steps taken so far. If this is over the limit, the last charge is included but its work was not done.
     pub fn taken(&self) -> u64 {
         self.taken.get()
     }
@@ -148,7 +148,8 @@ impl Default for Steps {
     }
 }
 
-/// The functions of an environment are plain ones, and an evaluation stays on its thread.
+/// The meter of this thread. Thread-local, because the functions of an environment carry no state, and an evaluation stays on its
+/// thread.
 #[derive(Clone, Copy, Default)]
 struct Meter {
     taken: u64,
@@ -157,7 +158,7 @@ struct Meter {
 
 thread_local! {
     static METER: Cell<Meter> = const { Cell::new(Meter { taken: 0, max: 0 }) };
-    /// The weights of arguments that wait for the last of their call: by the call's number, and their place in it.
+    /// The weights of arguments that wait for the last argument of their call: by the call's number, and their position in it.
     static NOTED: RefCell<HashMap<(u64, u64), u64>> = RefCell::default();
     static PATTERNS: RefCell<Arc<Patterns>> = RefCell::default();
 }
@@ -173,13 +174,13 @@ fn exhausted() -> ExecutionError {
     ExecutionError::function_error("steps", "too many")
 }
 
-/// More than this need not be counted.
+/// No need to count further than this.
 fn enough() -> u64 {
     let Meter { taken, max } = METER.get();
     max.saturating_sub(taken).saturating_add(1)
 }
 
-/// How many steps it takes to look at all of a value; counting stops at `enough`.
+/// How many steps it takes to visit all of a value. Counting stops at `enough`.
 pub(crate) fn weight(value: &(dyn Val + '_), enough: u64) -> u64 {
     fn add(value: &(dyn Val + '_), sum: &mut u64, enough: u64) {
         *sum += 1;
@@ -214,12 +215,12 @@ pub(crate) fn weight(value: &(dyn Val + '_), enough: u64) -> u64 {
     sum
 }
 
-/// What it takes to make JSON of a result.
+/// The steps to convert a result to JSON.
 pub(crate) fn result_weight(value: &(dyn Val + '_), left: u64) -> u64 {
     weight(value, left.saturating_add(1).saturating_mul(RESULTS)).div_ceil(RESULTS)
 }
 
-/// The same, of JSON: what it takes to make values of it.
+/// The steps to convert JSON to values.
 pub(crate) fn json_weight(value: &Value, enough: u64) -> u64 {
     fn add(value: &Value, sum: &mut u64, enough: u64) -> bool {
         *sum += 1;
@@ -246,12 +247,12 @@ fn of_bytes(bytes: usize) -> u64 {
     (bytes / TEXT_BYTES) as u64
 }
 
-// The functions that stand around what is dear.
+// The metering functions, which wrap expensive operations.
 
 type Args<'b, 'v> = Vec<CowVal<'b, 'v>>;
 type Given<'b, 'v> = Result<CowVal<'b, 'v>, ExecutionError>;
 
-/// Adds them to an environment.
+/// Adds the metering functions to an environment.
 pub(crate) fn install(env: &mut Env) -> Result<(), cel::DeclarationError> {
     let any = || types::DYN_TYPE;
     env.add_overload(WEIGH, WEIGH, vec![any(), types::INT_TYPE], weigh)?;
@@ -274,14 +275,14 @@ fn whole(args: &Args<'_, '_>, i: usize) -> u64 {
     u64::try_from(number).unwrap_or(0)
 }
 
-/// Charges for a value so many times.
+/// Charges for a value, times a factor.
 fn weigh<'b, 'v>(args: Args<'b, 'v>) -> Given<'b, 'v> {
     let times = whole(&args, 1);
     charge(weight(args[0].as_ref(), enough()).saturating_mul(times))?;
     first(args)
 }
 
-/// What something is looked up by. A list that is asked for its half element copies itself into the error.
+/// Charges for a lookup key. If a list is looked up with a fraction, it copies itself into the error.
 fn key<'b, 'v>(args: Args<'b, 'v>) -> Given<'b, 'v> {
     charge(weight(args[0].as_ref(), enough()))?;
     match args[0].downcast_ref::<CelDouble>() {
@@ -290,7 +291,7 @@ fn key<'b, 'v>(args: Args<'b, 'v>) -> Given<'b, 'v> {
     }
 }
 
-/// What a loop goes over: each element is copied, and what is done with it has so many parts.
+/// Charges for a loop: each element is copied, and the loop's body has this many parts.
 fn each<'b, 'v>(args: Args<'b, 'v>) -> Given<'b, 'v> {
     let (range, parts) = (args[0].as_ref(), whole(&args, 1));
     let elements = range.as_sizer().map_or(0, |sizer| u64::try_from(*sizer.size().inner()).unwrap_or(0));
@@ -298,13 +299,13 @@ fn each<'b, 'v>(args: Args<'b, 'v>) -> Given<'b, 'v> {
     first(args)
 }
 
-/// Ends a loop whose body may fail without ending it: `all` and `exists` go on after an error.
+/// Ends a loop whose body may fail without ending it: `all` and `exists` continue after an error.
 fn alive<'b, 'v>(args: Args<'b, 'v>) -> Given<'b, 'v> {
     charge(0)?;
     first(args)
 }
 
-/// An argument whose weight is multiplied with the next one's.
+/// Notes an argument whose weight is multiplied with the weight of the next.
 fn note<'b, 'v>(args: Args<'b, 'v>) -> Given<'b, 'v> {
     let weight = weight(args[0].as_ref(), enough());
     charge(weight)?;
@@ -312,7 +313,7 @@ fn note<'b, 'v>(args: Args<'b, 'v>) -> Given<'b, 'v> {
     first(args)
 }
 
-/// The last argument: charges for the product of all.
+/// Runs on the last argument, and charges for the product of all.
 fn toll<'b, 'v>(args: Args<'b, 'v>) -> Given<'b, 'v> {
     let (call, others) = (whole(&args, 1), whole(&args, 2));
     let own = weight(args[0].as_ref(), enough());
@@ -321,7 +322,7 @@ fn toll<'b, 'v>(args: Args<'b, 'v>) -> Given<'b, 'v> {
             .filter_map(|place| noted.get(&(call, place)))
             .fold(own, |product, other| product.saturating_mul(*other))
     });
-    // A text of one step may have 64 places.
+    // A text of one step may have 64 positions.
     charge(product.saturating_mul(TEXT_BYTES as u64))?;
     first(args)
 }
@@ -332,7 +333,7 @@ fn square<'b, 'v>(args: Args<'b, 'v>) -> Given<'b, 'v> {
     first(args)
 }
 
-/// As many values are made as the number says.
+/// Charges for a number of created values.
 fn range<'b, 'v>(args: Args<'b, 'v>) -> Given<'b, 'v> {
     charge(whole(&args, 0))?;
     first(args)
@@ -350,9 +351,9 @@ fn matches<'b, 'v>(args: Args<'b, 'v>) -> Given<'b, 'v> {
     })
 }
 
-// The rewriting.
+// Rewriting expressions for the meter.
 
-/// How many parts it has.
+/// How many parts an expression has.
 pub(crate) fn parts_of(node: &IdedExpr) -> u64 {
     crate::expr::parts(node).into_iter().map(parts_of).sum::<u64>() + 1
 }
@@ -376,7 +377,7 @@ pub(crate) fn metered(node: &IdedExpr) -> IdedExpr {
 }
 
 fn metered_list(list: &ListExpr) -> ListExpr {
-    // What is put into a list is copied.
+    // An element that is put into a list is copied.
     let elements = list.elements.iter().map(|element| weighed(element, 1)).collect();
     ListExpr::new_with_optionals(elements, list.optional_indices.clone())
 }
@@ -411,7 +412,7 @@ fn metered_loop(loops: &ComprehensionExpr) -> ComprehensionExpr {
         iter_var: loops.iter_var.clone(),
         iter_var2: loops.iter_var2.clone(),
         accu_var: loops.accu_var.clone(),
-        // The interpreter knows the loops of `map` and `filter` by the empty list that they begin with.
+        // The interpreter recognises the loops of `map` and `filter` by their initial empty list.
         accu_init: weighed(&loops.accu_init, 1),
         loop_cond,
         loop_step: metered(&loops.loop_step),
@@ -441,10 +442,10 @@ fn metered_call(id: u64, made: &CallExpr) -> IdedExpr {
     }
     match (made.func_name.trim_start_matches('.'), &made.args[..]) {
         (operators::ADD, [sum, more]) if is_own(sum) && matches!(more.expr, Node::List(_)) => {
-            // The step of `map` and `filter`, which the interpreter knows by its form.
+            // The step of `map` and `filter`, which the interpreter recognises by its form.
             rebuilt(None, vec![sum.clone(), metered(more)])
         }
-        // A text is compared with one of the definition.
+        // A text is compared with a literal of the definition.
         (operators::EQUALS | operators::NOT_EQUALS, [a, b]) if is_literal(a) || is_literal(b) => plain(),
         // An operator that fails copies its operands into the error.
         (
@@ -463,7 +464,7 @@ fn metered_call(id: u64, made: &CallExpr) -> IdedExpr {
             [_, _],
         ) => all(1),
         (operators::INDEX, [_, _]) => indexed(),
-        // What may be there is copied.
+        // An optional value is copied.
         (operators::OPT_INDEX, [_, _]) => call(WEIGH, vec![indexed(), number(1)]),
         (operators::OPT_SELECT, _) => call(WEIGH, vec![plain(), number(1)]),
         ("range", [count]) => rebuilt(made.target.clone(), vec![call(RANGE, vec![metered(count)])]),
@@ -480,7 +481,7 @@ fn metered_call(id: u64, made: &CallExpr) -> IdedExpr {
     }
 }
 
-/// The arguments first, and the target last: as the interpreter evaluates them.
+/// The arguments first and the target last, in the order in which the interpreter evaluates them.
 fn multiplied(id: u64, made: &CallExpr) -> IdedExpr {
     let target = made.target.as_deref().filter(|target| !is_namespace(target));
     let notes = made.args.len() - usize::from(target.is_none() && !made.args.is_empty());
@@ -516,7 +517,7 @@ fn is_literal(node: &IdedExpr) -> bool {
     matches!(node.expr, Node::Literal(_))
 }
 
-/// A variable of a loop's own.
+/// An internal variable of a loop.
 fn is_own(node: &IdedExpr) -> bool {
     matches!(&node.expr, Node::Ident(name) if name.starts_with('@'))
 }

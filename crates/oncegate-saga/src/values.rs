@@ -1,4 +1,4 @@
-//! JSON, and the values that expressions work with.
+//! Conversion between JSON and the values of expressions.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,7 +11,7 @@ use cel::{DeclarationError, Env, ExecutionError};
 use oncegate_core::Time;
 use serde_json::{Number, Value};
 
-/// What a JSON value is, in words.
+/// The kind of a JSON value, in words.
 pub fn kind_of(value: &Value) -> &'static str {
     match value {
         Value::Null => "nothing",
@@ -23,7 +23,7 @@ pub fn kind_of(value: &Value) -> &'static str {
     }
 }
 
-/// Whole numbers are integers, as in expressions: `saga.count + 1` adds.
+/// Whole numbers become integers, as in expressions: `saga.count + 1` adds.
 pub(crate) fn from_json(value: &Value) -> Box<dyn Val> {
     match value {
         Value::Null => Box::new(CelNull),
@@ -42,7 +42,7 @@ pub(crate) fn from_json(value: &Value) -> Box<dyn Val> {
     }
 }
 
-/// What cannot be JSON is named.
+/// Converts a value to JSON. An error names what cannot be JSON.
 pub(crate) fn to_json(value: &(dyn Val + '_)) -> Result<Value, &'static str> {
     if let Some(text) = value.downcast_ref::<CelString>() {
         return Ok(Value::String(text.inner().to_owned()));
@@ -52,13 +52,13 @@ pub(crate) fn to_json(value: &(dyn Val + '_)) -> Result<Value, &'static str> {
     }
     if let Some(map) = value.downcast_ref::<CelMap>() {
         let mut fields: Vec<_> = map.inner().iter().collect();
-        // In one order: the same event gives the same bytes.
+        // In a fixed order, so that the same event gives the same bytes.
         fields.sort_by(|a, b| a.0.cmp(b.0));
         let named = fields.into_iter().map(|(key, value)| Ok((name_of(key), to_json(value.as_ref())?)));
         return Ok(Value::Object(named.collect::<Result<_, &'static str>>()?));
     }
     if let Some(optional) = value.downcast_ref::<CelOptional>() {
-        // What may be there, as in `event.data.?name`, and is not, is null.
+        // An optional value that is missing, as in `event.data.?name`, becomes null.
         return optional.inner().map_or(Ok(Value::Null), to_json);
     }
     let scalar = match value.get_type().kind() {

@@ -1,8 +1,8 @@
-//! What is wrong with a definition is said when it is loaded: each defect in its own words, with its line, the state and the event.
+//! Defects of a definition are reported when it is loaded: each in its own words, with its line, the state and the event.
 
 use oncegate_saga::{Defect, Draft, Effects, FieldKind};
 
-/// A saga that is right.
+/// A correct saga.
 const RIGHT: &str = r#"name = "order"
 correlation = "event.data.orderId"
 retention = "7d"
@@ -46,7 +46,7 @@ fn defects(text: &str) -> Vec<Defect> {
     }
 }
 
-/// The right one, with something else in it.
+/// The defects of the correct saga after one replacement.
 fn with(right: &str, wrong: &str) -> Vec<Defect> {
     assert!(RIGHT.contains(right), "{right:?} is in it");
     defects(&RIGHT.replacen(right, wrong, 1))
@@ -259,7 +259,7 @@ fn every_state_can_be_reached_and_every_event_is_of_use() {
 
 #[test]
 fn a_scheduled_event_is_handled_or_ignored_wherever_it_can_arrive() {
-    // Paid leads on to another state, and leaves the timer running.
+    // Paid leads on to another state, and the timer stays scheduled.
     let on = RIGHT
         .replace("states = [\"Waiting\", ", "states = [\"Waiting\", \"Paid\", ")
         .replace("unschedule = [\"Timeout\"]\n", "")
@@ -272,7 +272,7 @@ fn a_scheduled_event_is_handled_or_ignored_wherever_it_can_arrive() {
         "Timeout",
         "Timeout is scheduled, and can arrive in state Paid: handle it there, or ignore it",
     );
-    // If it is unscheduled on the way, it cannot arrive.
+    // If it is unscheduled on the path, it cannot arrive.
     let off = on.replace("send = [{", "unschedule = [\"Timeout\"]\nsend = [{");
     assert_eq!(defects(&off), []);
     says_of(

@@ -1,4 +1,4 @@
-//! Diagrams say what the definition says: no transition is missing, none is drawn twice.
+//! Diagrams match the definition: no transition is missing, none is drawn twice.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ fn search_import() -> Definition {
     Draft::read("search-import.toml", text).and_then(Draft::check).expect("the example is sound")
 }
 
-/// It has a cycle, and names that other languages stumble over.
+/// A definition with a cycle, and with names that other languages misread.
 fn odd_names() -> Definition {
     Draft::new("odd:names")
         .correlation("event.data.id")
@@ -38,7 +38,7 @@ fn nobody() -> Picture {
     Picture::default()
 }
 
-/// From, to and event of all that may happen, as the definition says.
+/// From, to and event of each possible transition, according to the definition.
 fn transitions(definition: &Definition) -> Vec<(String, String, String)> {
     let states = definition.states().iter().map(|state| Some(state.as_str()));
     let pairs =
@@ -58,16 +58,16 @@ fn sorted<T: Ord>(mut items: Vec<T>) -> Vec<T> {
     items
 }
 
-/// What stands between two pieces of a text, the first time.
+/// The text between the first occurrences of two strings.
 fn between<'a>(text: &'a str, start: &str, end: &str) -> Option<&'a str> {
     Some(text.split_once(start)?.1.split_once(end)?.0)
 }
 
-/// From, to and event of all that is drawn.
+/// From, to and event of each drawn transition.
 fn drawn(svg: &str) -> Vec<(String, String, String)> {
     let mut drawn = vec![];
     for group in svg.split("<g ").skip(1).filter_map(|group| group.split("</g>").next()) {
-        // The events of a state's own group are those that leave it as it is.
+        // The events in a state's own group leave that state unchanged.
         let state = between(group, "data-state=\"", "\"");
         let from = between(group, "data-from=\"", "\"").or(state).expect("a group says whose it is");
         let to = between(group, "data-to=\"", "\"").or(state).expect("a group says whose it is");
@@ -79,7 +79,7 @@ fn drawn(svg: &str) -> Vec<(String, String, String)> {
     sorted(drawn)
 }
 
-/// Panics unless every tag that is opened is closed, in its order.
+/// Panics unless every opened tag is closed, in the right order.
 fn assert_balanced(svg: &str) {
     let mut open = vec![];
     for tag in svg.split('<').skip(1) {
@@ -205,7 +205,7 @@ fn counts_are_shown_in_the_boxes_of_their_states() {
 
 #[test]
 fn the_same_definition_gives_the_same_bytes() {
-    // The tables are made anew each time, and hashed anew.
+    // Each definition is built anew, so its tables are hashed anew.
     let svgs: BTreeSet<String> = (0..8).map(|_| odd_names().svg(&nobody())).collect();
     let texts: BTreeSet<String> = (0..8).map(|_| odd_names().mermaid()).collect();
     assert_eq!((svgs.len(), texts.len()), (1, 1));

@@ -1,4 +1,4 @@
-//! A definition means the same, whether it is written in TOML or in Rust.
+//! A definition means the same in TOML and in Rust.
 
 use std::time::Duration;
 
@@ -108,7 +108,7 @@ proptest! {
             let step = written.step(instance.as_ref(), &event, now);
             prop_assert_eq!(&step, &built.step(instance.as_ref(), &event, now));
             if let Step::Apply(next) = step {
-                // Whatever comes: what is complete stays so, and its timers are gone.
+                // Whatever arrives: a completed instance stays completed, and its timers are gone.
                 let before = instance.as_ref().map(|instance| instance.state.clone());
                 prop_assert!(!before.is_some_and(|state| written.is_terminal(&state)));
                 prop_assert_eq!(next.completes, written.is_terminal(&next.state));

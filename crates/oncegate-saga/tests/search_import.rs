@@ -1,4 +1,4 @@
-//! The saga that ships, row by row: every event in every state.
+//! The saga that ships with Oncegate, row by row: every event in every state.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -28,7 +28,7 @@ fn saved() -> Value {
     json!({ "projectId": "p", "searchId": "s", "searchName": "n", "referenceFiles": ["a", "b"] })
 }
 
-/// An instance, in a state, with the data that it has there.
+/// An instance in a state, with the data that it has in that state.
 fn instance(state: &str) -> Instance {
     let data = match state {
         "Uploading" => {
@@ -129,7 +129,7 @@ fn what_a_saved_search_lacks_is_fatal() {
             without.as_object_mut().expect("a map").remove(field);
             empty[field] = if field == "referenceFiles" { json!([]) } else { json!("") };
             for data in [without, empty] {
-                // An upload that has started knows its search already.
+                // An upload that has started already knows its search.
                 if state.is_some() && field == "searchId" {
                     continue;
                 }
@@ -200,7 +200,7 @@ fn what_comes_too_late_is_ignored() {
     }
     for state in ["Completed", "Error"] {
         for event in EVENTS {
-            // Whatever it brings.
+            // Whatever data the event brings.
             for data in [saved(), json!({}), json!(null), json!({ "referenceFiles": 7 })] {
                 assert_eq!(step(Some(state), event, data), Step::Ignore, "{event} in {state}");
             }

@@ -1,8 +1,9 @@
-//! Who asks, and what they may do.
+//! Authentication: which caller a request is from, and what that caller may do.
 //!
-//! Keys are kept as hashes and compared in constant time. The server is open, which means that it answers without a key, only while no
-//! key has ever existed, and only to requests that come straight from its own machine and user (`local.rs`, `peer.rs`). Once a key was
-//! seen, by this process or by any other on the same store (`mark.rs`), the server never opens again, whatever becomes of the table of keys.
+//! Keys are stored as hashes and compared in constant time. An open server answers without a key. The server is open only while no key has
+//! ever existed, and only to requests that come directly from its own machine and user (`local.rs`, `peer.rs`). Once this process or
+//! another
+//! one on the same store (`mark.rs`) has seen a key, the server never opens again, even if the table of keys is emptied.
 
 mod first_key;
 mod local;
@@ -33,10 +34,10 @@ pub const WORKSPACE_HEADER: HeaderName = HeaderName::from_static("oncegate-works
 
 /// The caller's name while the server is open.
 pub const LOCAL: &str = "local";
-/// The last use of a key is written this often at most.
+/// The minimum time between two writes of a key's last use.
 const USE_NOTED_EVERY: Duration = Duration::from_secs(60);
 
-/// A key as its holder has it: `og_ID_SECRET`. Shown once, kept by nobody but them.
+/// A key as its holder has it: `og_ID_SECRET`. It is shown once, and only the holder keeps it.
 pub struct NewKey {
     pub id: String,
     pub secret: String,
@@ -51,7 +52,7 @@ impl NewKey {
     }
 }
 
-/// So many bytes that nobody can guess, in hex.
+/// Random bytes in hex, too many to guess.
 pub fn random<const BYTES: usize>() -> String {
     let mut random = [0; BYTES];
     getrandom::fill(&mut random).expect("the operating system has randomness");
@@ -62,19 +63,19 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The secret is 256 random bits: a plain hash cannot be searched.
+/// The secret is 256 random bits, so a plain hash resists a search.
 fn hash(secret: &str) -> KeyHash {
     Sha256::digest(secret.as_bytes()).into()
 }
 
-/// Who asks.
+/// The authenticated caller of a request.
 #[derive(Clone, Debug)]
 pub struct Caller {
     pub workspace: WorkspaceName,
     pub role: Role,
-    /// For the audit line: a key's id, or where the server is open, `local`.
+    /// The caller's id in the audit log: a key's id, or `local` where the server is open.
     pub name: String,
-    /// What people call the key.
+    /// The display name of the key.
     pub label: Option<Arc<str>>,
 }
 
@@ -91,13 +92,13 @@ impl Caller {
     }
 }
 
-/// What of a request says who asks.
+/// The parts of a request that identify its caller.
 #[derive(Clone, Copy)]
 pub struct Credentials<'r> {
     pub uri: &'r Uri,
     pub headers: &'r HeaderMap,
     pub version: Version,
-    /// None: it is not known where the request comes from, and an open server does not answer it.
+    /// None: the origin of the request is unknown, and an open server does not answer it.
     pub peer: Option<&'r Peer>,
 }
 
@@ -107,20 +108,21 @@ impl<'r> Credentials<'r> {
     }
 }
 
-/// A wrong key that was sent: which one it says it is, as far as the server knows that one.
+/// A wrong key that a request sent: the key that its id names, if the server knows that key.
 pub struct WrongKey {
     pub workspace: WorkspaceName,
     pub id: Option<String>,
 }
 
-/// Who may ask. Looked at for every request, by all processors at once, and seldom changed.
+/// The keys of the server. Every request reads them, on all processors at once; they seldom change.
 pub struct Keys {
     admission: ArcSwap<Admission>,
     /// `[auth] required`: the server is never open.
     required: bool,
-    /// The keys could not be read again. They have a way of their own to the store: it is away, and not only busy.
+    /// The last reading of the keys failed. Keys are read on a connection of their own, so a failure means that the store is away, not
+    /// busy.
     is_store_away: AtomicBool,
-    /// Of two readings at once the one that ends last might be the older one, and bring a revoked key back.
+    /// Readings run one at a time. Of two concurrent readings, the older could finish last and bring a revoked key back.
     reading: tokio::sync::Mutex<()>,
 }
 
@@ -129,16 +131,16 @@ struct Admission {
     listen: Listen,
     /// The keys as last read from the store.
     by_id: Arc<HashMap<String, Held>>,
-    /// A key exists, or has existed. What becomes of the table of keys later, a wrong restore say, does not open the server.
+    /// A key exists, or has existed. A later change of the table of keys, such as a wrong restore, does not open the server.
     seen: bool,
-    /// The store says so too.
+    /// The mark that a key has existed is in the store.
     marked: bool,
 }
 
 struct Held {
     key: ApiKey,
     label: Option<Arc<str>>,
-    /// It was used since its last use was written. A flag, so that a request only reads it once it is set.
+    /// The key was used since its last use was written. It is a flag, so that a request only reads it once it is set.
     used: Arc<AtomicBool>,
 }
 
@@ -148,7 +150,7 @@ impl Held {
         Caller { workspace: workspace.clone(), role: *role, name: id.clone(), label: self.label.clone() }
     }
 
-    /// By the server's own clock, which is read for keys alone that have an end.
+    /// Uses the server's own clock, and reads it only for keys that expire.
     fn is_live(&self) -> bool {
         self.key.revoked_at.is_none() && self.key.expires_at.is_none_or(|expires_at| SystemClock.now() < expires_at)
     }
@@ -169,7 +171,7 @@ impl Keys {
         Ok(keys)
     }
 
-    /// Reads the keys again, and notes in the store that there are some.
+    /// Reads the keys again, and sets the mark in the store if there are any.
     pub async fn refresh(&self, store: &dyn MainStore) -> Result<(), StoreError> {
         let _reading = self.reading.lock().await;
         let refreshed = self.read(store).await;
@@ -177,12 +179,12 @@ impl Keys {
         refreshed
     }
 
-    /// This process has made a key: the server is not open any more, whether or not the keys can be read again.
+    /// Notes that this process has made a key: the server is no longer open, whether or not the keys can be read again.
     pub fn made_one(&self) {
         self.admission.rcu(|now| Admission { seen: true, ..Admission::clone(now) });
     }
 
-    /// Whether the keys could not be read when that was last tried.
+    /// Whether the last reading of the keys failed.
     pub fn is_store_away(&self) -> bool {
         self.is_store_away.load(Relaxed)
     }
@@ -209,7 +211,7 @@ impl Keys {
         Ok(())
     }
 
-    /// The keys that were used since their last use was written, if that is long enough ago.
+    /// The keys that were used since their last use was written, if that write is long enough ago.
     pub fn take_used(&self, now: Time) -> Vec<String> {
         let admission = self.admission.load();
         let is_noted = |held: &&Held| held.key.last_used_at.is_some_and(|at| now < at + USE_NOTED_EVERY);
@@ -217,23 +219,24 @@ impl Keys {
         stale.filter(|held| held.used.swap(false, Relaxed)).map(|held| held.key.id.clone()).collect()
     }
 
-    /// The address that was got, where port 0 was asked for.
+    /// Sets the actual address, where port 0 was configured.
     pub fn listens_on(&self, address: SocketAddr) {
         self.admission.rcu(|now| Admission { listen: address.into(), ..Admission::clone(now) });
     }
 
-    /// As it is written in a URL.
+    /// The address as it is written in a URL.
     pub fn address(&self) -> String {
         self.admission.load().listen.to_string()
     }
 
-    /// No key exists or has existed, as far as this process and the store know. (A revoked one counts: revoking the last key must not open
-    /// the server.)
+    /// Whether no key exists or has existed, as far as this process and the store know. A revoked key counts, because revoking the last key
+    /// must
+    /// not open the server.
     pub fn never_existed(&self) -> bool {
         !self.admission.load().seen
     }
 
-    /// The server answers its own machine without a key.
+    /// Whether the server answers its own machine without a key.
     pub fn is_open(&self) -> bool {
         self.is_open_with(&self.admission.load())
     }
@@ -260,17 +263,17 @@ impl Keys {
         Ok(held.caller())
     }
 
-    /// Who has the key with this id, if it stands.
+    /// The caller that has the key with this id, if the key is live.
     pub fn holder(&self, id: &str) -> Option<Caller> {
         self.admission.load().by_id.get(id).filter(|held| held.is_live()).map(Held::caller)
     }
 
-    /// Whether a caller that was let in may stay: its key stands, or there is still none at all.
+    /// Whether an authenticated caller may continue: its key is still live, or the server is still open.
     pub fn stands(&self, caller: &Caller) -> bool {
         if caller.name == LOCAL { self.is_open() } else { self.holder(&caller.name).is_some() }
     }
 
-    /// Who has this key.
+    /// The caller that has this key.
     pub fn holder_of(&self, secret: &str) -> Option<Caller> {
         let admission = self.admission.load();
         let held = verify(&admission.by_id, secret)?;
@@ -278,7 +281,7 @@ impl Keys {
         Some(held.caller())
     }
 
-    /// Of a key that was sent and is none, or is over.
+    /// Describes a key that a request sent and that is unknown, revoked or expired.
     pub fn wrong_key(&self, secret: &str) -> WrongKey {
         let admission = self.admission.load();
         match admission.by_id.get(id_in(secret)) {
@@ -287,7 +290,7 @@ impl Keys {
         }
     }
 
-    /// For what needs no key: open to all once there are keys, and to this machine alone before.
+    /// For routes that need no key: any client may use them once keys exist, and only this machine before.
     pub fn check_nearby(&self, asked: Credentials<'_>) -> Result<(), Problem> {
         let admission = self.admission.load();
         if self.is_open_with(&admission) { admission.listen.check_local(asked) } else { Ok(()) }
@@ -303,7 +306,7 @@ fn named_workspace(headers: &HeaderMap) -> Result<Option<WorkspaceName>, Problem
     }
 }
 
-/// The key that a request has sent, whatever it is.
+/// The key that a request has sent, valid or not.
 pub fn bearer(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     let (scheme, secret) = value.split_once(' ')?;
@@ -315,7 +318,7 @@ fn id_in(secret: &str) -> &str {
     secret.strip_prefix("og_").and_then(|rest| rest.split_once('_')).map_or("", |(id, _)| id)
 }
 
-/// A key that does not exist takes as long as one that is wrong.
+/// The check of an unknown key takes as long as the check of a wrong secret.
 fn verify<'k>(keys: &'k HashMap<String, Held>, secret: &str) -> Option<&'k Held> {
     let held = keys.get(id_in(secret));
     let kept = held.map_or([0; 32], |held| held.key.hash);

@@ -1,4 +1,4 @@
-//! This same program as a child, in a folder of its own: for what has to be measured, or killed, from outside.
+//! Runs this same program as a child in a folder of its own, to measure it or kill it from outside.
 
 use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt;
@@ -12,14 +12,14 @@ use tokio::process::{Child, Command};
 
 use crate::cli::Failure;
 
-/// A server that listens.
+/// A child server that accepts connections.
 pub struct Served {
     child: Child,
     pub address: SocketAddr,
 }
 
 impl Served {
-    /// None: it ended before it said where it listens.
+    /// Returns None if the child ended before it reported its address.
     pub async fn start(
         arguments: &[&str],
         folder: &Path,
@@ -41,7 +41,7 @@ impl Served {
         let mut before = vec![];
         while let Some(line) = said.next_line().await.map_err(broken)? {
             if let Some(address) = line.rsplit_once("http://").and_then(|(_, address)| address.parse().ok()) {
-                // The rest of what it says must not block it.
+                // Reads the rest of the child's output, so that a full pipe does not block it.
                 tokio::spawn(async move { while let Ok(Some(_)) = said.next_line().await {} });
                 return Ok(Some(Served { child, address }));
             }
@@ -54,7 +54,7 @@ impl Served {
         }
     }
 
-    /// Whether it was killed, or killed itself, within this time. That it ends otherwise is an error.
+    /// Whether the child was killed, or killed itself, within this time. Any other end is an error.
     pub async fn has_died(&mut self, within: Duration) -> Result<bool, Failure> {
         match tokio::time::timeout(within, self.child.wait()).await {
             Err(_) => Ok(false),
@@ -63,19 +63,19 @@ impl Served {
         }
     }
 
-    /// SIGKILL, and gone when this returns.
+    /// Sends SIGKILL and waits until the child has ended.
     pub async fn kill(mut self) {
-        // Gone already is as good.
+        // A child that has already ended is fine.
         let _ = self.child.kill().await;
     }
 }
 
-/// By SIGKILL.
+/// Whether SIGKILL ended the process.
 fn is_killed(status: ExitStatus) -> bool {
     status.signal() == Some(Signal::KILL.as_raw())
 }
 
-/// A new folder, that is removed when done.
+/// A new folder, which is removed on drop.
 pub struct Folder {
     pub path: PathBuf,
 }
@@ -92,7 +92,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What cannot be removed is in a temporary folder.
+        // A folder that cannot be removed stays in the system's temporary folder.
         let _ = std::fs::remove_dir_all(&self.path);
     }
 }

@@ -1,11 +1,13 @@
-//! The stream of a client, which may be slow, stop reading, or close its side.
+//! The stream of a client that may be slow, stop reading, or close its side.
 //!
-//! A client that asks and does not read its answer would hold the answer's memory, and a place among the connections, for as long as it
-//! likes. While a write waits, the client has to read [`READ_MIN_BYTES`] in each [`READ_WINDOW`], or the connection is cut.
+//! A client that sends requests but does not read the answers would hold the answers' memory, and a connection, without limit. While a
+//! write
+//! waits, the client has to read [`READ_MIN_BYTES`] in each [`READ_WINDOW`], or the connection is cut.
 //!
-//! A client that closes its side while its request is being answered is noticed here, and [`Client`] is told.
-//! (hyper would notice as well: by reading, for which it makes room anew with each request.) That is no error: what was received
-//! whole is done, and a client that has only closed its own half is answered. One that is gone is noticed when it is written to.
+//! This module notices when a client closes its side while its request is being answered, and notifies [`Client`]. (hyper would notice as
+//! well, but by a read that allocates a new buffer for each request.) The close is no error: a completely received request is handled, and
+//! a
+//! client that has only closed its own half gets its answer. A write to a client that is gone fails, and ends the connection.
 
 use std::future::Future;
 use std::io;
@@ -23,43 +25,43 @@ use tokio_rustls::server::TlsStream;
 
 use crate::connection::Connection;
 
-/// While a write waits, the client has to read [`READ_MIN_BYTES`] in each of these.
+/// While a write waits, the client has to read [`READ_MIN_BYTES`] in each window of this length.
 const READ_WINDOW: Duration = Duration::from_secs(30);
-/// Some 9 KB a second. (The system takes more at once than it has sent, so a short window would show nothing of a slow client.)
+/// About 9 KB a second. (The system's send buffer takes more at once than it has sent, so a short window would not reveal a slow client.)
 const READ_MIN_BYTES: usize = 256 * 1024;
-/// An answer up to this, which has its head and its body in two places, is put into one: the system writes that faster.
+/// An answer up to this size, whose head and body are separate buffers, is copied into one: the system writes that faster.
 const SMALL_ANSWER_BYTES: usize = 2 * 1024;
-/// Of a TLS client that sends its next request before it has its answer, so much is taken.
+/// The limit of bytes that are read from a TLS client that sends its next request before it has its answer.
 const AHEAD_BYTES_MAX: usize = 1024;
 
 pub struct ClientStream<S> {
     stream: S,
-    /// What was read to find out whether the client has closed its side.
+    /// The bytes that were read to find out whether the client has closed its side.
     ahead: BytesMut,
     slow: Option<Slow>,
     connection: Arc<Connection>,
 }
 
-/// A write has waited for the client, and not all has been written since.
+/// A write has waited for the client, and the buffered data is not completely written since.
 struct Slow {
     window: Pin<Box<Sleep>>,
     written: usize,
 }
 
-/// A stream that can tell whether the other side has closed.
+/// A stream that can report whether the other side has closed.
 pub trait Closes {
-    /// If it has not, the caller is woken when there is reason to ask again. What had to be read for it is added to `ahead`.
+    /// If the other side is open, the task is woken when it should ask again. Bytes that had to be read for this are added to `ahead`.
     fn poll_closed(&mut self, context: &mut Context<'_>, ahead: &mut BytesMut) -> bool;
 }
 
 impl Closes for TcpStream {
     fn poll_closed(&mut self, context: &mut Context<'_>, _: &mut BytesMut) -> bool {
-        // If there is something to read, it is another request.
+        // Readable bytes belong to another request.
         matches!(self.poll_peek(context, &mut ReadBuf::new(&mut [0])), Poll::Ready(Ok(0) | Err(_)))
     }
 }
 
-/// The end of TLS is encrypted as requests are: only a read shows which of them has come.
+/// The end of a TLS stream is encrypted like its requests: only a read tells them apart.
 impl Closes for TlsStream<TcpStream> {
     fn poll_closed(&mut self, context: &mut Context<'_>, ahead: &mut BytesMut) -> bool {
         if !ahead.is_empty() {
@@ -71,7 +73,7 @@ impl Closes for TlsStream<TcpStream> {
             Poll::Pending => false,
             Poll::Ready(Ok(())) if !into.filled().is_empty() => {
                 ahead.extend_from_slice(into.filled());
-                // hyper may wait for this.
+                // hyper may wait for these bytes.
                 context.waker().wake_by_ref();
                 false
             }
@@ -81,12 +83,12 @@ impl Closes for TlsStream<TcpStream> {
 }
 
 impl<S> ClientStream<S> {
-    /// `connection` hears when the client has closed its side.
+    /// `connection` is notified when the client has closed its side.
     pub fn new(stream: S, connection: Arc<Connection>) -> Self {
         ClientStream { stream, ahead: BytesMut::new(), slow: None, connection }
     }
 
-    /// What became of a write, and for how long it may wait on.
+    /// Checks the result of a write, and limits how long a waiting write may wait.
     fn read_in_time(&mut self, context: &mut Context<'_>, wrote: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if let Poll::Ready(Ok(bytes)) = wrote {
             _ = self.slow.as_mut().map(|slow| slow.written += bytes);
@@ -94,7 +96,7 @@ impl<S> ClientStream<S> {
         self.in_time(context, wrote)
     }
 
-    /// For how long what waits for the client may wait on.
+    /// Limits how long an operation that waits for the client may wait.
     fn in_time<T>(&mut self, context: &mut Context<'_>, done: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if done.is_ready() {
             return done;
@@ -148,15 +150,15 @@ impl<S: AsyncWrite + Closes + Unpin> AsyncWrite for ClientStream<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // TLS takes what it has not written yet.
+        // TLS buffers bytes that it has not written yet.
         let flushed = Pin::new(&mut self.stream).poll_flush(context);
         ready!(self.in_time(context, flushed))?;
         self.slow = None;
-        // hyper asks for this whenever it has come as far as it can, unless it waits for the client to read.
+        // hyper calls this whenever it cannot progress further, unless it waits for the client to read.
         let ClientStream { stream, ahead, connection, .. } = &mut *self;
         if !connection.client.has_left() && stream.poll_closed(context, ahead) {
             connection.client.leaves();
-            // The answer is made by this task, and has been polled before this.
+            // The same task makes the answer, and has polled it before this.
             context.waker().wake_by_ref();
         }
         Poll::Ready(Ok(()))
@@ -180,7 +182,7 @@ mod tests {
         }
     }
 
-    /// Takes what is written, and writes it when it is flushed, as TLS does.
+    /// A stream that buffers writes, and writes them on flush, as TLS does.
     struct Takes {
         stream: DuplexStream,
         taken: BytesMut,
@@ -295,7 +297,7 @@ mod tests {
 
         let enough = 2 * READ_MIN_BYTES / READ_WINDOW.as_secs() as usize;
         write_to_one_that_reads(enough, 10 * READ_MIN_BYTES).await.unwrap();
-        // One that reads now and then was never cut, as long as each write made progress.
+        // A client that reads now and then was never cut, as long as each write made progress.
         let begun = Instant::now();
         let cut_off = write_to_one_that_reads(enough / 4, 10 * READ_MIN_BYTES).await.unwrap_err();
         assert_eq!(cut_off.kind(), io::ErrorKind::TimedOut);

@@ -1,7 +1,8 @@
-//! A connection: what its stream and its requests share, and how hyper serves it.
+//! A connection: the state that its stream and its requests share, and how hyper serves it.
 //!
-//! It ends with its client, when the server stops (then it answers first what it has been asked), when the head of a request takes longer
-//! than [`HEAD_TIMEOUT`], when its client reads too slowly ([`ClientStream`]), and when it has to make room for others ([`Newcomers`]).
+//! A connection ends in five cases: its client closes it; the server stops (after it has answered the requests that it has); the head of a
+//! request takes longer than [`HEAD_TIMEOUT`]; its client reads too slowly ([`ClientStream`]); it has to make room for others
+//! ([`Newcomers`]).
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -29,17 +30,17 @@ use crate::tenants::{Limit, Taken, Tenant, Tenants, Unread};
 
 /// How long a client may take to send the head of a request.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// Bytes of headers, and of what a connection buffers.
+/// The maximum bytes of headers, and of a connection's buffer.
 const BUFFER_BYTES: usize = 64 * 1024;
 
-/// What a connection's stream and its requests share.
+/// The state that a connection's stream and its requests share.
 #[derive(Default)]
 pub struct Connection {
     pub client: Client,
     pub peer: Peer,
-    /// The workspace of its last request, among whose connections it counts.
+    /// The workspace of the last request. The connection counts as one of that workspace.
     counted: Mutex<Option<(WorkspaceName, Taken)>>,
-    /// Told when it has to make room for others.
+    /// Notified when the connection has to make room for others.
     makes_room: Notify,
 }
 
@@ -48,7 +49,7 @@ impl Connection {
         Connection { peer, ..Connection::default() }
     }
 
-    /// The workspace that a request is in, as far as limits go. From now on the connection is one of that workspace's.
+    /// The request's workspace, for its limits. From now on the connection counts as one of that workspace.
     pub fn tenant(&self, tenants: &Tenants, workspace: &WorkspaceName) -> Result<Arc<Tenant>, Problem> {
         let mut counted = self.counted.lock().expect("no holder of this lock panics");
         if let Some((name, taken)) = &*counted
@@ -63,12 +64,12 @@ impl Connection {
 }
 
 impl Connection {
-    /// Whether it is one of a workspace's.
+    /// Whether the connection counts as one of a workspace.
     pub fn is_counted(&self) -> bool {
         self.counted.lock().expect("no holder of this lock panics").is_some()
     }
 
-    /// Serves it, unless it has to make room for others before that is over.
+    /// Serves the connection, unless it has to make room for others first.
     pub async fn unless_it_makes_room<T>(&self, serves: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
@@ -78,11 +79,11 @@ impl Connection {
     }
 }
 
-/// The connections that were accepted last. One that is pushed out by newer ones and has not said yet which workspace it is of makes
-/// room: connections that say nothing cannot keep others out.
+/// The connections that were accepted last. A connection makes room when newer ones push it out and its workspace is still unknown: silent
+/// connections cannot keep others out.
 pub struct Newcomers {
     max: usize,
-    /// How long each of them has, however many come.
+    /// The minimum time of each connection, however many arrive.
     patience: Duration,
     last: Mutex<VecDeque<(Instant, Weak<Connection>)>>,
 }
@@ -102,7 +103,7 @@ impl Newcomers {
         }
     }
 
-    /// There is no place left: the oldest of them makes room.
+    /// There is no free connection left: the oldest newcomer makes room.
     pub fn make_room(&self) {
         let mut last = self.last();
         while let Some(oldest) = self.pop_oldest(&mut last) {
@@ -121,7 +122,7 @@ impl Newcomers {
     }
 }
 
-/// Whether it makes room.
+/// Whether the connection makes room.
 fn pushed_out(connection: &Weak<Connection>) -> bool {
     let connection = connection.upgrade().filter(|connection| !connection.is_counted());
     connection.inspect(|connection| connection.makes_room.notify_one()).is_some()
@@ -145,12 +146,13 @@ where
     stop.watch(served).await
 }
 
-/// Whether a client has closed its side of the connection. It may still read: what it has asked for is done and answered. It is no
-/// longer waited for, and a stream without an end is ended.
+/// Whether a client has closed its side of the connection. The client may still read: the requests it sent are handled and answered.
+/// Nothing
+/// waits for the client any longer, and an endless stream ends.
 #[derive(Default)]
 pub struct Client {
     has_left: AtomicBool,
-    /// Told to all that wait: the claims of a batch are many.
+    /// Notified for all waiters: a batch has many claims.
     leaves: Notify,
 }
 
@@ -164,10 +166,10 @@ impl Client {
         self.has_left.load(Ordering::SeqCst)
     }
 
-    /// Returns when the client has closed its side.
+    /// Returns once the client has closed its side.
     pub async fn left(&self) {
         let mut told = pin!(self.leaves.notified());
-        // Before it looks: otherwise it may not be told of what happens in between.
+        // Registers before the check, because it could otherwise miss a notification in between.
         told.as_mut().enable();
         if !self.has_left() {
             told.await;
@@ -175,14 +177,15 @@ impl Client {
     }
 }
 
-/// The body of a request. What a refusal left unread is read on and thrown away for a moment, beside the answer: a client
-/// that writes its whole request before it reads would otherwise find its connection reset, and no answer.
+/// The body of a request. After a refusal, the unread rest is read and discarded for a moment, while the answer is sent. A client that
+/// writes
+/// its whole request before it reads would otherwise find its connection reset, and get no answer.
 pub struct Asked(
-    /// None, once it is handed over to be drained.
+    /// None once the body is handed over to be drained.
     Option<Incoming>,
 );
 
-/// How much of a body is drained, and for how long.
+/// How many bytes of a body are drained, and for how long.
 const DRAIN_BYTES_MAX: usize = 64 * 1024 * 1024;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -231,11 +234,11 @@ impl Drop for Asked {
     }
 }
 
-/// The body of an answer. A stream that has nothing to say ends once its client has left.
+/// The body of an answer. An idle stream ends once its client has left.
 pub struct Answer<B> {
     body: B,
     connection: Arc<Connection>,
-    /// What it takes of its workspace's bytes. It goes with the bytes themselves, which hyper keeps until they are written.
+    /// The answer's share of its workspace's bytes. It is released with the bytes themselves, which hyper keeps until they are written.
     unread: Option<Arc<Unread>>,
 }
 
@@ -245,7 +248,7 @@ impl<B> Answer<B> {
     }
 }
 
-/// Bytes that count among the answers that a workspace's clients have not read.
+/// Bytes that count as answers that a workspace's clients have not read.
 struct Counted {
     bytes: Bytes,
     _unread: Arc<Unread>,
@@ -298,7 +301,7 @@ mod tests {
     use super::*;
 
     const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n";
-    /// Longer than a head may take to arrive.
+    /// Longer than the time-out of a request's head.
     const ANSWER_AFTER: Duration = Duration::from_secs(25);
 
     type Ended = JoinHandle<hyper::Result<()>>;
@@ -311,7 +314,7 @@ mod tests {
         })
     }
 
-    /// A connection whose requests are answered like this.
+    /// A connection whose requests are answered by `answer`.
     fn serve_with<F, B>(
         stop: &GracefulShutdown,
         answer: impl Fn() -> F + Clone + Send + 'static,
@@ -369,12 +372,12 @@ mod tests {
             client
         };
         let stop = GracefulShutdown::new();
-        // All there at once, and read slowly: a piece a second.
+        // The whole answer is available at once, and read slowly: a piece a second.
         let (client, ended) =
             serve_with(&stop, || async { Full::from([vec![b'x'; 512 * PIECES as usize], b"end".to_vec()].concat()) });
         drop(read_to_the_end(client, Duration::from_secs(1)).await);
         ended.await.unwrap().unwrap();
-        // Made slowly, and read at once.
+        // The answer is made slowly, and read at once.
         let slowly = || async {
             let pieces = futures::stream::unfold(0, |sent| async move {
                 sleep(Duration::from_secs(1)).await;

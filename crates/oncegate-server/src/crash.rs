@@ -1,17 +1,18 @@
 //! Named points at which the process is ended, or delayed: before and after every durable step and every call to the outside.
 //!
-//! `oncegate drill`, and the tests, name a point in `ONCEGATE_TEST_CRASH_AT`, as `point` or `point:n`, and the process ends there, when it is passed for the n-th
-//! time, as if somebody had pulled the plug (SIGKILL). Nobody else sets that variable, and without it a point costs a look at a static.
+//! `oncegate drill` and the tests name a point in `ONCEGATE_TEST_CRASH_AT`, as `point` or `point:n`. The process ends with SIGKILL when it
+//! passes
+//! that point for the n-th time, as in a power failure. Nothing else sets that variable. Without it, a point costs one read of a static.
 //!
-//! With the feature `crash-points`, which only the tests have, whoever comes first to the point in `ONCEGATE_TEST_PAUSE_AT`, as `point:milliseconds`, sleeps;
-//! and there is a clock that tests set forward.
+//! With the feature `crash-points`, which only the tests have, the first task at the point in `ONCEGATE_TEST_PAUSE_AT`, as
+//! `point:milliseconds`, sleeps. The feature also adds a clock that tests set forward.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use oncegate::store::Clock;
 
-/// Ends or delays the process here, if somebody has asked for it.
+/// Ends or delays the process here, if the environment asks for it.
 pub async fn point(name: &str) {
     static CRASH_AT: LazyLock<Option<(String, u32)>> = LazyLock::new(|| {
         let asked = std::env::var("ONCEGATE_TEST_CRASH_AT").ok()?;
@@ -51,8 +52,7 @@ async fn pause(name: &str) {
     }
 }
 
-/// The clock that a test has brought: the system's, and so many microseconds more as the file in
-/// `ONCEGATE_TEST_CLOCK` says.
+/// The clock of a test: the system's time, plus the microseconds in the file that `ONCEGATE_TEST_CLOCK` names.
 #[cfg(feature = "crash-points")]
 pub fn clock() -> Option<Arc<dyn Clock>> {
     struct Ahead(std::path::PathBuf);

@@ -1,4 +1,4 @@
-//! Keys are made and revoked here, for the API, the dashboard and the command line: with a line in the audit log before each act.
+//! Creates and revokes keys, for the API, the dashboard and the command line: with a line in the audit log before each act.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use crate::auth::{NewKey, mark};
 
 /// Characters of a key's name.
 const NAME_MAX: usize = 100;
-/// Keys of a workspace that are live, and those that are over with them: each server reads all of them every second.
+/// The maximum live keys of a workspace, and the maximum expired keys: each server reads all of them every second.
 const LIVE_MAX: usize = 1_000;
 const KEYS_MAX: usize = 10_000;
-/// The longest that a key with an end lives.
+/// The longest life of a key that expires.
 const LIFE_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
-/// A key that is to be made.
+/// The properties of a new key.
 pub struct Terms {
     pub workspace: WorkspaceName,
     pub role: Role,
@@ -25,7 +25,7 @@ pub struct Terms {
     pub expires_at: Option<Time>,
 }
 
-/// A key that was made. Its secret is told once.
+/// A new key. Its secret is returned only once.
 pub struct Made {
     pub key: ApiKey,
     pub secret: String,
@@ -47,14 +47,14 @@ pub enum NotChanged {
     Store(#[from] StoreError),
 }
 
-/// A key's name, as people give it.
+/// Checks a key's name.
 pub fn name(given: &str) -> Result<String, String> {
     let name = given.trim();
     let is_plain = !name.is_empty() && name.chars().count() <= NAME_MAX && !name.chars().any(char::is_control);
     is_plain.then(|| name.to_owned()).ok_or_else(|| format!("a key's name has 1 to {NAME_MAX} characters"))
 }
 
-/// When a key ends: a time, or how long from now.
+/// Parses a key's expiry: a time, or a duration from now.
 pub fn end(given: &str, now: Time) -> Result<Time, String> {
     let wrong = || format!("{given:?} is neither a time (\"2027-01-31T00:00:00Z\") nor a duration (\"90d\")");
     let at = Time::parse(given).or_else(|| parse_duration(given).map(|span| now + span)).ok_or_else(wrong)?;
@@ -68,7 +68,7 @@ pub fn role(given: &str) -> Result<Role, String> {
     Role::parse(given).ok_or_else(|| format!("a role is send, operate or admin, not {given:?}"))
 }
 
-/// Makes a key. The mark that a key has existed is set with it.
+/// Creates a key, and sets the mark that a key has existed.
 pub async fn create(store: &dyn MainStore, audit: &Audit, by: &By, terms: Terms) -> Result<Made, NotChanged> {
     let NewKey { id, secret, hash } = NewKey::generate();
     let Terms { workspace, role, name, expires_at } = terms;
@@ -85,7 +85,7 @@ pub async fn create(store: &dyn MainStore, audit: &Audit, by: &By, terms: Terms)
         workspace: workspace.clone(),
         role,
         hash,
-        // The store says when.
+        // The store sets the time.
         created_at: Time::LONG_AGO,
         revoked_at: None,
         name,
@@ -100,7 +100,7 @@ pub async fn create(store: &dyn MainStore, audit: &Audit, by: &By, terms: Terms)
         }
     };
     let ((), Receipt { seq, hash }) = audit.act(act, create).await?;
-    // Without it the first server that sees the key sets it.
+    // If this fails, the first server that sees the key sets the mark.
     if let Err(error) = mark::set(store).await {
         tracing::warn!(event = "keys.not_marked", %error);
     }
@@ -136,7 +136,7 @@ pub async fn revoke(
     Ok(find(store, workspace, id).await?.unwrap_or(found))
 }
 
-/// A workspace's keys, newest first, those that are over included.
+/// A workspace's keys, newest first, with the expired ones.
 pub async fn list(store: &(impl Keyring + ?Sized), workspace: &WorkspaceName) -> Result<Vec<ApiKey>, StoreError> {
     let keys = store.keys().await?.into_iter().rev();
     Ok(keys.filter(|key| key.workspace == *workspace).collect())
@@ -150,7 +150,7 @@ pub async fn find(
     Ok(list(store, workspace).await?.into_iter().find(|key| key.id == id))
 }
 
-/// How a key stands.
+/// The state of a key.
 pub fn state(key: &ApiKey, now: Time) -> &'static str {
     match key {
         key if key.revoked_at.is_some() => "revoked",

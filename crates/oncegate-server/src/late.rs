@@ -1,6 +1,8 @@
-//! A guard store that is not there when the server starts.
+//! A guard store that is not available when the server starts.
 //!
-//! Where guards are open, what they would guard goes on without it: so must the server. It is opened as soon as it can be.
+//! Guards that fail open let their callers go ahead without the store, so the server must start without it, too. The store is opened as
+//! soon as
+//! possible.
 
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -21,10 +23,10 @@ pub struct LateStore {
 }
 
 impl LateStore {
-    /// Tries until it is open.
+    /// Tries until the store is open.
     pub fn start(url: StoreUrl, why: String) -> Arc<LateStore> {
         let late = Arc::new(LateStore { store: OnceLock::new(), waiters: OnceLock::new(), why: Mutex::new(why) });
-        // Whoever holds it last ends the tries.
+        // The tries end when the last holder drops the store.
         let weak = Arc::downgrade(&late);
         tokio::spawn(async move {
             loop {

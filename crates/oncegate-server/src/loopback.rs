@@ -1,4 +1,4 @@
-//! Both ends of HTTP on this machine, for those who play clients and providers: the drill and the demo.
+//! Both ends of HTTP on this machine, for simulated clients and providers: the drill and the demo.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -21,11 +21,11 @@ use crate::cli::Failure;
 const ANSWERED_WITHIN: Duration = Duration::from_secs(15);
 const BODY_BYTES_MAX: usize = 1024 * 1024;
 
-/// There was no answer: whether anything was done is open.
+/// There was no answer: it is unknown whether anything was done.
 #[derive(Debug)]
 pub struct NoAnswer;
 
-/// For a server that may be gone at any moment: a connection for each request. The status, and the body.
+/// Sends a request to a server that may die at any moment, on a connection of its own. Returns the status and the body.
 pub async fn ask(
     address: SocketAddr,
     method: Method,
@@ -53,16 +53,16 @@ pub async fn ask(
     tokio::time::timeout(ANSWERED_WITHIN, asked).await.ok().flatten().ok_or(NoAnswer)
 }
 
-/// What a provider is asked.
+/// A request to a provider.
 pub struct Call {
     pub path: String,
-    /// `Idempotency-Key`.
+    /// The `Idempotency-Key` header.
     pub key: Option<String>,
-    /// Null, if it is no JSON.
+    /// Null, if the body is no JSON.
     pub body: Value,
 }
 
-/// What a provider says.
+/// The answer of a provider.
 pub type Told = (StatusCode, Value);
 
 /// A provider, on a free port, until it is dropped.
@@ -72,7 +72,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Where nothing is told the connection is cut.
+    /// Without an answer, the connection is cut.
     pub async fn start<F>(answer: impl Fn(Call) -> F + Clone + Send + 'static) -> Result<Listener, Failure>
     where
         F: Future<Output = Option<Told>> + Send + 'static,
@@ -104,7 +104,7 @@ async fn respond<F: Future<Output = Option<Told>>>(
     let key = request.headers().get("idempotency-key").and_then(|value| value.to_str().ok()).map(str::to_owned);
     let path = request.uri().path().to_owned();
     let read = Limited::new(request.into_body(), BODY_BYTES_MAX).collect().await;
-    // Its caller died on the way: it has not arrived.
+    // The caller died before the body was complete: the request has not arrived.
     let body = read.map_err(|_| "not read to its end")?.to_bytes();
     let body = serde_json::from_slice(&body).unwrap_or_default();
     let (status, body) = answer(Call { path, key, body }).await.ok_or("cut")?;

@@ -41,7 +41,7 @@ mod worker;
 
 use std::process::ExitCode;
 
-/// Requests are allocated on one thread and freed on another, which the system's allocator locks for.
+/// Requests are allocated on one thread and freed on another, for which the system's allocator takes a lock.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -17,14 +17,14 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
-/// Connections at once: a few scrapers.
+/// The maximum concurrent connections: a few scrapers.
 const CONNECTIONS_MAX: usize = 16;
 /// How long a connection may last. Each has one request.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub const CONTENT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Takes the address, and answers in the background until the process ends. Returns the address that it got.
+/// Binds the address, and answers in the background until the process ends. Returns the bound address.
 pub async fn start(listen: SocketAddr, metrics: PrometheusHandle) -> std::io::Result<SocketAddr> {
     let listener = TcpListener::bind(listen).await?;
     let address = listener.local_addr()?;
@@ -50,7 +50,7 @@ async fn accept(listener: TcpListener, metrics: PrometheusHandle) {
                 .timer(TokioTimer::new())
                 .keep_alive(false)
                 .serve_connection(TokioIo::new(stream), service);
-            // A scraper that hangs is cut off; it comes again.
+            // A scraper that hangs is cut off; it connects again.
             let _ = tokio::time::timeout(CONNECTION_TIMEOUT, connection).await;
             drop(place);
         });

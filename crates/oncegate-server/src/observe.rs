@@ -1,6 +1,6 @@
-//! What the server says about each decision: one log line, one counter.
+//! Reports each decision: one log line, one counter.
 //!
-//! Nothing here holds a part of a key, an outcome or an attribute: they may be personal data.
+//! Nothing here contains a part of a key, an outcome or an attribute: they may be personal data.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,19 +17,19 @@ use crate::trace;
 
 use crate::decisions::timeline::Timelines;
 
-/// Guards that get a label of their own. Guards are named by callers: more of them share the label `other`.
+/// The number of guards with their own label. Callers choose guards' names, so further guards share the label `other`.
 const GUARD_LABELS_MAX: usize = 100;
 
-/// Callers that were told not to go ahead, by guard.
+/// Callers that were stopped, by guard.
 pub const STOPPED: &str = "oncegate_duplicates_stopped_total";
 const LIMITED: &str = "oncegate_workspace_limited_total";
 const REQUEST_SECONDS: &str = "oncegate_http_request_seconds";
-/// From a claim on a fast disk to one that waits for another's.
+/// From a claim on a fast disk to a claim that waits for another owner.
 const REQUEST_SECONDS_BUCKETS: &[f64] =
     &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0];
 
-/// Something was refused at a limit of its workspace. The log names the workspace; a label of a metric would have too many values.
-/// None: those that share one for want of room.
+/// Reports a refusal at a limit of a workspace. The log names the workspace; a label of a metric would have too many values.
+/// `None` means the workspaces that share one set of limits, because there are too many of them.
 pub fn limited(workspace: Option<&WorkspaceName>, limit: &'static str) {
     static BRAKE: Brake = Brake::new();
     counter!(LIMITED, "limit" => limit).increment(1);
@@ -74,14 +74,14 @@ pub fn install_metrics() -> PrometheusHandle {
     handle
 }
 
-/// Who this is among the replicas: the machine, and the process on it.
+/// The name of this replica: the machine, and the process on it.
 pub fn replica() -> String {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     format!("{host}/{}", std::process::id())
 }
 
 pub struct Telemetry {
-    /// Looked at for every decision, and seldom changed.
+    /// Read for every decision, and seldom changed.
     guards: ArcSwap<HashMap<GuardName, Arc<Counters>>>,
     timelines: Arc<Timelines>,
 }
@@ -202,7 +202,7 @@ impl Telemetry {
         if guards.len() >= GUARD_LABELS_MAX {
             return increment(&Counters::of("other"));
         }
-        // Made twice at once, they count the same. (And of those that come at once a few too many may get a label.)
+        // Two counters that are created concurrently count the same metric. (Concurrent calls may give a few guards too many a label.)
         let counters = Arc::new(Counters::of(guard.as_str()));
         self.guards.rcu(|guards| {
             let mut guards = HashMap::clone(guards);
@@ -213,7 +213,7 @@ impl Telemetry {
     }
 }
 
-/// Counters of answers by class of status, and how long they take; looked up once.
+/// Counters of answers by class of status, and their latency; looked up once.
 pub struct Responses {
     by_class: [Counter; 5],
     seconds: Histogram,

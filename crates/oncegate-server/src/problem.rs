@@ -30,7 +30,7 @@ macro_rules! kinds {
             pub const fn name(self) -> &'static str { match self { $(Kind::$kind => $name,)* } }
             pub const fn title(self) -> &'static str { match self { $(Kind::$kind => $title,)* } }
             pub const fn hint(self) -> &'static str { match self { $(Kind::$kind => $hint,)* } }
-            /// What it means and what to do, for the page.
+            /// The meaning of the problem and what to do, for its page.
             pub const fn page(self) -> &'static str { match self { $(Kind::$kind => $page,)* } }
             const fn code(self) -> u16 { match self { $(Kind::$kind => $status,)* } }
         }
@@ -144,7 +144,7 @@ impl Kind {
     }
 }
 
-/// What is the same in every problem of a kind, as JSON.
+/// The parts that are the same in every problem of a kind, as JSON.
 struct Words {
     r#type: Box<RawValue>,
     title: Box<RawValue>,
@@ -162,21 +162,21 @@ impl Words {
     }
 }
 
-/// One error, on its way to one caller.
+/// One error for one caller.
 #[derive(Debug)]
 pub struct Problem {
     pub kind: Kind,
     pub detail: Cow<'static, str>,
-    /// For the log alone: it may name the store's host.
+    /// Only for the log: it may name the store's host.
     cause: Option<String>,
     pub retry_after_seconds: Option<u64>,
-    /// What a program may want to read, beside the standard members.
+    /// Further members for programs, beside the standard members.
     more: Vec<(&'static str, Value)>,
     request_id: uuid::Uuid,
 }
 
 impl Problem {
-    /// For a caller that may see how the system is.
+    /// Adds the cause, for a caller that may see internals of the system.
     pub fn with_its_cause(self) -> Self {
         let detail = self.cause.clone().map_or(self.detail, Cow::Owned);
         Problem { detail, ..self }
@@ -186,12 +186,12 @@ impl Problem {
         Problem { retry_after_seconds: Some(seconds.max(1)), ..self }
     }
 
-    /// What the log says beside the detail.
+    /// Sets the cause that the log adds to the detail.
     fn caused_by(self, cause: String) -> Self {
         Problem { cause: Some(cause), ..self }
     }
 
-    /// It is this field that is not right.
+    /// Names the invalid field.
     pub fn of(self, field: &str) -> Self {
         Problem { detail: format!("{field}: {}", self.detail).into(), ..self }
     }
@@ -201,7 +201,7 @@ impl Problem {
         self
     }
 
-    /// The log has the request id too: of our own errors, of which some a second are logged, and of the callers' at the level `debug`.
+    /// Logs the problem with its request id. Some server errors a second are logged, and errors of callers at the level `debug`.
     pub fn log(&self) {
         let (problem, status, request_id) = (self.kind.name(), self.kind.code(), self.request_id);
         static BRAKE: Brake = Brake::new();
@@ -211,7 +211,7 @@ impl Problem {
                 tracing::error!(event = "http.problem", problem, status, requestId = %request_id, %detail, cause, leftOut = left_out);
             }
         } else {
-            // Without the detail: it repeats to the sender what they sent, which may be personal data.
+            // Without the detail: it repeats the caller's input, which may be personal data.
             tracing::debug!(event = "http.problem", problem, status, requestId = %request_id);
         }
     }
@@ -237,19 +237,19 @@ impl Serialize for Problem {
     }
 }
 
-/// Answers are personal, or of the moment: no cache keeps them.
+/// Answers are personal, or valid only for a moment: no cache may keep them.
 pub const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
-/// They are what their content type says.
+/// Browsers must not guess another content type.
 pub const NO_SNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 
-/// An answer that is there, whole: what is made of it needs no box.
+/// A complete answer with a body of a known type, which needs no box.
 pub type Whole = Response<Full<Bytes>>;
 
 const LARGE_ANSWER_BYTES: usize = 64 * 1024;
 
-/// With no other headers: those that are given are empty, and bring their memory.
+/// `headers` is an empty map whose memory is reused.
 pub fn whole(status: StatusCode, content_type: &'static str, mut json: Vec<u8>, mut headers: HeaderMap) -> Whole {
-    // A large one has grown to up to twice its length, and a slow client keeps it.
+    // A large buffer has grown to up to twice its length, and a slow client keeps it in memory.
     if json.len() > LARGE_ANSWER_BYTES {
         json.shrink_to_fit();
     }
@@ -261,7 +261,7 @@ pub fn whole(status: StatusCode, content_type: &'static str, mut json: Vec<u8>, 
     response
 }
 
-/// An answer as JSON. Most of them fit into this: they are written without growing.
+/// An answer as JSON. The initial buffer is large enough for most answers.
 pub fn to_json(answer: &impl Serialize) -> Vec<u8> {
     let mut json = Vec::with_capacity(768);
     serde_json::to_writer(&mut json, answer).expect("answers are JSON");
@@ -275,7 +275,7 @@ impl IntoResponse for Problem {
 }
 
 impl Problem {
-    /// The headers that are given are empty, and bring their memory.
+    /// `headers` is an empty map whose memory is reused.
     pub fn answer(self, headers: HeaderMap) -> Whole {
         self.log();
         let (status, retry_after) = (self.kind.status(), self.retry_after_seconds);
@@ -287,7 +287,7 @@ impl Problem {
         if status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        // The rest of a body that was not read whole is not worth reading.
+        // The rest of the body is not read, so the connection is closed.
         if matches!(status, StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT) {
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }

@@ -1,6 +1,6 @@
 //! The table of routes: every path and method that the server answers, with what a request needs.
 //!
-//! The router is built from the same lines, so no route is missing here. A test asks each of them in every role.
+//! The router is built from the same lines, so the table has every route. A test requests each route in every role.
 
 use oncegate::store::Role;
 
@@ -8,15 +8,15 @@ use oncegate::store::Role;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs {
     Nothing,
-    /// A key of this role, or of a larger one.
+    /// A key of this role, or of a higher one.
     Key(Role),
-    /// The same, or a session of such a key: a page or a form of the dashboard.
+    /// Such a key, or a session of such a key: a page or a form of the dashboard.
     Session(Role),
 }
 
 #[derive(Clone, Copy, Debug)]
 pub struct Route {
-    /// In small letters.
+    /// In lower case.
     pub method: &'static str,
     pub path: &'static str,
     pub needs: Needs,
@@ -44,7 +44,7 @@ pub fn all() -> impl Iterator<Item = &'static Route> {
     crate::api::ROUTES.iter().chain(crate::dashboard::ROUTES)
 }
 
-/// Makes `ROUTES`, and the function `routed` that makes a router of them.
+/// Makes `ROUTES`, and the function `routed`, which makes a router of them.
 macro_rules! routes {
     ($($path:expr => { $($method:ident $needs:expr => $handler:path,)+ })+) => {
         pub const ROUTES: &[$crate::routes::Route] = &[

@@ -3,11 +3,11 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// Who may read it beside its owner.
+/// The permission of the group, which may read the file besides its owner.
 const GROUP: u32 = 0o040;
 const OTHERS: u32 = 0o004;
 
-/// The text of a file, without the end of its last line. A file that everybody on this machine may read is refused.
+/// The text of a file, without its last line break. A file that every user of this machine can read is refused.
 pub fn read(file: &Path) -> Result<String, String> {
     let shown = file.display();
     let wrong = |error: std::io::Error| format!("{shown}: {error}");

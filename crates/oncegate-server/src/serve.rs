@@ -1,4 +1,4 @@
-//! `oncegate serve`: opens the store, listens, answers, and stops without losing anything.
+//! `oncegate serve`: opens the store, listens, answers, and stops without losing work.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -44,30 +44,30 @@ use crate::trace;
 use crate::transports::Consumers;
 use crate::worker::Worker;
 
-/// Connections beyond `limits.connections`, for those who ask after the server's health.
+/// Connections beyond `limits.connections`, for health checks.
 const SPARE_CONNECTIONS: usize = 64;
-/// The part of all connections that may be of no workspace yet, once others want a place: one in so many.
+/// The share of all connections that may have no workspace yet when there is no free connection: one in this many.
 const NEWCOMERS_SHARE: usize = 4;
-/// How long each of these has, however many come: after a pause of the network all clients come at once.
+/// The minimum time of each newcomer, however many arrive: after a network outage all clients reconnect at once.
 const NEWCOMERS_PATIENCE: Duration = Duration::from_secs(2);
-/// How often what workspaces have stored is measured, at most.
+/// The minimum time between two measurements of the workspaces' stored data.
 const MEASURE_EVERY: Duration = Duration::from_secs(30);
-/// A measurement has one part in so many of the time.
+/// A measurement takes at most one part in this many of the time.
 const MEASURE_SHARE: u32 = 10;
-/// How long requests under way, and what they have begun, may take to finish once the server is told to stop.
+/// How long running requests, and the work that they started, may take to finish once the server stops.
 const STOP_GRACE: Duration = Duration::from_secs(8);
-/// How long the store may take to be let go after that: all was answered, and counts are not worth more.
+/// How long the store may take to close after that: all requests are answered, and counts are not worth more time.
 const CLOSE_GRACE: Duration = Duration::from_millis(1500);
-/// Sends that are seen to at once, apart from what is sent: a reconcile hook that hangs is in nobody's way.
+/// Sends whose lease has ended that are handled at once, apart from new sends: a reconcile hook that hangs blocks no other send.
 const TENDERS: usize = 32;
-/// Beyond the hook's time: what it takes to write down what it said.
+/// The time beyond the hook's time-out for recording the hook's answer.
 const TENDED_WITHIN: Duration = Duration::from_secs(20);
-/// How soon a key made or revoked elsewhere is noticed.
+/// How soon a key that another server created or revoked is noticed.
 const REFRESH_EVERY: Duration = Duration::from_secs(1);
-/// After an error of `accept` (too many open files, say).
+/// The pause after an error of `accept` (for example too many open files).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// `announce` is called once it listens.
+/// `announce` is called once the server listens.
 pub async fn serve(
     config: Config,
     decisions: Arc<Decisions>,
@@ -94,14 +94,14 @@ pub async fn serve(
     })?;
     let address = listener.local_addr().map_err(|error| Failure::new(format!("no local address: {error}")))?;
     app.keys.listens_on(address);
-    // Before anybody can know that we are here: whoever does may tell us to stop.
+    // Before any process can know of this server: from then on, a signal may arrive.
     let signals = Signals::listen().map_err(|error| Failure::new(format!("cannot listen for signals: {error}")))?;
     if let Some(listen) = app.config.metrics.listen {
         let started = metrics_listener::start(listen, app.metrics.clone()).await;
         let address = started.map_err(|error| Failure::new(format!("cannot listen on {listen}: {error}")))?;
         tracing::info!(event = "metrics.listening", %address);
     }
-    // Not before it is sure that we are here to stay: what is begun is to be ended.
+    // Only after every step that can fail: work that is started must also be ended.
     tokio::spawn(app.messages.worker.clone().keep_leasing(vec![messages::JOB.into()], app.messages.clone()));
     app.actions.start();
     app.sagas.start();
@@ -120,7 +120,7 @@ pub async fn serve(
     measurer.abort();
     told_to_stop.notify_one();
     let close = async {
-        // Told, not aborted: what it has taken out to write, it writes.
+        // The recorder is notified, not aborted: it writes what it has already taken out of the queue.
         let _ = recorder.await;
         app.messages.main.close().await;
         if let Some(apart) = &app.messages.apart {
@@ -206,7 +206,7 @@ async fn start(
     }))
 }
 
-/// Where keys are required, the first start makes one. Its secret is in a file, and never in the log.
+/// Where keys are required, the first start creates one. Its secret goes to a file, and never to the log.
 async fn make_first_key(config: &Config, store: &Arc<dyn MainStore>, keys: &Keys) -> Result<(), Failure> {
     let audit = Audit::new(store.clone());
     let made = auth::make_first_key(&**store, &audit, &config.data_dir, &observe::replica()).await;
@@ -228,7 +228,7 @@ async fn warn_of_weaknesses(store: &dyn Store) {
     }
 }
 
-/// To people, on standard error.
+/// Prints the address for people, on standard error.
 pub fn announce(config: &Config, address: SocketAddr, is_open: bool) {
     let scheme = config.scheme();
     eprintln!("oncegate {} listens on {scheme}://{address}", env!("CARGO_PKG_VERSION"));
@@ -244,7 +244,7 @@ pub fn announce(config: &Config, address: SocketAddr, is_open: bool) {
     );
 }
 
-/// What has to be done now and then: the keys may have changed, and what was measured is to be added up.
+/// Periodic work: reads the keys again, and adds up metrics.
 async fn refresh(app: Arc<App>, tls: Option<Arc<Tls>>) {
     loop {
         tokio::time::sleep(REFRESH_EVERY).await;
@@ -254,7 +254,7 @@ async fn refresh(app: Arc<App>, tls: Option<Arc<Tls>>) {
     }
 }
 
-/// Measures what workspaces have stored, for their quotas. It takes its time: each part is followed by a pause.
+/// Measures the stored data of the workspaces, for their quotas. To limit the load, each part is followed by a pause.
 async fn measure(app: Arc<App>) {
     let mut stores: Vec<&dyn Store> = vec![&*app.store];
     stores.extend(app.messages.apart.as_ref().map(|apart| &**apart.store() as &dyn Store));
@@ -288,17 +288,17 @@ async fn usage(stores: &[&dyn Store]) -> Result<Vec<Usage>, StoreError> {
     Ok(all.into_values().collect())
 }
 
-/// How long a server that stops tries to write down what is left, where the store does not take it, and its pause in between.
+/// How long a stopping server retries to write the rest while the store fails, and the pause between the tries.
 const LAST_TRIES_FOR: Duration = Duration::from_secs(2);
 const LAST_TRIES_PAUSE: Duration = Duration::from_millis(200);
 
-/// Writes down what was counted and noted, for people to look at; the rest of it when the server stops.
+/// Writes counts and timelines, which are for display; when the server stops, it writes the rest.
 async fn record(app: Arc<App>, told_to_stop: Arc<Notify>) {
     let tally_every = tally::WRITE_EVERY.as_secs() / timeline::WRITE_EVERY.as_secs();
     let mut second = 0;
     while tokio::time::timeout(timeline::WRITE_EVERY, told_to_stop.notified()).await.is_err() {
         second += 1;
-        // What could not be written is written the next time.
+        // A failed write is retried the next time.
         let _ = app.record(second % tally_every == 0).await;
     }
     let give_up_at = Instant::now() + LAST_TRIES_FOR;
@@ -311,7 +311,7 @@ async fn record(app: Arc<App>, told_to_stop: Arc<Notify>) {
     }
 }
 
-/// What tells the server to stop.
+/// The signals that stop the server.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
@@ -332,7 +332,7 @@ async fn accept_until_stopped(
     let app = connections.app.clone();
     loop {
         let accepted = async {
-            // A place first.
+            // Waits for a free place before it accepts.
             let place = connections.place().await;
             (listener.accept().await, place)
         };
@@ -362,7 +362,7 @@ async fn accept_until_stopped(
     if tokio::time::timeout_at(deadline, connections.stop.shutdown()).await.is_err() {
         tracing::warn!(event = "server.connections_cut", after = ?STOP_GRACE);
     }
-    // What is not acknowledged goes back to its queue.
+    // An unacknowledged message returns to its queue.
     let _ = stopped.await;
     app.messages.worker.finish_by(deadline).await;
     app.actions.worker.finish_by(deadline).await;
@@ -374,7 +374,7 @@ struct Connections {
     router: axum::Router,
     tls: Option<Arc<Tls>>,
     stop: GracefulShutdown,
-    /// Ends handshakes of TLS, when it is dropped.
+    /// Ends TLS handshakes when it is dropped.
     starting: watch::Sender<()>,
     places: Arc<Semaphore>,
     newcomers: Newcomers,
@@ -382,10 +382,10 @@ struct Connections {
     spare_newcomers: Newcomers,
 }
 
-/// A connection's place among those that are served at once.
+/// A connection's place among the concurrent connections.
 struct Place {
     _permit: OwnedSemaphorePermit,
-    /// All places are taken: this one is told so, unless it asks for the server's health.
+    /// All regular places are taken: requests on this connection get an error, except for health checks.
     is_spare: bool,
 }
 
@@ -400,13 +400,13 @@ impl Connections {
             places: Arc::new(Semaphore::new(connections)),
             newcomers: Newcomers::new(connections / NEWCOMERS_SHARE, NEWCOMERS_PATIENCE),
             spare: Arc::new(Semaphore::new(SPARE_CONNECTIONS)),
-            // While all of them are taken no other is accepted that could push one out.
+            // While all spare places are taken, none is accepted that could push one out. So there is no minimum time.
             spare_newcomers: Newcomers::new(SPARE_CONNECTIONS / NEWCOMERS_SHARE, Duration::ZERO),
             app,
         }
     }
 
-    /// While there is none, clients wait in the backlog and not in our memory.
+    /// While there is none, clients wait in the backlog and use no memory of the server.
     async fn place(&self) -> Place {
         let (places, spare) = (self.places.clone(), self.spare.clone());
         tokio::select! {
@@ -417,7 +417,7 @@ impl Connections {
     }
 
     fn serve(&self, stream: TcpStream, mut place: Place) {
-        // Answers are small and written whole.
+        // Answers are small and written in one piece.
         let _ = stream.set_nodelay(true);
         if place.is_spare
             && let Ok(permit) = self.places.clone().try_acquire_owned()
@@ -473,14 +473,14 @@ fn is_about_health(request: &Request<Incoming>) -> bool {
     matches!(request.uri().path(), "/healthz" | "/readyz")
 }
 
-/// There is no connection left for this.
+/// The answer when there is no connection left for this request.
 fn refuse(app: &Handle, request: Request<Incoming>) -> impl Future<Output = Result<Reply, Infallible>> + use<> {
     let problem = Kind::ServerBusy.because("all connections are taken").retry_after(1);
     let reply = api::refuse(app, Asked::of(request), problem);
     std::future::ready(Ok(reply))
 }
 
-/// Whatever happens, an answer: a panic is a defect of ours, and the client is told so.
+/// Always returns an answer: a panic is a defect of the server, and the client gets a problem.
 fn answer(
     app: &Arc<Handle>,
     router: &axum::Router,
@@ -490,7 +490,7 @@ fn answer(
     let asker = app.clone();
     let span = trace::request(&request);
     let answering = trace::within(span.clone(), api::answer(app, router, request));
-    // Not in an async block, which would have room for it twice: before it waits, and while it does.
+    // Not in an async block, which would reserve space for the future twice.
     AssertUnwindSafe(answering).catch_unwind().map(move |answered| {
         let panicked = |_| asker.reply(Kind::Internal.because("the request ended in a panic").answer(HeaderMap::new()));
         let mut response = answered.unwrap_or_else(panicked);
@@ -505,10 +505,10 @@ fn answer(
     })
 }
 
-/// Each connection is an open file; the usual soft limit is far below what the hard one allows.
+/// Each connection is an open file; the usual soft limit is far below the hard limit.
 fn allow_many_files(connections: usize) {
     let limit = getrlimit(Resource::Nofile);
-    // Where it cannot be raised, connections beyond it wait to be accepted.
+    // If the limit cannot be raised, further connections wait to be accepted.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     let allowed = getrlimit(Resource::Nofile).current;
     if allowed.is_some_and(|allowed| allowed < connections as u64) {
@@ -520,7 +520,8 @@ fn allow_many_files(connections: usize) {
 mod tests {
     use super::*;
 
-    /// It is moved for each request, and each connection has one: of many, they have to fit into the processor's cache together.
+    /// The future is moved for each request, and each connection has one. With many connections they must fit into the processor's cache
+    /// together.
     #[test]
     fn what_a_connection_keeps_for_a_request_is_small() {
         fn size<F>(_: impl Fn(&Arc<Handle>, &axum::Router, Request<Incoming>) -> F) -> usize {

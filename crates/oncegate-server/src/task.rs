@@ -1,9 +1,9 @@
-//! What has to be done to its end.
+//! Work that must not be cancelled.
 
 use crate::problem::{Kind, Problem};
 use crate::trace;
 
-/// On a task of its own: a client that hangs up does not stop it, nor take the audit line with it.
+/// Runs the work on a task of its own: a client that hangs up cancels neither the work nor its audit line.
 pub async fn to_the_end<T: Send + 'static>(
     work: impl Future<Output = Result<T, Problem>> + Send + 'static,
 ) -> Result<T, Problem> {

@@ -1,8 +1,9 @@
-//! What one workspace may take of the server at once, so that it cannot hurt another.
+//! The limits of one workspace on this server, so that it cannot slow down another one.
 //!
-//! Each limit is a number of a workspace's own. What is over before its caller could wait (a connection, a request, a long poll, a
-//! follower, an answer that is not read) is refused at once, with 429 and the number. What only takes its turn (the bytes of bodies,
-//! lookups) waits for the workspace's own turn, and never for another workspace's.
+//! Each limit counts for one workspace. Some requests exceed a limit on which they cannot wait (a connection, a request, a long poll, a
+//! follower, an unread answer). They are refused at once, with 429 and the limit. Requests for a shared resource (the bytes of bodies,
+//! lookups)
+//! wait for their own workspace's turn, and never for another workspace's.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -18,15 +19,15 @@ use crate::config::{Limits, WorkspaceLimits};
 use crate::observe;
 use crate::problem::{Kind, Problem};
 
-/// Workspaces that have limits of their own. Past it those that do nothing are forgotten; if there are none, newcomers share one.
+/// The number of workspaces with their own limits. Above it, idle workspaces are removed; if none is idle, new workspaces share one set.
 const TENANTS_MAX: usize = 10_000;
-/// Bytes of bodies are counted in units of this. A body of one unit fits into what a connection buffers anyway, and is not counted.
+/// The unit in which bytes of bodies are counted. A body of one unit fits into a connection's buffer anyway, and is not counted.
 pub const UNIT_BYTES: usize = 64 * 1024;
 const KIB: usize = 1024;
 /// How long a request waits for its workspace's turn.
 const TURN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a workspace has a number of, and is refused more of.
+/// The limits of a workspace that refuse further requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
     Connections,
@@ -58,12 +59,12 @@ impl Limit {
     }
 }
 
-/// What a request waits its turn for.
+/// The resources for which a request waits for its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
     /// Bytes of bodies that are being read.
     Bodies,
-    /// Bytes that JSON takes once it is parsed.
+    /// Bytes of parsed JSON.
     Parsed,
     /// Lookups in the store: pages, lists, and events to apply.
     Lookups,
@@ -75,7 +76,7 @@ impl Share {
     const fn name(self) -> &'static str {
         match self {
             Share::Bodies => "bodies",
-            // What is parsed of bodies has the same limit.
+            // Parsed bodies have the same limit.
             Share::Parsed => "bodies",
             Share::Lookups => "lookups",
             Share::Answers => "answers",
@@ -83,24 +84,24 @@ impl Share {
     }
 }
 
-/// All workspaces that have asked for something lately.
+/// All workspaces with recent requests.
 pub struct Tenants {
     limits: Arc<TenantLimits>,
     by_name: ArcSwap<HashMap<WorkspaceName, Arc<Tenant>>>,
-    /// Shared by the newcomers, when there are too many. Also what is read before it is known who asks counts here.
+    /// Shared by new workspaces when there are too many. Reads before a request's authentication count here, too.
     others: Arc<Tenant>,
 }
 
 struct TenantLimits {
     workspace: WorkspaceLimits,
-    /// Requests a second; 0 is no limit.
+    /// Requests a second; 0 means no limit.
     rate: u32,
-    /// What the bodies of all workspaces take together.
+    /// The bytes of the bodies of all workspaces.
     bodies: Arc<Semaphore>,
     parsed: Arc<Semaphore>,
 }
 
-/// What the bodies of all workspaces may take together, and again what is parsed of them.
+/// The maximum bytes of the bodies of all workspaces together; parsed bodies have the same limit again.
 const BODIES_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 impl Tenants {
@@ -122,14 +123,14 @@ impl Tenants {
         let new = Tenant::new(Some(workspace.clone()), &self.limits);
         let mut tenant = new.clone();
         self.by_name.rcu(|known| {
-            // Another request of this workspace may have been faster.
+            // A concurrent request of this workspace may have been faster.
             if let Some(known_already) = known.get(workspace) {
                 tenant = known_already.clone();
                 return known.clone();
             }
             let mut known = HashMap::clone(known);
             if known.len() >= TENANTS_MAX {
-                // Each is in the table of before, too.
+                // The previous table holds a reference to each of them, too.
                 known.retain(|_, tenant| !tenant.is_idle(2));
             }
             tenant = if known.len() >= TENANTS_MAX { self.others.clone() } else { new.clone() };
@@ -141,24 +142,24 @@ impl Tenants {
         tenant
     }
 
-    /// For what is read before it is known who asks.
+    /// For reads before a request's authentication.
     pub fn others(&self) -> &Arc<Tenant> {
         &self.others
     }
 
-    /// Whether what workspaces have stored is to be measured.
+    /// Whether stored data has to be measured.
     pub fn has_quota(&self) -> bool {
         self.limits.workspace.claims.is_some() || self.limits.workspace.stored_bytes.is_some()
     }
 
-    /// What was accepted until now is in the store, and is measured with it.
+    /// Requests that were accepted until now are in the store, and this measurement includes them.
     pub fn begin_to_measure(&self) {
         self.by_name.load().values().for_each(|tenant| tenant.stored.begin_to_measure());
     }
 
-    /// What the store has of each workspace, as it was measured since [`Tenants::begin_to_measure`].
+    /// The stored data of each workspace, as it was measured since [`Tenants::begin_to_measure`].
     pub fn stored(&self, usage: &[Usage]) {
-        // A workspace that is over its quota is known from now on, whether or not it has asked for anything.
+        // A workspace over its quota gets its counts from now on, even without a request.
         let over = usage.iter().filter(|usage| self.limits.workspace.is_reached_by(usage.claims, usage.bytes));
         over.for_each(|usage| drop(self.of(&usage.workspace)));
         let usage: HashMap<_, _> = usage.iter().map(|usage| (&usage.workspace, usage)).collect();
@@ -171,7 +172,7 @@ impl Tenants {
 
 /// One workspace's counts.
 pub struct Tenant {
-    /// None for those that share one.
+    /// None for the workspaces that share one set of limits.
     name: Option<WorkspaceName>,
     limits: Arc<TenantLimits>,
     taken: [AtomicUsize; Limit::ALL.len()],
@@ -184,7 +185,7 @@ pub struct Tenant {
     stored: Stored,
 }
 
-/// What a workspace has in the store: as last measured, and what this server has accepted since.
+/// The stored data of a workspace: the last measurement, and what this server has accepted since.
 #[derive(Default)]
 struct Stored {
     claims: Counted,
@@ -195,7 +196,7 @@ struct Stored {
 struct Counted {
     measured: AtomicU64,
     since: AtomicU64,
-    /// What of `since` a measurement under way will find.
+    /// The part of `since` that a running measurement will include.
     found: AtomicU64,
 }
 
@@ -226,7 +227,7 @@ impl Stored {
     }
 }
 
-/// Fills at the workspace's rate, and holds one second's worth.
+/// A token bucket: it fills at the workspace's rate, and holds one second's worth.
 struct Bucket {
     left: f64,
     at: Instant,
@@ -249,7 +250,7 @@ impl Tenant {
         })
     }
 
-    /// Whether nothing would be forgotten with it, where only so many tables of workspaces have it.
+    /// Whether the workspace is idle, so that its removal loses no count. `tables` is the number of tables that hold a reference to it.
     fn is_idle(self: &Arc<Self>, tables: usize) -> bool {
         Arc::strong_count(self) == tables
             && self.refilled(Instant::now()) >= f64::from(self.limits.rate)
@@ -266,7 +267,7 @@ impl Tenant {
         }
     }
 
-    /// So many more of what has a number, until the result is dropped.
+    /// Takes a number of a limited resource, until the result is dropped.
     pub fn take(self: &Arc<Self>, limit: Limit, amount: u32) -> Result<Taken, Problem> {
         let (taken, max) = (&self.taken[limit as usize], self.max(limit));
         let before = taken.fetch_add(amount as usize, Relaxed);
@@ -279,7 +280,7 @@ impl Tenant {
         Err(self.refused(setting, format!("a workspace may have {max} {}", limit.words())))
     }
 
-    /// Room for so many bytes of a body, or of what is parsed of it, in the workspace's turn.
+    /// Waits in the workspace's turn for room for the bytes of a body, or of a parsed body.
     pub async fn room(&self, share: Share, bytes: usize) -> Result<Room, Problem> {
         if bytes <= UNIT_BYTES {
             return Ok(Room::default());
@@ -292,26 +293,26 @@ impl Tenant {
         let units = bytes.div_ceil(UNIT_BYTES).min(most).min(BODIES_BYTES_MAX / UNIT_BYTES) as u32;
         let turn = async {
             let own = own.clone().acquire_many_owned(units).await.expect("never closed");
-            // One of all only for who has its own turn: a workspace that waits holds up no other.
+            // A request waits for the global limit only after its workspace's own, so that a waiting workspace blocks no other.
             let all = all.clone().acquire_many_owned(units).await.expect("never closed");
             Room { _permits: Some([own, all]) }
         };
         tokio::time::timeout(TURN_TIMEOUT, turn).await.map_err(|_| self.no_turn(share))
     }
 
-    /// Room for an answer of so many bytes that is there, until its client has read it.
+    /// Room for a complete answer of this size, until its client has read it.
     pub fn answer(&self, bytes: usize) -> Result<Unread, Problem> {
         let room = self.answers.clone().try_acquire_many_owned(self.kib(bytes));
         room.map(Unread).map_err(|_| self.no_room_for_answers())
     }
 
-    /// The same for an answer that cannot be taken back: it has the room that there is.
+    /// The same for an answer that cannot be refused any more: it takes as much room as there is.
     pub fn answer_at_most(&self, bytes: usize) -> Option<Unread> {
         let there_is = u32::try_from(self.answers.available_permits()).unwrap_or(u32::MAX);
         self.answers.clone().try_acquire_many_owned(self.kib(bytes).min(there_is)).ok().map(Unread)
     }
 
-    /// Refuses a request whose answer will have no room at all, before anything is done.
+    /// Refuses a request whose answer will have no room at all, before its work starts.
     pub fn check_answers(&self) -> Result<(), Problem> {
         if self.answers.available_permits() > 0 { Ok(()) } else { Err(self.no_room_for_answers()) }
     }
@@ -329,19 +330,19 @@ impl Tenant {
         Ok(Unread(turn.expect("never closed")))
     }
 
-    /// One that is larger than all there may be takes all.
+    /// An answer above the limit takes the whole limit.
     fn kib(&self, bytes: usize) -> u32 {
         bytes.div_ceil(KIB).min(self.limits.workspace.answer_bytes / KIB) as u32
     }
 
-    /// The workspace's turn to look something up.
+    /// Waits for the workspace's turn for a lookup.
     pub async fn lookup(&self) -> Result<OwnedSemaphorePermit, Problem> {
         let turn = self.lookups.clone().acquire_owned();
         let turn = tokio::time::timeout(TURN_TIMEOUT, turn).await.map_err(|_| self.no_turn(Share::Lookups))?;
         Ok(turn.expect("never closed"))
     }
 
-    /// For many lookups of one request: each takes its turn.
+    /// For several lookups of one request, each of which waits for its turn.
     pub fn lookups(&self) -> &Semaphore {
         &self.lookups
     }
@@ -367,9 +368,9 @@ impl Tenant {
         observe::limited(self.name.as_ref(), limit);
     }
 
-    /// Takes one request's worth of the rate, or says when there will be one.
+    /// Takes one request from the rate, or returns when one is available.
     pub fn pay(&self) -> Result<(), Problem> {
-        // Without a limit nothing looks at the clock for it.
+        // Without a limit, the clock is not read.
         if self.limits.rate == 0 { Ok(()) } else { self.pay_at(Instant::now()) }
     }
 
@@ -391,7 +392,7 @@ impl Tenant {
         Err(Kind::RateLimited.because(detail).retry_after(seconds as u64))
     }
 
-    /// What a list costs beyond the one request that was let through: the next requests pay for it.
+    /// Charges the cost of a list beyond the one request that it paid: the next requests pay for it.
     pub fn owe(&self, cost: usize) {
         if self.limits.rate > 0 && cost > 0 {
             self.owe_at(cost, Instant::now());
@@ -413,7 +414,7 @@ impl Tenant {
         refill(&self.bucket.lock().expect("no holder of this lock panics"), now, self.limits.rate)
     }
 
-    /// Refuses a request that would store something more, where the workspace has stored too much.
+    /// Refuses a request that would store more, where the workspace is over its quota.
     pub fn check_quota(&self) -> Result<(), Problem> {
         let quota = &self.limits.workspace;
         let (claims, bytes) = (self.stored.claims.total(), self.stored.bytes.total());
@@ -430,14 +431,14 @@ impl Tenant {
         Err(Kind::QuotaExceeded.because(detail).retry_after(QUOTA_RETRY_SECONDS))
     }
 
-    /// Something was stored: it counts until all is measured again.
+    /// Adds stored data: it counts until the next measurement.
     pub fn stores(&self, claims: usize, bytes: usize) {
         self.stored.claims.since.fetch_add(claims as u64, Relaxed);
         self.stored.bytes.since.fetch_add(bytes as u64, Relaxed);
     }
 }
 
-/// Something has to expire before there is room, and to be measured.
+/// Data has to expire, and to be measured again, before there is room.
 const QUOTA_RETRY_SECONDS: u64 = 60;
 
 fn refill(bucket: &Bucket, now: Instant, per_second: u32) -> f64 {
@@ -445,23 +446,23 @@ fn refill(bucket: &Bucket, now: Instant, per_second: u32) -> f64 {
     (bucket.left + now.duration_since(bucket.at).as_secs_f64() * full).min(full)
 }
 
-/// Room in memory, until it is dropped: of the workspace's, and of everything.
+/// Room in memory, until it is dropped: in the workspace's limit, and in the global one.
 #[derive(Debug, Default)]
 pub struct Room {
     _permits: Option<[OwnedSemaphorePermit; 2]>,
 }
 
-/// Room of a workspace's answers, until it is dropped.
+/// Room for a workspace's answers, until it is dropped.
 pub struct Unread(OwnedSemaphorePermit);
 
 impl Unread {
-    /// Gives back what the answer does not take.
+    /// Releases the bytes that the answer does not need.
     pub fn shrink_to(&mut self, bytes: usize) {
         drop(self.0.split(self.0.num_permits().saturating_sub(bytes.div_ceil(KIB))));
     }
 }
 
-/// So many of what has a number, until it is dropped.
+/// A number of a limited resource, until it is dropped.
 pub struct Taken {
     tenant: Arc<Tenant>,
     limit: Limit,

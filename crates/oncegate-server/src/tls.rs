@@ -1,8 +1,8 @@
 //! TLS of the server's own listener: `[tls]`.
 //!
 //! Certificate and key are read when the server starts, and again once either file has changed, so that a renewed certificate
-//! needs no restart. Files that do not go together (a renewal that is half written) change nothing: the server goes on with those
-//! that it has, says so in the log, and looks again.
+//! needs no restart. If the files do not match (a half-written renewal), the server keeps its current pair, logs the error, and checks
+//! again.
 
 use std::io;
 use std::path::Path;
@@ -20,17 +20,17 @@ use tokio_rustls::server::TlsStream;
 use crate::config::Tls as Files;
 use crate::secret_file;
 
-/// How long a client may take to agree on TLS.
+/// The time-out of the TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub struct Tls {
     files: Files,
     config: ArcSwap<ServerConfig>,
-    /// Of the files when they were last read, whether or not they could be used.
+    /// The stamps of the files at the last read, even if the files could not be used.
     read: Mutex<[Option<Stamp>; 2]>,
 }
 
-/// By which a file is seen to have changed.
+/// A change of it shows that a file has changed.
 type Stamp = (SystemTime, u64);
 
 #[derive(Debug, thiserror::Error)]

@@ -1,8 +1,8 @@
-//! The workers of the one queue: they lease what is due, run it, and are woken by commits and by time.
+//! The workers of the queue. They lease due jobs and run them. Commits and the time wake them.
 //!
-//! A slot is an effect that may be under way: there are so many of them, and what is due beyond that waits in the queue. Slots are shared
-//! between workspaces as `oncegate_core::job::share` says. Whoever puts something into the queue that is due at once may take a free slot with it,
-//! and run it without leasing it again.
+//! A slot is the right to run one effect. The number of slots is limited, and further due jobs wait in the queue.
+//! `oncegate_core::job::share` defines how workspaces share the slots. A request that enqueues a job that is due at once
+//! may take a free slot with it, and run the job without leasing it again.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -17,32 +17,32 @@ use oncegate_core::job::{self, Decision, Failure, Job, Reached};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
-/// Jobs that are leased at once, at most.
+/// The most jobs that are leased at once.
 const LEASED_MAX: usize = 64;
-/// How long the queue goes without a look: a replica may die before it has told the others of a new job.
+/// The longest time between two looks at the queue. A replica may die before it has told the others of a new job.
 pub const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Before the next look, where one found nothing though something is due: another replica may be leasing it, or a workspace has all the
-/// slots that it can get. Twice as long each time,
+/// The pause before the next look, if a look found nothing although a job is due. Another replica may be leasing the job,
+/// or a workspace has all the slots that it can get. The pause doubles each time,
 const LOOK_PAUSE: Duration = Duration::from_millis(5);
-/// up to this.
+/// up to this limit.
 const LOOK_PAUSE_MAX: Duration = Duration::from_millis(320);
-/// What it takes to write down how effects ended.
+/// The time that is reserved for writing the outcomes of effects.
 const LAST_WORDS: Duration = Duration::from_millis(1500);
-/// A lease is renewed when so much of it has passed.
+/// A lease is renewed when this part of it has passed.
 const RENEWED_AFTER: f64 = 0.4;
 
 /// Runs jobs.
 #[async_trait]
 pub trait Handler: Send + Sync + 'static {
-    /// Runs it, and writes down what became of it. If it does not, the next worker does when the lease ends.
+    /// Runs the job, and writes the outcome. If that fails, the next worker runs the job when the lease ends.
     async fn run(self: Arc<Self>, held: Held);
 }
 
-/// A place among the effects that are under way, and whose it is.
+/// The right to run one effect, and the workspace that uses it.
 pub struct Slot {
     slots: Arc<Slots>,
     workspace: WorkspaceName,
-    /// The last to go.
+    /// Declared last, so that it is dropped last.
     _permit: OwnedSemaphorePermit,
 }
 
@@ -79,14 +79,14 @@ impl Drop for Slot {
 /// A leased job.
 pub struct Held {
     pub job: Job,
-    /// Let go of when the effect is over.
+    /// Released when the effect is over.
     pub slot: Option<Slot>,
-    /// The store's time, and ours just before.
+    /// The store's time, and the local time just before.
     pub leased: (Time, Instant),
 }
 
 impl Held {
-    /// The store's time, by our clock: rather ahead than behind. Also past a time in which this process was stopped.
+    /// The store's time by the local clock: never behind, possibly ahead. It stays right after a pause of this process.
     pub fn now(&self) -> Time {
         self.leased.0 + self.leased.1.elapsed()
     }
@@ -95,7 +95,8 @@ impl Held {
         self.job.lease_until.since(self.now())
     }
 
-    /// It was not done, surely, and is tried again later; if that is not written, when the lease ends.
+    /// Records that the job was not done for certain, and is to be retried. If that write fails, the job is retried when
+    /// the lease ends.
     pub async fn put_off(&self, store: &Arc<dyn MainStore>, error: String) {
         let failure = Failure { error, reached: Reached::No, is_final: false, retry_in: None };
         let command = job::Command::Fail { token: self.job.token, failure };
@@ -105,8 +106,8 @@ impl Held {
         }
     }
 
-    /// Waits for an effect, and says in time, again and again, that its worker is alive. `None` if the lease is lost: whoever has it
-    /// now says what became of it.
+    /// Waits for an effect, and renews the lease as often as needed. `None` if the lease is lost: the worker that has the
+    /// job now decides its outcome.
     pub async fn renewed<T>(
         &mut self,
         store: &Arc<dyn MainStore>,
@@ -116,7 +117,7 @@ impl Held {
         let mut effect = std::pin::pin!(effect);
         loop {
             let left = self.lease_left();
-            // The clock first: whoever was stopped past its lease does not go on with the effect.
+            // The clock is checked first: a worker that was paused past its lease must not go on with the effect.
             tokio::select! {
                 biased;
                 () = tokio::time::sleep(left.mul_f64(RENEWED_AFTER)), if !left.is_zero() => {}
@@ -127,7 +128,8 @@ impl Held {
             let mut renewal = std::pin::pin!(renew(store.clone(), self.job.clone(), lease, self.now()));
             let mut over = std::pin::pin!(tokio::time::sleep(left));
             let mut done = None;
-            // The effect goes on meanwhile. If it is over first, its end is written onto what the renewal has written.
+            // The effect continues meanwhile. If it ends first, its outcome is written on top of what the renewal has
+            // written.
             let renewed = loop {
                 tokio::select! {
                     biased;
@@ -139,7 +141,7 @@ impl Held {
             match renewed {
                 Some(renewed) => self.job = *renewed,
                 None if self.lease_left().is_zero() => return None,
-                // It was not heard: there is some time left to try again, or to be done.
+                // The renewal failed: there is still time to retry it, or for the effect to end.
                 None => {}
             }
             if done.is_some() {
@@ -149,8 +151,8 @@ impl Held {
     }
 }
 
-/// The job with a longer lease; or as it is, where an answer came late; or nothing, where there is none, or it is another's now, which the end
-/// of the lease will show.
+/// The job with a longer lease. The job as the store has it, if an answer got lost. `None` without an answer, or if another worker
+/// has the job now; the end of the lease will show which.
 async fn renew(store: Arc<dyn MainStore>, job: Job, lease: Duration, now: Time) -> Option<Box<Job>> {
     let command = job::Command::Renew { token: job.token, lease };
     let Decision::Keep(next) = job::decide(&job, &command, now) else { return None };
@@ -158,7 +160,7 @@ async fn renew(store: Arc<dyn MainStore>, job: Job, lease: Duration, now: Time) 
     let place = [(job.workspace.clone(), job.id)];
     match store.commit(Commit { ops: vec![], changes: vec![change] }).await {
         Ok(committed) if committed.is_written() => Some(Box::new(next)),
-        // An earlier renewal may have been written, though its answer was lost.
+        // An earlier renewal may have been written although its answer got lost.
         Ok(_) | Err(StoreError::Unknown(_)) => {
             let look = || async { store.find_jobs(&place).await.map(|mut found| found.value.remove(0)) };
             let found = find_written(&*store, look).await.map(Box::new);
@@ -173,9 +175,9 @@ pub struct Worker {
     waiters: Arc<Waiters>,
     pub lease: Duration,
     slots: Arc<Slots>,
-    /// By when it has to be over, once it is told to stop.
+    /// The deadline by which all work must be over, once the worker has been stopped.
     stops_by: watch::Sender<Option<Instant>>,
-    /// One of these is held by everything that is under way.
+    /// Everything in progress holds a clone of this.
     under_way: Arc<()>,
 }
 
@@ -192,13 +194,13 @@ impl Worker {
         })
     }
 
-    /// A free slot, for a job that is born leased.
+    /// A free slot, for a job that is leased from its first version on.
     pub fn try_slot(&self, workspace: &WorkspaceName) -> Option<Slot> {
         let permit = self.slots.free.clone().try_acquire_owned().ok()?;
         Some(self.slots.give(permit, workspace))
     }
 
-    /// Held by what is to be finished before the process ends.
+    /// A clone is held by all work that must finish before the process ends.
     pub fn under_way(&self) -> Arc<()> {
         self.under_way.clone()
     }
@@ -207,13 +209,13 @@ impl Worker {
         self.stops_by.borrow().is_some()
     }
 
-    /// Returns when it has been told to stop.
+    /// Returns when the worker has been stopped.
     pub async fn stopped(&self) {
-        // It is not dropped while somebody asks.
+        // The sender lives as long as `self`, so the wait cannot fail.
         let _ = self.stops_by.subscribe().wait_for(Option::is_some).await;
     }
 
-    /// Returns when there is just time enough left to write down what is under way.
+    /// Returns when only the time to write the outcomes is left.
     pub async fn cut_off(&self) {
         self.stopped().await;
         let stops_by = *self.stops_by.borrow();
@@ -222,7 +224,7 @@ impl Worker {
         }
     }
 
-    /// Leases jobs of these kinds and has them run, until it is stopped.
+    /// Leases jobs of these kinds and runs them, until the worker is stopped.
     pub async fn keep_leasing(self: Arc<Self>, kinds: Vec<String>, handler: Arc<dyn Handler>) {
         let listener = self.waiters.jobs.listen(kinds.clone());
         let mut pause = LOOK_PAUSE;
@@ -243,7 +245,8 @@ impl Worker {
         }
     }
 
-    /// Those that are free, once there is one. What is leased begins at once, so that no lease is spent on waiting.
+    /// Waits for a free permit, and takes all that are free. A leased job begins at once, so that no lease is spent on
+    /// waiting.
     async fn free_permits(&self) -> Vec<OwnedSemaphorePermit> {
         let free = &self.slots.free;
         let mut permits = vec![free.clone().acquire_owned().await.expect("never closed")];
@@ -251,14 +254,14 @@ impl Worker {
         permits
     }
 
-    /// Leases as much as there are slots for.
+    /// Leases at most as many jobs as there are permits.
     async fn lease_some(
         &self,
         kinds: &[String],
         mut permits: Vec<OwnedSemaphorePermit>,
         handler: &Arc<dyn Handler>,
     ) -> Look {
-        // What is leased is run, also if it is told to stop just now.
+        // Leased jobs are run, even if the worker is stopped just now.
         let _under_way = self.under_way();
         let before = Instant::now();
         let free = permits.len() + self.slots.free.available_permits();
@@ -271,7 +274,7 @@ impl Worker {
                 return Look::in_a_while(before);
             }
         };
-        // Those who wait for their lanes are out of the way of others now.
+        // Jobs of busy groups were postponed, and no longer hide other jobs. That counts as progress too.
         let found = !jobs.is_empty() || postponed > 0;
         for job in jobs {
             let slot = permits.pop().map(|permit| self.slots.give(permit, &job.workspace));
@@ -284,12 +287,12 @@ impl Worker {
         Look { found, next_at: next_at.unwrap_or(Time::NEVER), now, at: before }
     }
 
-    /// Leases no more.
+    /// Stops leasing.
     pub fn stop_by(&self, deadline: Instant) {
         self.stops_by.send_replace(Some(deadline));
     }
 
-    /// Waits for what is under way.
+    /// Waits for the work in progress.
     pub async fn finish_by(&self, deadline: Instant) {
         while Arc::strong_count(&self.under_way) > 1 && Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -297,13 +300,13 @@ impl Worker {
     }
 }
 
-/// A look at the queue.
+/// The result of a look at the queue.
 pub struct Look {
-    /// Something was leased, or moved.
+    /// A job was leased or postponed.
     pub found: bool,
-    /// When there is something to look at again.
+    /// When the next job is due.
     pub next_at: Time,
-    /// The store's time, and ours just before.
+    /// The store's time, and the local time just before.
     pub now: Time,
     pub at: Instant,
 }
@@ -313,7 +316,7 @@ impl Look {
         Look { found: false, next_at: Time::NEVER, now: Time::LONG_AGO, at }
     }
 
-    /// Returns when it is time to look again: something is due, or has been said to be, or it has been a while.
+    /// Returns when it is time to look again: a job is due, a commit has announced one, or `LOOK_EVERY` has passed.
     pub async fn heard_or_due(&self, listener: &Listener) {
         let mut next_at = self.next_at;
         loop {

@@ -1,8 +1,8 @@
 //! One job, several workers, and everything that can go wrong between them.
 //!
-//! [`JobModel`] promises, over every order of events within its [`Bounds`]: what is to happen at most once does not happen
-//! twice; what has happened is never called failed; what is called completed has happened; and one worker at a time has it.
-//! With a [`Fault`] built into the queue those promises break, which is how we know that the checker would notice.
+//! [`JobModel`] promises, over every order of events within its [`Bounds`]: an at-most-once effect does not happen twice;
+//! an effect that happened is never called failed; a completed job's effect has happened; and one worker at a time has the job.
+//! With a [`Fault`] built into the queue these promises break, which shows that the checker can detect a violation.
 
 use std::time::Duration;
 
@@ -21,21 +21,21 @@ const TICK: Duration = Duration::from_micros(10);
 /// A lease lasts longer than one tick, and ends within two.
 const LEASE: Duration = Duration::from_micros(15);
 
-/// How far the checker goes.
+/// The bounds of the checker's search.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     pub ticks: u8,
-    /// Crashes, lost answers, writes that come late and jobs that are given back, in all.
+    /// The total of crashes, lost answers, late writes and jobs that are given back.
     pub mishaps: u8,
     pub tries: i32,
 }
 
-/// A part of the queue that is taken out.
+/// A safeguard of the queue that is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Writes are made whatever has become of the job since.
+    /// Writes are applied even if the job has changed since.
     Unfenced,
-    /// A worker that was lost is taken for one that had not begun.
+    /// A lost worker is treated as if it had not begun.
     LossForgiven,
 }
 
@@ -51,12 +51,12 @@ pub struct JobModel {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct World {
     pub now: Time,
-    /// As the queue has it; or how it left the queue.
+    /// The job as the queue has it, or how it left the queue.
     pub row: Result<Job, End>,
     pub workers: Vec<Worker>,
-    /// Writes that nobody waits for any more, and that may still arrive.
+    /// Writes whose sender no longer waits, and that may still arrive.
     late: Vec<Write>,
-    /// How often the effect has really happened.
+    /// How many times the effect has really happened.
     pub happened: u8,
     ticks: u8,
     mishaps: u8,
@@ -64,9 +64,9 @@ pub struct World {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Worker {
-    /// What it holds, or takes itself to hold.
+    /// The job that the worker holds, or believes that it holds.
     job: Option<Job>,
-    /// What it knows of its try, once it has made it.
+    /// What the worker knows of its try, once it has made one.
     tried: Option<Knows>,
 }
 
@@ -78,7 +78,7 @@ pub enum Knows {
     Nothing,
 }
 
-/// What becomes of the job that it was decided from.
+/// A write: the job that it was decided from, and its result.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Write {
     from: Job,
@@ -88,14 +88,14 @@ struct Write {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     Lease(usize),
-    /// The job is leased, and the worker does not hear of it.
+    /// The job is leased, but the answer to the worker is lost.
     LeaseUnheard(usize),
     Begin(usize),
-    /// The effect, and whether it really happens, and what the worker learns.
+    /// A try: whether the effect really happens, and what the worker learns.
     Try(usize, bool, Knows),
-    /// Writes down what it knows, or that it is given up.
+    /// The worker writes what it knows, or that the job is given up.
     Finish(usize),
-    /// The same, but the write stays under way.
+    /// The same, but the write is delayed.
     FinishLate(usize),
     GiveBack(usize),
     Arrive(usize),
@@ -121,7 +121,7 @@ impl JobModel {
         }
     }
 
-    /// As every store writes it: onto the version that it was decided from, within its lease.
+    /// Writes as every store does: a compare-and-set on the version that the write was decided from, within its lease.
     fn write(&self, world: &mut World, write: Write) -> bool {
         let stands = world.row.as_ref().is_ok_and(|row| row.version == write.from.version)
             && world.now < write.from.stands_until();
@@ -132,7 +132,7 @@ impl JobModel {
         lands
     }
 
-    /// A worker decides by the clock that it last looked at, which was within its lease: what it writes may come later.
+    /// A worker decides at a time within its lease, when it last read the clock. Its write may arrive later.
     fn decided(job: &Job, command: &Command) -> Option<Write> {
         let in_time = Time::from_micros(job.lease_until.micros() - 1);
         let to = match decide(job, command, in_time) {
@@ -162,7 +162,7 @@ impl Worker {
         JobModel::decided(job, &command)
     }
 
-    /// It looks at no clock here: it may be paused between its last look and the deed.
+    /// Whether the worker may try. It does not check the clock, because it may be paused between its last check and the try.
     fn may_try(&self) -> bool {
         self.tried.is_none() && self.job.as_ref().is_some_and(|job| job.begun && job.fate().is_none())
     }
@@ -196,7 +196,7 @@ impl Model for JobModel {
                 Some(job) => {
                     if !job.begun && job.fate().is_none() {
                         actions.push(Action::Begin(place));
-                        // It may be leased again at once, for ever.
+                        // Counted as a mishap, because otherwise the job could be leased and given back forever.
                         if world.mishaps > 0 {
                             actions.push(Action::GiveBack(place));
                         }
@@ -243,7 +243,7 @@ impl Model for JobModel {
                 let job = next.workers[place].job.clone()?;
                 let write = JobModel::decided(&job, &Command::Begin { token: job.token })?;
                 let begun = write.to.clone().ok()?;
-                // Whoever cannot write that it begins does not begin.
+                // A worker that cannot write `Begin` does not begin.
                 let landed = self.write(&mut next, write);
                 next.workers[place].job = landed.then_some(begun);
             }

@@ -1,9 +1,9 @@
 //! Oncegate under a model checker.
 //!
-//! The rules are not written a second time here: the model calls the same
-//! `decide` functions as every store, and puts around it what a real
-//! deployment puts around it. Workers crash, messages come late, answers get
-//! lost, clocks step back. The checker then tries every order of events.
+//! The models do not restate the rules. They call the same `decide` functions
+//! as every store, in a simulated deployment: workers crash, messages arrive
+//! late, answers get lost, clocks step back. The checker tries every order of
+//! these events.
 
 pub mod claims;
 pub mod jobs;

@@ -1,8 +1,8 @@
-//! One slot of a window: several who schedule into it, several workers, and everything that can come between.
+//! One slot of a window: several schedulers, several workers, and every order of their steps.
 //!
-//! [`SlotModel`] promises, over every order of events within its [`Bounds`]: when all is quiet, what was delivered last is what was
-//! acknowledged last; and no two workers are at one entity's actions at the same time. Schedulers look and write in two steps, as they do
-//! over a store, and remember the claim that they last saw. With a [`Fault`] built in, those promises break.
+//! [`SlotModel`] promises, over every order of events within its [`Bounds`]: when all work is finished, the payload delivered last
+//! is the one acknowledged last; and no two workers run one entity's actions at the same time. Schedulers read and write in two
+//! steps, as they do over a store, and remember the claim that they last saw. With a [`Fault`] built in, these promises break.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -28,18 +28,18 @@ const WINDOW: Duration = Duration::from_micros(25);
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     pub ticks: u8,
-    /// Workers that crash or give back, in all.
+    /// The total of workers that crash or give a job back.
     pub mishaps: u8,
-    /// What each scheduler schedules.
+    /// How many times each scheduler schedules.
     pub schedules: u8,
 }
 
-/// A part that is taken out.
+/// A safeguard that is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// An update is written whatever has become of the action since.
+    /// An update is written even if the action has changed since.
     Unconditional,
-    /// An action that was leased and given back counts as one that nobody has seen start.
+    /// An action that was leased and given back counts as one that has not started.
     StartForgotten,
     /// Two actions of one entity may run at the same time.
     NoLanes,
@@ -53,7 +53,7 @@ pub struct SlotModel {
     pub bounds: Bounds,
 }
 
-/// A claim, told apart by its token.
+/// A claim, hashed by its token and version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slot(Arc<Claim>);
 
@@ -70,7 +70,7 @@ pub struct World {
     queue: Vec<Job>,
     schedulers: Vec<Scheduler>,
     workers: Vec<Option<Held>>,
-    /// In the order of their commits.
+    /// Payloads in the order of their commits.
     acknowledged: Vec<u8>,
     delivered: Vec<u8>,
     ticks: u8,
@@ -81,7 +81,7 @@ pub struct World {
 struct Scheduler {
     left: u8,
     remembered: Option<Slot>,
-    /// The job that it saw, and when: it is about to write.
+    /// The job that the scheduler read, and when. Set while the scheduler is about to write.
     looked: Option<(Option<Job>, Time)>,
 }
 
@@ -115,7 +115,7 @@ fn new_job(number: usize, payload: u8, now: Time) -> Job {
 }
 
 impl World {
-    /// The jobs that were ever made have their numbers in order, and each has a claim of its own.
+    /// The number of jobs ever created. Jobs are numbered in order, and each has a claim of its own.
     fn made(&self) -> usize {
         self.slot.as_ref().map_or(0, |slot| action_of(&slot.0) + 1)
     }
@@ -124,7 +124,7 @@ impl World {
         self.queue.iter().find(|job| job.id.as_u128() == number as u128)
     }
 
-    /// Onto the version that it was decided from, while it stands.
+    /// Replaces a job by a compare-and-set on the version that `next` was decided from, before `until`.
     fn replace(&mut self, next: Job, until: Time, is_forced: bool) -> bool {
         let now = self.now;
         let found = self.queue.iter_mut().find(|job| job.id == next.id);
@@ -148,7 +148,7 @@ fn action_of(claim: &Claim) -> usize {
 }
 
 impl SlotModel {
-    /// Each payload is another one.
+    /// A unique payload for each schedule.
     fn payload(&self, scheduler: usize, left: u8) -> u8 {
         u8::try_from(scheduler).expect("few") * 16 + left
     }
@@ -199,7 +199,7 @@ impl SlotModel {
         Some(())
     }
 
-    /// The first that is due and whose lane is free.
+    /// Leases the first job that is due and whose group is free.
     fn lease(&self, world: &mut World, place: usize) -> Option<()> {
         let now = world.now;
         let is_free = |job: &Job, others: &[Job]| {
@@ -283,7 +283,7 @@ impl Model for SlotModel {
             Action::Lease(place) => self.lease(&mut next, place)?,
             Action::Deliver(place) => {
                 let held = next.workers[place].as_mut()?;
-                // A worker looks at the clock before it begins; what it has begun ends.
+                // A worker checks the clock before it begins. A try that has begun runs to its end.
                 if next.now >= held.job.lease_until {
                     next.workers[place] = None;
                 } else {

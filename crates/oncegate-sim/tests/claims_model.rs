@@ -1,5 +1,5 @@
-//! The checker's verdict on the claims kernel: sound as it is, and seen to break when
-//! a part of it is taken out.
+//! The model checker on the claims kernel: its promises hold, and they break when
+//! a safeguard is removed.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -17,7 +17,7 @@ fn model(lost: Lost, fault: Option<Fault>) -> ClaimModel {
     ClaimModel { workers: 3, lost, fault, bounds: BOUNDS }
 }
 
-/// Visits every world within the bounds.
+/// Checks every world within the bounds.
 fn assert_sound(lost: Lost) {
     let began = Instant::now();
     let checker = model(lost, None).checker().threads(2).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
@@ -30,7 +30,7 @@ fn assert_sound(lost: Lost) {
     checker.assert_properties();
 }
 
-/// Looks for a way to break each of `broken`, and prints one (not always the shortest).
+/// Searches a path that breaks each property of `broken`, and prints it (not always the shortest).
 fn assert_breaks(lost: Lost, fault: Fault, broken: &[&'static str]) {
     let wanted = BTreeSet::from_iter(broken.iter().copied());
     let checker = model(lost, Some(fault)).checker().finish_when(HasDiscoveries::AllOf(wanted)).spawn_bfs().join();

@@ -1,4 +1,4 @@
-//! The checker's verdict on the queue: sound as it is, and seen to break when a part of it is taken out.
+//! The model checker on the queue: its promises hold, and they break when a safeguard is removed.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -13,7 +13,7 @@ fn model(delivery: Delivery, fault: Option<Fault>) -> JobModel {
     JobModel { workers: 3, delivery, fault, bounds: BOUNDS }
 }
 
-/// Visits every world within the bounds.
+/// Checks every world within the bounds.
 fn assert_sound(delivery: Delivery) {
     let began = Instant::now();
     let checker =

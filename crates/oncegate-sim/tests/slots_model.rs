@@ -1,4 +1,4 @@
-//! The checker's verdict on schedule, lease and finish: sound as it is, and seen to break when a part of it is taken out.
+//! The model checker on schedule, lease and finish: the promises hold, and they break when a safeguard is removed.
 
 use std::time::Instant;
 

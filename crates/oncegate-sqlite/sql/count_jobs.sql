@@ -1,5 +1,5 @@
--- How many are in the queue, counted no further than to the limit. `{kind}` is a condition on the kind, from a fixed list.
--- (By the index that knows kinds: in the order of ids it would walk past all others.)
+-- Counts the jobs in the queue, up to the limit. `{kind}` is a condition on the kind, from a fixed list.
+-- INDEXED BY the index with kinds: in the order of ids SQLite would walk past all other jobs.
 SELECT count(*)
 FROM (
     SELECT 1

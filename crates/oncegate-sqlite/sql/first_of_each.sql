@@ -1,5 +1,5 @@
--- Each workspace that has jobs of a kind, with the first that somebody has to look at. From one workspace to the next by the index:
--- as many steps as there are workspaces, whatever they have waiting.
+-- Each workspace that has jobs of a kind, with the earliest time at which a worker must look at one. The recursion steps from one
+-- workspace to the next by the index: one step for each workspace, however many jobs it has.
 WITH RECURSIVE next (workspace) AS (
     SELECT min(workspace) FROM jobs WHERE kind = ?1
     UNION ALL

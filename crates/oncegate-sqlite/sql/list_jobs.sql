@@ -1,4 +1,4 @@
--- What is in the queue, newest first.
+-- The jobs in the queue, newest first.
 SELECT *
 FROM jobs
 WHERE workspace = :workspace

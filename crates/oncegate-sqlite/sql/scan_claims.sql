@@ -1,4 +1,4 @@
--- Newest first, without outcomes, which may be large. `{state}` is a condition on the state as it is at ?2, from a fixed list.
+-- Claims newest first, without outcomes, which may be large. `{state}` is a condition on the state at ?2, from a fixed list.
 SELECT state, token, version, attempt, lost, lease_us, lease_until, expires_at, created_at, settled_at,
        fingerprint, duplicates, last_duplicate_at, attributes, parts, NULL AS outcome, id, guard
 FROM claims

@@ -1,2 +1,2 @@
--- The token down to which a page looks. By the index alone: no claim is read for it.
+-- The smallest token that a page examines. It uses the index alone and reads no claim.
 SELECT token FROM claims WHERE workspace = ?1 AND token <= ?2 ORDER BY token DESC LIMIT 1 OFFSET ?3

@@ -1,4 +1,4 @@
--- The first of those who wait for a lane need not wait any longer.
+-- Wakes the first job that waits for a group (`lane`).
 UPDATE jobs
 SET wakes_at = due_at, version = version + 1
 WHERE (id, workspace) = (

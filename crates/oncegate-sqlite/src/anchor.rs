@@ -1,25 +1,27 @@
-//! The ledger's time, as a pure decision: from what the file says and what the machine's clocks say, what time it is.
+//! Computes the ledger's time, as a pure function of the file's state and the machine's clocks.
 //!
-//! Leases and windows follow elapsed time. The ledger's time is the machine's time since boot, which no step of the wall clock moves, and an
-//! offset that is kept in the file: all processes of one boot compute the same time from it. A wall clock that has stepped is believed
-//! after ten minutes. Then the offset moves towards it by a tenth of the time that passes, so no lease ends much earlier than it should.
+//! Leases and windows follow elapsed time. The ledger's time is the machine's time since boot plus an offset that is stored in the
+//! file. A step of the wall clock does not move the time since boot, and all processes of one boot compute the same time.
+//! A stepped wall clock is trusted after ten minutes. The offset then moves towards it by a tenth of the time that passes, so
+//! no lease ends much too early.
 
 use oncegate_core::Time;
 use oncegate_store::MachineTime;
 
 const SECOND: i64 = 1_000_000;
-/// A larger difference between the wall clock and the ledger's idea of it is a step.
+/// A larger difference between the wall clock and its expected value is a step.
 const STEP_MIN: i64 = 5 * SECOND;
 /// A smaller difference is not worth a write.
 const FOLLOWED_MIN: i64 = SECOND / 10;
-/// For so long a stepped wall clock has to be stable before it is believed.
+/// How long a stepped wall clock must be stable before it is trusted.
 const CONFIRMED_AFTER: i64 = 600 * SECOND;
-/// The offset moves by at most one part of so many of the time that passes: a lease of 60 s lasts at least 54 s.
+/// The offset moves by at most 1/`SLEW_PARTS` of the time that passes: a lease of 60 s lasts at least 54 s.
 const SLEW_PARTS: i64 = 10;
-/// The file's largest time is written ahead, so that it need not be written with every commit.
+/// The file's largest time is written this much ahead, so that it need not be written with every commit.
 const SEEN_AHEAD: i64 = 10 * SECOND;
 
-/// What the file keeps. Times are microseconds since the machine's boot; offsets are what has to be added to get to microseconds since 1970.
+/// The clock's state in the file. Times are microseconds since the machine's boot. A time plus an offset is in microseconds since
+/// 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Anchor {
     pub boot: u128,
@@ -28,33 +30,33 @@ pub struct Anchor {
     pub target: i64,
     pub sweeps_from: i64,
     pub step: Option<Step>,
-    /// No time in the file is later.
+    /// No time in the file is later than this, in microseconds since 1970.
     pub seen: i64,
 }
 
-/// A step of the wall clock that is not confirmed.
+/// A step of the wall clock that is not confirmed yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
     pub offset: i64,
     pub since: i64,
 }
 
-/// What is new about the wall clock.
+/// A change of the wall clock that the operator should know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum News {
-    /// It differs from the ledger's time by so many microseconds.
+    /// The wall clock differs from the ledger's time by this many microseconds.
     Stepped(i64),
-    /// It is back where it was.
+    /// The wall clock is back where it was.
     Returned,
-    /// It has been stable for long enough, and differs by so many microseconds.
+    /// The stepped wall clock has been stable for long enough. It differs by this many microseconds.
     Confirmed(i64),
 }
 
 impl Anchor {
-    /// A clock that is set for the first time, or for the first time since the machine has booted.
+    /// Sets the clock for the first time, or for the first time since the machine booted.
     fn set(machine: MachineTime, seen: i64, is_new: bool) -> (Anchor, Option<News>) {
         let MachineTime { boot, since_boot_us: since, wall } = machine;
-        // Elapsed time is not known. Time does not go back, though the wall clock may have.
+        // The elapsed time is not known. The ledger's time must not go back, even if the wall clock did.
         let offset = wall.micros().max(seen) - since;
         let sweeps_from = if is_new { since } else { since + CONFIRMED_AFTER };
         let mut anchor = Anchor { boot, since, offset, target: offset, sweeps_from, step: None, seen };
@@ -75,7 +77,7 @@ impl Anchor {
         self.step.is_none() && since_boot >= self.sweeps_from
     }
 
-    /// Compares the wall clock with where it should be.
+    /// Compares the wall clock with its expected value.
     fn follow(&mut self, MachineTime { since_boot_us: now, wall, .. }: MachineTime) -> Option<News> {
         let offset = wall.micros() - now;
         let by = offset - self.target;
@@ -105,8 +107,9 @@ impl Anchor {
         (self.offset, self.since, self.target) = (self.offset_at(now), now, target);
     }
 
-    /// Whether it is the clock of this machine, whatever its boot is called: both the time since boot and the wall clock have gone on from
-    /// where they were, and no time in the file is later. A machine that boots at the same wall time again has such a later time.
+    /// Whether the state is of this machine's clock, even under another boot id: the time since boot and the wall clock have both
+    /// continued from the stored values, and no time in the file is later. A machine that boots at the same wall time again
+    /// has such a later time.
     fn fits(&self, MachineTime { since_boot_us: now, wall, .. }: MachineTime) -> bool {
         self.step.is_none()
             && now >= self.since
@@ -114,13 +117,13 @@ impl Anchor {
             && self.time_at(now).micros() + SEEN_AHEAD >= self.seen
     }
 
-    /// Notes that a time is written to the file.
+    /// The state after `time` is written to the file.
     pub fn with_seen(self, time: Time) -> Anchor {
         let seen = if time.micros() > self.seen { time.micros() + SEEN_AHEAD } else { self.seen };
         Anchor { seen, ..self }
     }
 
-    /// What an operator should know.
+    /// A warning for the operator, if the wall clock has stepped.
     pub fn warning(&self, machine: MachineTime) -> Option<String> {
         let now = machine.since_boot_us;
         let seconds = |micros: i64| (micros + SECOND / 2).div_euclid(SECOND);
@@ -140,14 +143,14 @@ impl Anchor {
     }
 }
 
-/// The clock as it should be from now on, given what the file says: the anchor, or, of a file whose clock was never set, none and the largest time in it.
+/// The clock's next state, from the state found in the file. `found` is `None` if the file's clock was never set.
 pub fn observe(found: Option<Anchor>, machine: MachineTime) -> (Anchor, Option<News>) {
     match found {
         Some(mut anchor) if anchor.boot == machine.boot => {
             let news = anchor.follow(machine);
             (anchor, news)
         }
-        // Containers of one kernel may have a boot id each, and have the same clocks.
+        // Containers on one kernel may each have a boot id of their own, with the same clocks.
         Some(anchor) if anchor.fits(machine) => (Anchor { boot: machine.boot, ..anchor }, None),
         Some(before) => Anchor::set(machine, before.seen, false),
         None => Anchor::set(machine, 0, true),
@@ -165,7 +168,7 @@ mod tests {
     const HOUR: i64 = 3_600 * SECOND;
     const DAY: i64 = 24 * HOUR;
 
-    /// The machine so many microseconds after it was first looked at, with the wall clock wrong by so many.
+    /// The machine's clocks after `elapsed` microseconds, with the wall clock wrong by `wrong` microseconds.
     fn at(elapsed: i64, wrong: i64) -> MachineTime {
         MachineTime { boot: BOOT, since_boot_us: 1_000 + elapsed, wall: Time::from_micros(EPOCH + elapsed + wrong) }
     }
@@ -275,7 +278,7 @@ mod tests {
     }
 
     proptest! {
-        /// However the wall clock steps, and whenever the machine reboots.
+        /// Holds for any steps of the wall clock and any reboots.
         #[test]
         fn time_never_goes_back_and_follows_elapsed_time(
             looks in prop::collection::vec((1..900 * SECOND, -3 * DAY..3 * DAY, 0..4u8, 0..20u8), 1..60)
@@ -286,7 +289,7 @@ mod tests {
             for (passes, step, steps, reboots) in looks {
                 elapsed += passes;
                 wrong = if steps == 0 { step } else { wrong };
-                // No machine is up again that soon after it has booted.
+                // A machine does not reboot sooner than this after its last boot.
                 let is_rebooted = reboots == 0 && elapsed - booted > 2 * SEEN_AHEAD;
                 if is_rebooted {
                     (boot, booted) = (boot + 1, elapsed);
@@ -294,7 +297,7 @@ mod tests {
                 let machine = MachineTime {
                     boot, since_boot_us: elapsed - booted, wall: Time::from_micros(EPOCH + elapsed + wrong)
                 };
-                // A process that has not observed yet computes the same time, but for a reboot.
+                // Except after a reboot, a process that has not observed yet computes the same time.
                 if let (Some(before), false) = (anchor, is_rebooted) {
                     let now = observe(Some(before), machine).0.time_at(machine.since_boot_us);
                     prop_assert_eq!(before.time_at(machine.since_boot_us), now);

@@ -1,4 +1,4 @@
-//! Records: conditional writes within the writer's transaction, and what readers find. The queue's are in `queue.rs`.
+//! Records: conditional writes within the writer's transaction, and reads. The queue is in `queue.rs`.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -16,7 +16,7 @@ const CREATE_RECORD: &str = "INSERT INTO records (workspace, kind, id, version, 
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT DO NOTHING";
 const REPLACE_RECORD: &str = "UPDATE records SET version = ?4, state = ?5, expires_at = ?6, body = ?7
     WHERE workspace = ?1 AND kind = ?2 AND id = ?3 AND version = ?4 - 1";
-/// One row where the name was free, or its own already.
+/// Changes one row if the name was free or belongs to the record already.
 const NAME_RECORD: &str = "INSERT INTO record_names (workspace, kind, name, id) VALUES (?1, ?2, ?3, ?4)
     ON CONFLICT DO UPDATE SET id = id WHERE id = excluded.id";
 const REMOVE_RECORD: &str = "DELETE FROM records WHERE workspace = ?1 AND kind = ?2 AND id = ?3 AND version = ?4";
@@ -29,13 +29,13 @@ const FIND_BY_NAME: &str = "SELECT id, version, state, expires_at, body FROM rec
     WHERE workspace = ?1 AND kind = ?2
       AND id = (SELECT id FROM record_names WHERE workspace = ?1 AND kind = ?2 AND name = ?3)";
 
-/// Those that are past their end.
+/// Records that are past their end.
 const ENDED_RECORDS: &str = "SELECT workspace, kind, id, rowid FROM records
     WHERE expires_at <= ?1 ORDER BY expires_at LIMIT ?2";
 const UNNAME_ENDED: &str = "DELETE FROM record_names WHERE workspace = ?1 AND kind = ?2 AND id = ?3";
 const UNLIST_ENDED: &str = "DELETE FROM record_lists WHERE workspace = ?1 AND kind = ?2 AND id = ?3";
 
-/// Makes a change, and says whether it found what it expects.
+/// Applies a change. Returns whether it found what it expects.
 pub fn apply(connection: &Connection, change: &Change, now: Time) -> rusqlite::Result<bool> {
     let is_made = make(connection, change, now)?;
     if let Some(job) = change.leaves_lane().filter(|_| is_made) {
@@ -69,7 +69,7 @@ fn make(connection: &Connection, change: &Change, now: Time) -> rusqlite::Result
     }
 }
 
-/// Removes records that are past their end, and says which.
+/// Removes records that are past their end, and returns their ids.
 pub fn sweep(connection: &Connection, now: Time, limit: usize) -> rusqlite::Result<Vec<Uuid>> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let mut ended = connection.prepare_cached(ENDED_RECORDS)?;
@@ -102,7 +102,7 @@ fn write_record(connection: &Connection, sql: &str, record: &Record) -> rusqlite
     Ok(written == 1)
 }
 
-/// Adds names or lists, or takes them away.
+/// Adds or removes names or lists.
 fn label(connection: &Connection, sql: &str, record: &Record, labels: &[String]) -> rusqlite::Result<()> {
     let mut statement = connection.prepare_cached(sql)?;
     for label in labels {
@@ -128,7 +128,7 @@ impl MainStore for SqliteStore {
         if let Some(records) = as_of.and_then(|as_of| self.recent.records(as_of, places)) {
             return Ok(Reading { value: records, now: self.clock.now() });
         }
-        // A few probes of an index, on the caller's thread; where that cannot be done at once, on one that may wait.
+        // A few index lookups, on the caller's thread; if that would have to wait, on a thread that may wait.
         if let Ok(records) = self.readers.run_now(|connection| find(connection, places)) {
             for (place, record) in places.iter().zip(&records) {
                 if let (Some(as_of), Some(record)) = (as_of, record) {
@@ -168,7 +168,7 @@ impl MainStore for SqliteStore {
     }
 
     async fn lease_jobs(&self, wanted: &Wanted) -> Result<Reading<Leased>, StoreError> {
-        // Nothing to lease is the usual answer, and takes no transaction of the writer's.
+        // Usually there is nothing to lease, and that answer needs no transaction of the writer.
         let asked = wanted.clone();
         let next_at = self.readers.run(move |connection| queue::next_at(connection, &asked)).await?;
         let now = self.clock.now();
@@ -201,7 +201,7 @@ fn find(connection: &Connection, places: &[Place]) -> rusqlite::Result<Vec<Optio
     if places.len() < 2 {
         return places.iter().map(find).collect();
     }
-    // Together: the locks of a transaction cost as much as what is read in it.
+    // One transaction for all, because the locks of a transaction cost as much as its reads.
     connection.prepare_cached("BEGIN")?.execute([])?;
     let found = places.iter().map(find).collect();
     connection.prepare_cached("COMMIT")?.execute([])?;
@@ -226,7 +226,7 @@ fn list(connection: &Connection, listing: &Listing) -> rusqlite::Result<Listed> 
     Ok(Listed { records, next })
 }
 
-/// Down to which record a page looks; none, where it looks at all there are.
+/// The last record that a page examines; `None` if it examines all.
 fn horizon(connection: &Connection, listing: &Listing) -> rusqlite::Result<Option<Uuid>> {
     if !listing.is_sparse() {
         return Ok(None);
@@ -241,7 +241,7 @@ fn horizon(connection: &Connection, listing: &Listing) -> rusqlite::Result<Optio
 
 fn count(connection: &Connection, listing: &Listing) -> rusqlite::Result<usize> {
     let Listing { workspace, kind, list, state, limit, before } = listing;
-    // The list's own statement: of columns that nobody asks for, nothing is read.
+    // Reuses the list's statement: SQLite does not read columns that the outer query does not use.
     let mut statement = connection.prepare_cached(&format!("SELECT count(*) FROM ({})", list_sql(listing)))?;
     let (before, limit) = (before.unwrap_or(Uuid::max()), i64::try_from(*limit).unwrap_or(i64::MAX));
     let down_to = Uuid::nil();

@@ -1,4 +1,4 @@
-//! Why the disk did not do what was asked, in words that help: SQLite often says no more than "disk I/O error".
+//! Explains why the disk failed, because SQLite often says no more than "disk I/O error".
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use crate::our_error;
 
-/// The same error, with its cause where that can be found.
+/// The same error, with its cause if that can be found.
 pub fn explained(error: rusqlite::Error, connection: Option<&Connection>, folder: &Path) -> rusqlite::Error {
     let Some(code) = error.sqlite_error().copied() else { return error };
     let may_be_the_disk = matches!(
@@ -31,7 +31,7 @@ pub fn explained(error: rusqlite::Error, connection: Option<&Connection>, folder
 const FULL: &str = "the disk is full";
 const READ_ONLY: &str = "the file system is read-only";
 
-/// What the system's error means for an operator.
+/// The system's error in words for an operator.
 pub fn cause_of(error: Errno) -> Option<&'static str> {
     match error {
         Errno::NOSPC => Some(FULL),
@@ -41,13 +41,13 @@ pub fn cause_of(error: Errno) -> Option<&'static str> {
     }
 }
 
-/// What the file system says of itself.
+/// The cause that the file system itself reports.
 fn cause_in(folder: &Path) -> Option<&'static str> {
     let found = rustix::fs::statvfs(folder).ok()?;
     if found.f_flag.contains(StatVfsMountFlags::RDONLY) {
         return Some(READ_ONLY);
     }
-    // Some file systems count no blocks.
+    // Some file systems do not count blocks.
     (found.f_blocks > 0 && found.f_bavail == 0).then_some(FULL)
 }
 
@@ -74,7 +74,7 @@ mod tests {
         assert_eq!(cause_of(Errno::NOSPC), Some(FULL));
         assert_eq!(cause_of(Errno::ROFS), Some(READ_ONLY));
         assert_eq!(cause_of(Errno::IO), None);
-        // A file system that is always there and can never be written to would be needed for more.
+        // More would need a read-only file system that exists on every machine.
         assert_eq!(cause_in(Path::new("/proc")), None);
     }
 }

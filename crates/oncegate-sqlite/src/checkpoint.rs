@@ -1,8 +1,8 @@
 //! Checkpoints, off the writer's path.
 //!
-//! A thread of its own copies committed pages from the log into the file, a few megabytes at a time,
-//! while the writer goes on. The log starts over only when all of it has been copied; a busy writer
-//! always stays a little ahead, so now and then it copies that last little bit itself.
+//! A separate thread copies committed pages from the log into the file, a few megabytes at a time,
+//! while the writer continues. The log starts over only when all of it has been copied. A busy writer
+//! is always a few pages ahead, so now and then the writer copies these last pages itself.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -19,7 +19,7 @@ use crate::trouble::Trouble;
 const STEP_PAGES: i64 = 1_000;
 /// Pages in the log after which it should start over.
 const RESTART_PAGES: i64 = 8_000;
-/// What the writer copies itself: a few milliseconds' worth.
+/// The most pages that the writer copies itself, in a few milliseconds.
 const LAST_BIT_PAGES: i64 = 3_000;
 
 pub struct Checkpoints {
@@ -29,7 +29,7 @@ pub struct Checkpoints {
 }
 
 impl Checkpoints {
-    /// Starts the thread, which is told by the sender when to copy, and ends with it.
+    /// Starts the thread. The sender tells it when to copy; the thread ends when the sender is dropped.
     pub fn start(path: &Path, syncs: bool) -> rusqlite::Result<(Arc<Self>, JoinHandle<()>, SyncSender<()>)> {
         let checkpoints = Arc::new(Checkpoints {
             copied: AtomicI64::new(0),
@@ -50,10 +50,10 @@ impl Checkpoints {
         Ok((checkpoints, thread, due))
     }
 
-    /// The writer has committed, and the log is that long.
+    /// Called after a commit of the writer, with the length of the log.
     pub fn logged(&self, pages: i64, copy: &SyncSender<()>) {
         if pages - self.copied.load(Ordering::Relaxed) >= STEP_PAGES {
-            // Full means that the thread has been told already.
+            // A full channel means that the thread already has a pending signal.
             let _ = copy.try_send(());
         }
     }
@@ -76,7 +76,7 @@ impl Checkpoints {
         }
     }
 
-    /// Pages in the log, and how many of them are copied. An error is told to the log.
+    /// Runs a passive checkpoint, and logs an error. Returns the pages in the log, and how many of them are copied.
     fn passive(&self, connection: &Connection) -> Option<(i64, i64)> {
         let result = passive(connection);
         let mut trouble = self.trouble.lock().expect("no holder of this lock panics");
@@ -97,7 +97,7 @@ impl Checkpoints {
     }
 }
 
-/// Pages in the log, and how many of them are copied. Passive: it waits for nobody.
+/// Runs a checkpoint that waits for no other connection. Returns the pages in the log, and how many of them are copied.
 fn passive(connection: &Connection) -> rusqlite::Result<(i64, i64)> {
     connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| Ok((row.get(1)?, row.get(2)?)))
 }

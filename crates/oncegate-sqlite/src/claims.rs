@@ -1,4 +1,5 @@
-//! The claims, and what is kept beside them, as the writer's transaction sees and changes them: the tables and what is in memory of them, kept in step.
+//! The claims and records as the writer's transaction reads and changes them. It keeps the tables, the index and the cache
+//! consistent.
 
 use std::sync::Arc;
 
@@ -21,41 +22,42 @@ pub struct Claims<'c> {
     recent: &'c Recent,
     file: &'c WatchedFile,
     clock: &'c LedgerClock,
-    /// What the file says of the ledger's clock, while that is known.
+    /// The file's state of the ledger's clock, while it is known.
     anchor: Option<Anchor>,
-    /// What this transaction goes by.
+    /// The time of this transaction.
     observed: Option<Observed>,
-    /// Rows changed before this transaction.
+    /// The connection's count of changed rows before this transaction.
     changes_before: u64,
-    /// Whether the last commit changed anything: one that did not shows nothing of the disk.
+    /// Whether the last commit changed anything. A commit without changes proves nothing about the disk.
     pub has_written: bool,
     // The statements of the hot path, prepared once.
     read: Statement<'c>,
-    /// Each for so many new claims, the most first.
+    /// Each statement inserts this many new claims, the largest first.
     create: [(usize, Statement<'c>); 3],
     replace: Statement<'c>,
     read_removed: Statement<'c>,
-    /// What the file says of rows that are gone, while that is known.
+    /// The file's record of removed rows, while it is known.
     removed: Option<Removed>,
-    /// Every row of the file is in the index, and none has a larger number than this; as long as nobody else writes.
+    /// The largest row number in the file, with every row in the index. Known until another process writes.
     last_seq: Option<i64>,
-    /// Where the next new claim goes; known while a transaction may append.
+    /// The row number of the next new claim. Known while a transaction may append.
     next_seq: Option<i64>,
-    /// What this transaction has entered into the index.
+    /// The entries that this transaction has added to the index.
     entered: Vec<Entry>,
-    /// New claims that are not in the table yet. They are appended together, which is a fifth cheaper.
+    /// New claims that are not in the table yet. They are inserted together, which is a fifth cheaper.
     unwritten: Vec<(i64, Arc<Claim>)>,
-    /// What it has written so far.
+    /// The writes of this transaction so far, for the cache.
     written: Vec<Written>,
-    /// The index is to be read, or read again, before the next transaction.
+    /// The index must be read, or read again, before the next transaction.
     is_cold: bool,
-    /// Each job can be undone by itself. That takes a copy of every page that it changes, and few have to be undone: it is so only after one had to.
+    /// Each job runs in a savepoint, so that it can be undone alone. A savepoint copies every page that the job changes, and few jobs
+    /// are undone, so savepoints are used only after a job had to be undone.
     is_careful: bool,
-    /// A job of this transaction has failed, and has left, or would have left, something behind.
+    /// A job of this transaction has failed after it had written something, or would have left something without a savepoint.
     is_spoilt: bool,
 }
 
-/// The largest of what was in rows that are gone, and how many these are.
+/// The largest token and row number of all removed rows, and the number of removed rows.
 #[derive(Clone, Copy)]
 struct Removed {
     token: Token,
@@ -98,7 +100,7 @@ impl<'c> Claims<'c> {
         })
     }
 
-    /// Starts a transaction. One that works on claims first learns of all that other processes have appended.
+    /// Starts a transaction. If it works on claims, it first reads all rows that other processes have appended.
     pub fn begin(&mut self, on_claims: bool) -> rusqlite::Result<()> {
         self.next_seq = None;
         self.entered.clear();
@@ -107,12 +109,12 @@ impl<'c> Claims<'c> {
         self.is_spoilt = false;
         self.observed = None;
         if on_claims && self.is_cold {
-            // Before the lock: reading a whole file must not keep others from writing.
+            // Before the lock is taken, because reading a whole file must not block other writers.
             self.index.clear();
             self.index.catch_up(self.connection)?;
             (self.is_cold, self.last_seq) = (false, None);
         }
-        // After a while without a look: what is written to a file that is gone, or beside its locks, harms another.
+        // Checked again after an idle time: a write to a moved file, or without valid locks, could harm another process.
         self.file.look_lately()?;
         self.connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
         if !self.recent.begin() {
@@ -133,7 +135,7 @@ impl<'c> Claims<'c> {
         Ok(())
     }
 
-    /// When this transaction decides. After the lock: time spent waiting for it is not part of any lease.
+    /// The time of this transaction's decisions. It is read after the lock is taken, so that waiting for the lock shortens no lease.
     pub fn moment(&mut self) -> rusqlite::Result<Moment> {
         let observed = match self.observed {
             Some(observed) => observed,
@@ -142,7 +144,7 @@ impl<'c> Claims<'c> {
         Ok(Moment { now: observed.now, token_floor: self.removed()?.token })
     }
 
-    /// False while the wall clock is doubted: what is swept is gone for good.
+    /// False while a step of the wall clock is not confirmed, because a sweep cannot be undone.
     pub fn may_sweep(&self) -> bool {
         self.observed.is_some_and(|observed| observed.may_sweep)
     }
@@ -164,13 +166,13 @@ impl<'c> Claims<'c> {
         }
     }
 
-    /// The new claim of this number, while it is not in the table. Their numbers follow each other.
+    /// The new claim with this row number, while it is not in the table yet. The numbers of new claims are consecutive.
     fn unwritten(&self, seq: i64) -> Option<&Arc<Claim>> {
         let (first, _) = self.unwritten.first()?;
         self.unwritten.get(usize::try_from(seq - first).ok()?).map(|(_, claim)| claim)
     }
 
-    /// Writes what was decided: into the row that it was decided from, or into a new one.
+    /// Writes the decided claim into the row that it was decided from, or into a new row.
     pub fn write(&mut self, seq: Option<i64>, claim: Arc<Claim>) -> rusqlite::Result<()> {
         let entry = match seq {
             Some(seq) => {
@@ -193,7 +195,7 @@ impl<'c> Claims<'c> {
         Ok(())
     }
 
-    /// Appends the new claims to the table. That fails with the file; only a text of a gigabyte would fail it by itself.
+    /// Inserts the new claims into the table. It fails only if the file fails, or for a text of a gigabyte.
     pub fn append(&mut self) -> rusqlite::Result<()> {
         let mut appended = 0;
         for (claims, create) in &mut self.create {
@@ -209,7 +211,7 @@ impl<'c> Claims<'c> {
         Ok(())
     }
 
-    /// Makes a change to what is kept beside claims, and says whether it found what it expects.
+    /// Applies a change to records or the queue. Returns whether it found what it expects.
     pub fn apply(&mut self, change: &Change, now: Time) -> rusqlite::Result<bool> {
         let is_made = books::apply(self.connection, change, now)?;
         self.written.extend(Written::by(change).filter(|_| is_made));
@@ -231,7 +233,7 @@ impl<'c> Claims<'c> {
         Ok(swept)
     }
 
-    /// Removes records that are past their end, and says how many.
+    /// Removes records that are past their end, and returns how many.
     pub fn sweep_records(&mut self, now: Time, limit: usize) -> rusqlite::Result<usize> {
         let swept = books::sweep(self.connection, now, limit)?;
         let count = swept.len();
@@ -239,7 +241,8 @@ impl<'c> Claims<'c> {
         Ok(count)
     }
 
-    /// Runs something of which all or nothing stays, whatever becomes of the rest of the transaction; unless it [`is_beyond_repair`](Self::is_beyond_repair).
+    /// Runs a unit of work that is kept completely or not at all, independent of the rest of the transaction, unless the transaction
+    /// [`is_beyond_repair`](Self::is_beyond_repair).
     pub fn savepoint<T, E>(&mut self, run: impl FnOnce(&mut Self) -> Result<T, E>) -> Result<T, E>
     where
         E: From<rusqlite::Error>,
@@ -250,7 +253,7 @@ impl<'c> Claims<'c> {
             self.is_spoilt |= result.is_err() && self.done_so_far() != before;
             return result;
         }
-        // What it undoes is its own.
+        // Inserts the earlier jobs' claims first, so that the savepoint undoes only this job's writes.
         self.append()?;
         let (next_seq, entered, written) = (self.next_seq, self.entered.len(), self.written.len());
         let before = self.done_so_far();
@@ -260,7 +263,7 @@ impl<'c> Claims<'c> {
             if result.is_err() {
                 self.is_spoilt |= self.done_so_far() != before;
                 self.connection.prepare_cached("ROLLBACK TO job")?.execute([])?;
-                // The rows' numbers were never used. Kept, they would pass for rows that we know.
+                // These row numbers were never used. If they were kept, they would count as known rows.
                 self.next_seq = next_seq;
                 self.index.undo(&self.entered.split_off(entered));
                 self.unwritten.clear();
@@ -271,25 +274,25 @@ impl<'c> Claims<'c> {
         result
     }
 
-    /// Rows changed, and claims that are new.
+    /// The number of changed rows, and of new claims.
     fn done_so_far(&self) -> (u64, usize) {
         (self.connection.total_changes(), self.entered.len())
     }
 
-    /// A job has failed and left something behind: the transaction is to be rolled back, and begun again with care.
+    /// A job has failed after a write and without a savepoint. The transaction must be rolled back and run again with savepoints.
     pub fn is_beyond_repair(&self) -> bool {
         self.is_spoilt && !self.is_careful
     }
 
     pub fn commit(&mut self) -> rusqlite::Result<()> {
         assert!(self.unwritten.is_empty(), "all is appended before it is committed");
-        // A transaction that writes nothing is not worth a write.
+        // The clock's state is not worth a write if the transaction wrote nothing else.
         let writes = self.connection.total_changes() > self.changes_before;
         if let Some(observed) = self.observed.as_mut().filter(|_| writes) {
             self.clock.note(self.connection, observed)?;
         }
         self.connection.prepare_cached("COMMIT")?.execute([])?;
-        // Before any caller hears of it, from us or from memory.
+        // Before any caller gets an answer, from this writer or from the cache.
         self.file.look_after_commit(self.connection)?;
         self.has_written = writes;
         if writes {
@@ -301,23 +304,24 @@ impl<'c> Claims<'c> {
         }
         self.recent.committed(self.written.drain(..));
         self.anchor = self.observed.take().and_then(|observed| self.clock.committed(&observed));
-        // Who has met one that is to be undone may meet the next.
+        // After a job that had to be undone another one is likely, so the next transaction uses savepoints.
         self.is_careful = self.is_spoilt;
         Ok(())
     }
 
-    /// An error of this connection, with its cause.
+    /// Adds the cause to an error of this connection.
     pub fn explained(&self, error: rusqlite::Error) -> rusqlite::Error {
         cause::explained(error, Some(self.connection), self.file.folder())
     }
 
-    /// Instead of a commit, or after one that failed. If that was written after all, the next transaction finds its rows in the table.
+    /// Rolls back, instead of a commit or after a failed one. If the commit was written after all, the next transaction finds its rows
+    /// in the table.
     pub fn roll_back(&mut self) {
         self.file.note_write(false);
         self.is_careful = self.is_spoilt;
         (self.removed, self.last_seq, self.anchor) = (None, None, None);
         if !self.connection.is_autocommit() {
-            // Ended already is as good.
+            // An error is ignored: the transaction may have ended already.
             let _ = self.connection.execute_batch("ROLLBACK");
         }
         self.index.undo(&self.entered);

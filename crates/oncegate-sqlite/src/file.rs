@@ -1,8 +1,8 @@
-//! Which file this is. A store whose file was moved, replaced, deleted or damaged while it is open answers nothing more.
+//! Watches the identity of the file. A store whose file was moved, replaced, deleted or damaged while open stops answering.
 //!
-//! SQLite holds the file open, and would go on writing to a file that has no name any more. Two servers would then own one key: one in the
-//! file that was renamed, one in the file that took its place. Looking takes a `stat` of the name: to open the file a second time, and to close it,
-//! would drop SQLite's own locks.
+//! SQLite holds the file open, and would continue to write to a file that no longer has its name. Two servers would then own one key:
+//! one in the renamed file, one in the file that took its place. The check is a `stat` of the name, because opening and closing the
+//! file a second time would drop SQLite's own locks.
 
 use std::ffi::OsStr;
 use std::fs::Metadata;
@@ -17,29 +17,29 @@ use rusqlite::{Connection, FileControl, ffi};
 
 use crate::our_error;
 
-/// For so long a look holds, for answers that write nothing.
+/// How long one check is valid for answers that write nothing.
 const LOOK_HOLDS: Duration = Duration::from_millis(50);
 
-/// For so long a successful write proves that the next one will be.
+/// How long a successful write is taken as proof that the next write will succeed.
 const WRITE_PROVES: Duration = Duration::from_secs(5);
 
 pub struct WatchedFile {
     path: PathBuf,
     id: FileId,
-    /// Keeps the inode's number from another file while no connection has the file open. Opened as a path only: to close it
+    /// Keeps the inode's number from being reused while no connection has the file open. It is opened as a path only, so closing it
     /// drops none of SQLite's locks.
     _pin: Pin,
-    /// The log and its index, while the writer has them open. SQLite finds them by their names too.
+    /// The log and its index, while the writer has them open. SQLite opens them by name too.
     beside: Mutex<Vec<(PathBuf, FileId)>>,
     opened: Instant,
-    /// When it was last looked at, in milliseconds since it was opened.
+    /// When the file was last checked, in milliseconds since it was opened.
     looked_at: AtomicU64,
     bytes: AtomicU64,
-    /// It was shorter than before. A `VACUUM` does that, and so does a truncation.
+    /// The file has become shorter: by a `VACUUM`, or by a truncation.
     has_shrunk: AtomicBool,
-    /// When a commit that changed something was last written, if the last one was.
+    /// When a commit last wrote a change, if the last write succeeded.
     written_at: Mutex<Option<Instant>>,
-    /// Why nothing is answered any more.
+    /// Why the store has stopped answering.
     gone: OnceLock<String>,
 }
 
@@ -56,7 +56,7 @@ impl FileId {
 }
 
 impl WatchedFile {
-    /// The file that the connection has open.
+    /// Watches the file that the connection has open.
     pub fn open_in(connection: &Connection, path: &Path) -> rusqlite::Result<Self> {
         let metadata = path.metadata().map_err(|error| cannot_look(path, &error))?;
         let file = WatchedFile {
@@ -75,7 +75,7 @@ impl WatchedFile {
         Ok(file)
     }
 
-    /// Fails, unless a connection that was just opened by the file's name has this very file.
+    /// Fails unless a connection that was just opened by name has this same file.
     pub fn check(&self, connection: &Connection) -> rusqlite::Result<()> {
         self.look()?;
         let mut has_moved = 0;
@@ -83,7 +83,7 @@ impl WatchedFile {
         if has_moved != 0 { Err(self.is_gone("was moved or replaced while it was opened")) } else { Ok(()) }
     }
 
-    /// The log and its index are open, and are watched as well. They are beside the file that a link leads to.
+    /// Watches the log and its index too, once they are open. If the path is a link, they are beside the link's target.
     pub fn watch_log(&self, connection: &Connection) -> rusqlite::Result<()> {
         let file = connection.path().map_or(self.path.as_os_str(), OsStr::new);
         let beside = ["-wal", "-shm"].map(|suffix| {
@@ -97,17 +97,17 @@ impl WatchedFile {
         Ok(())
     }
 
-    /// Before they are closed: the last to close them removes them.
+    /// Must be called before the log is closed, because the last connection to close removes the log and its index.
     pub fn unwatch_log(&self) {
         self.lock().clear();
     }
 
-    /// Fails, now and from now on, if the file is not where it was.
+    /// Checks the file. If the file is not where it was, this check and all later ones fail.
     pub fn look(&self) -> rusqlite::Result<()> {
         if let Some(why) = self.gone.get() {
             return Err(gone(why));
         }
-        // Locked: nobody closes the log while it is looked at.
+        // Locked, so that the log is not closed during the check.
         let beside = self.lock();
         self.looked_at.store(self.age_ms(), Relaxed);
         let metadata = self.look_at(&self.path, self.id)?;
@@ -117,19 +117,19 @@ impl WatchedFile {
         beside.iter().try_for_each(|(path, id)| self.look_at(path, *id).map(drop))
     }
 
-    /// The same, if the last look was a while ago.
+    /// Checks the file, unless the last check is still valid.
     pub fn look_lately(&self) -> rusqlite::Result<()> {
-        // Another thread may have looked since.
+        // Another thread may have checked since.
         let age_ms = self.age_ms().saturating_sub(self.looked_at.load(Relaxed));
         let holds = u128::from(age_ms) < LOOK_HOLDS.as_millis();
         if holds && self.gone.get().is_none() { Ok(()) } else { self.look() }
     }
 
-    /// After a commit and before its answers: the file is where it was, and whole.
+    /// Checks after a commit and before its answers that the file is where it was, and undamaged.
     pub fn look_after_commit(&self, connection: &Connection) -> rusqlite::Result<()> {
         self.look()?;
         if self.has_shrunk.swap(false, Relaxed) {
-            // A check that cannot be made says nothing of the commit, which is written.
+            // If the check cannot run, it says nothing about the commit, which is written.
             let checked = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0));
             let found: String = checked.map_err(|error| our_error(ffi::SQLITE_IOERR, error.to_string()))?;
             if found != "ok" {
@@ -139,18 +139,18 @@ impl WatchedFile {
         Ok(())
     }
 
-    /// Whether the last write was a success.
+    /// Records whether the last write succeeded.
     pub fn note_write(&self, is_written: bool) {
         *self.written_at.lock().expect("no holder of this lock panics") = is_written.then(Instant::now);
     }
 
-    /// Whether the last write was a success, and not long ago.
+    /// Whether the last write succeeded, and was recent.
     pub fn was_written_lately(&self) -> bool {
         let written_at = *self.written_at.lock().expect("no holder of this lock panics");
         written_at.is_some_and(|written_at| written_at.elapsed() < WRITE_PROVES)
     }
 
-    /// Nothing is answered from it any more. Says so in the log, once.
+    /// Marks the file as gone, so that the store stops answering. Logs that once.
     pub fn is_gone(&self, what: &str) -> rusqlite::Error {
         self.tell(&self.path, what)
     }
@@ -159,7 +159,7 @@ impl WatchedFile {
         folder_of(&self.path)
     }
 
-    /// Why nothing is answered from it any more.
+    /// Why the store has stopped answering, if it has.
     pub fn why_gone(&self) -> Option<&str> {
         self.gone.get().map(String::as_str)
     }
@@ -208,7 +208,7 @@ fn pin(path: &Path) -> io::Result<Pin> {
     Ok(rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Elsewhere to close a file that is open for reading drops SQLite's locks.
+/// On other systems, closing a file that is open for reading drops SQLite's locks.
 #[cfg(not(target_os = "linux"))]
 fn pin(_: &Path) -> io::Result<Pin> {
     Ok(())
@@ -230,7 +230,7 @@ fn cannot_look(path: &Path, error: &io::Error) -> rusqlite::Error {
 mod tests {
     use super::*;
 
-    /// While the disk fails no connection has the file open.
+    /// This case occurs while the disk fails, when no connection has the file open.
     #[test]
     fn a_file_that_is_replaced_while_no_connection_has_it_open_is_recognised() {
         let folder = tempfile::tempdir().unwrap();
@@ -241,7 +241,7 @@ mod tests {
         drop(connection);
         let id = FileId::of(&path.metadata().unwrap());
         std::fs::remove_file(&path).unwrap();
-        // A file system gives out the numbers of inodes again.
+        // A file system reuses inode numbers.
         for _ in 0..200 {
             std::fs::write(&path, "another").unwrap();
             assert!(FileId::of(&path.metadata().unwrap()) != id, "another file has its number");

@@ -1,6 +1,7 @@
-//! A group: what is written in one transaction, and how each in it is answered.
+//! A group: the jobs that are written in one transaction, and their answers.
 //!
-//! Each job is all or nothing by itself: one that fails takes none of the others with it. (It may take them back for a moment: they are run again.)
+//! Each job is atomic by itself: a failed job does not undo the others. (It may roll the others back for a moment; then they are
+//! run again.)
 
 use std::sync::Arc;
 
@@ -13,11 +14,11 @@ use crate::index::{Entry, Index};
 use crate::writer::Job;
 use crate::{failure, our_error, store_error};
 
-/// What became of a job within its group.
+/// The result of a job within its group.
 pub enum Done {
     Committed(Committed),
     All(Vec<Result<Committed, StoreError>>),
-    /// The claims, and how many records.
+    /// The swept claims, and the number of swept records.
     Swept(Vec<Entry>, usize),
     Worked,
     Failed(StoreError),
@@ -29,20 +30,20 @@ pub struct Group {
     done: Vec<Done>,
 }
 
-/// Why nothing of a group was answered well.
+/// Why a whole group failed.
 pub struct Failed {
     pub error: rusqlite::Error,
-    /// It was COMMIT that failed: the log may have been written, and synced, before that.
+    /// COMMIT failed: the log may have been written, and synced, before that.
     in_commit: bool,
 }
 
 impl Failed {
-    /// The connection is not to be trusted any more.
+    /// Whether the connection can no longer be trusted.
     pub fn is_io(&self) -> bool {
         self.error.sqlite_error_code() == Some(ErrorCode::SystemIoFailure)
     }
 
-    /// A COMMIT that found no room or no lock wrote nothing. Anything else may have gone wrong after the fact.
+    /// The error for the callers. A COMMIT that found no room or no lock wrote nothing; after any other error the group may be written.
     fn tell(&self) -> StoreError {
         let code = self.error.sqlite_error_code();
         let is_undone =
@@ -62,7 +63,7 @@ impl Group {
         self.waiting.push(job);
     }
 
-    /// Runs and commits all of it, then answers each and wakes those who waited for what it settled.
+    /// Runs and commits all jobs, then answers each and wakes the waiters of the claims that it settled.
     pub fn run(mut self, claims: &mut Claims<'_>, waiters: Option<&Arc<Waiters>>) -> Result<(), Failed> {
         let committed = self
             .write(claims)
@@ -90,7 +91,7 @@ impl Group {
         claims.commit().map_err(|error| Failed { error, in_commit: true })
     }
 
-    /// Begins a transaction, and runs each job in it, up to one that takes the others with it.
+    /// Begins a transaction and runs each job in it, until all are done or a job fails the whole transaction.
     fn run_all(&mut self, claims: &mut Claims<'_>) -> rusqlite::Result<()> {
         self.done.clear();
         claims.begin(self.waiting.iter().any(|job| !matches!(job, Job::Other(..))))?;
@@ -100,14 +101,14 @@ impl Group {
             if done.as_ref().is_err_and(is_damaged) {
                 return done.map(drop);
             }
-            // Some errors (a full disk) end the transaction: then it is everybody's.
+            // Some errors (a full disk) end the transaction, so they fail all jobs.
             if claims.connection.is_autocommit() {
                 return done.and(Err(ended_by_itself()));
             }
             if claims.is_beyond_repair() {
                 return Ok(());
             }
-            // It has raised the floor for those behind it.
+            // The sweep may have raised the token floor for the jobs behind it.
             if matches!(job, Job::Sweep(..)) {
                 at = claims.moment()?;
             }
@@ -117,7 +118,7 @@ impl Group {
     }
 }
 
-/// Nothing that is read from this file, and nothing that was decided by it, can be trusted.
+/// The file is damaged, so no read from it and no decision based on it can be trusted.
 pub fn is_damaged(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
 }
@@ -126,7 +127,7 @@ fn ended_by_itself() -> rusqlite::Error {
     our_error(ffi::SQLITE_ABORT, "the transaction ended by itself")
 }
 
-/// One job: all of its writes or none, whatever becomes of the others.
+/// Runs one job: all of its writes are kept or none, independent of the other jobs.
 fn run_alone(job: &mut Job, claims: &mut Claims<'_>, moment: Moment) -> rusqlite::Result<Done> {
     match job {
         Job::Commit(commit, ..) => run_commit(commit, claims, moment).map(Done::Committed),
@@ -134,7 +135,7 @@ fn run_alone(job: &mut Job, claims: &mut Claims<'_>, moment: Moment) -> rusqlite
             let mut all = Vec::with_capacity(commits.len());
             for commit in commits {
                 let committed = run_commit(commit, claims, moment);
-                // All of it is over, or run again: nobody hears of this.
+                // The whole group has failed or is run again, so this result is never answered.
                 if claims.connection.is_autocommit() || claims.is_beyond_repair() {
                     return committed.map(Done::Committed);
                 }
@@ -161,7 +162,7 @@ fn run_alone(job: &mut Job, claims: &mut Claims<'_>, moment: Moment) -> rusqlite
 }
 
 fn run_commit(commit: &Commit, claims: &mut Claims<'_>, moment: Moment) -> rusqlite::Result<Committed> {
-    // One claim is written by one statement, by itself or with others, all of it or none.
+    // One claim is written by one statement, alone or with other claims, so it is atomic without a savepoint.
     if commit.ops.len() <= 1 && commit.changes.is_empty() {
         return decide_and_write(commit, claims, moment).map_err(Undone::into_error);
     }
@@ -171,7 +172,7 @@ fn run_commit(commit: &Commit, claims: &mut Claims<'_>, moment: Moment) -> rusql
     }
 }
 
-/// Why nothing of a commit stays.
+/// Why a commit was undone.
 enum Undone {
     Failed(rusqlite::Error),
     Conflict(Committed),
@@ -224,7 +225,7 @@ pub fn answer(job: Job, done: Done, index: &Index, waiters: Option<&Arc<Waiters>
             waiters.wake_after(commit);
         }
     };
-    // Callers that have gone away need no answer; what was written stands.
+    // A caller that has gone away needs no answer; its write is kept.
     match (job, done) {
         (Job::Commit(commit, caller), Done::Committed(committed)) => {
             wake(&commit, &committed);

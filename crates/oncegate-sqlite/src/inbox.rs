@@ -1,6 +1,7 @@
-//! What waits for the writer: anybody puts something in, and the writer takes all of it at once.
+//! The queue of commits waiting for the writer. Any thread adds to it, and the writer takes everything at once.
 //!
-//! So a commit takes a lock once on its way in and none on its way out, and wakes the writer only if that sleeps and there is enough for it.
+//! A commit therefore takes the lock once to enter and never to leave. It wakes the writer only if the writer sleeps and enough
+//! commits wait.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard};
@@ -8,8 +9,8 @@ use std::time::Duration;
 
 use oncegate_store::StoreError;
 
-/// What may wait for the writer, by weight (see [`Commit::weight`](oncegate_store::Commit::weight)): so many operations, or 256 MiB of outcomes. More is
-/// refused, so that memory stays bounded.
+/// The largest total weight that may wait for the writer (see [`Commit::weight`](oncegate_store::Commit::weight)): this many
+/// operations, or 256 MiB of outcomes. More is refused, so that memory stays bounded.
 const WEIGHT_MAX: usize = 65_536;
 
 pub struct Inbox<T> {
@@ -18,12 +19,13 @@ pub struct Inbox<T> {
 }
 
 struct Inside<T> {
-    /// Each with its weight.
+    /// Each entry with its weight.
     waiting: VecDeque<(usize, T)>,
-    /// Of what waits, and of what was taken out and has not been begun with.
+    /// The weight of the entries that wait, and of those that were taken but not begun.
     weight: usize,
     is_closed: bool,
-    /// The writer sleeps and must be woken when so many wait. Otherwise it will look by itself: no system call for each.
+    /// Set while the writer sleeps: it must be woken when this many entries wait. Otherwise the writer looks by itself, which saves
+    /// a system call for each entry.
     wakes_at: Option<usize>,
 }
 
@@ -35,7 +37,7 @@ impl<T> Default for Inbox<T> {
 }
 
 impl<T> Inbox<T> {
-    /// Something that weighs so much. What is refused is dropped.
+    /// Adds an entry with its weight. A refused entry is dropped.
     pub fn put(&self, weight: usize, thing: T) -> Result<(), StoreError> {
         if weight > WEIGHT_MAX {
             return Err(StoreError::Refused("this is more than one commit may bring".into()));
@@ -51,7 +53,7 @@ impl<T> Inbox<T> {
         inside.waiting.push_back((weight, thing));
         let waiting = inside.waiting.len();
         let is_enough = inside.wakes_at.take_if(|enough| waiting >= *enough).is_some();
-        // Woken before, the writer would only wait for the lock.
+        // The lock is released before the wake-up, or the woken writer would only wait for it.
         drop(inside);
         if is_enough {
             self.some.notify_one();
@@ -59,7 +61,7 @@ impl<T> Inbox<T> {
         Ok(())
     }
 
-    /// Nothing more is taken in. What waits is left to the writer.
+    /// Refuses new entries from now on. The waiting entries are left to the writer.
     pub fn close(&self) {
         let mut inside = self.lock();
         inside.is_closed = true;
@@ -67,9 +69,9 @@ impl<T> Inbox<T> {
         self.some.notify_one();
     }
 
-    // The rest is for the writer alone.
+    // The functions below are for the writer only.
 
-    /// Takes out all that waits, behind what was taken before; if there is nothing at all, waits until there is something, or until it is closed.
+    /// Appends all waiting entries to `taken`. If both are empty, it waits for an entry, or until the queue is closed.
     pub fn take(&self, taken: &mut VecDeque<(usize, T)>) {
         let mut inside = self.lock();
         while taken.is_empty() && inside.waiting.is_empty() && !inside.is_closed {
@@ -82,27 +84,27 @@ impl<T> Inbox<T> {
         }
     }
 
-    /// The same, without waiting. False: there is nothing, and nothing will come.
+    /// The same without waiting. Returns false if `taken` is empty and no entry will come any more.
     pub fn try_take(&self, taken: &mut VecDeque<(usize, T)>) -> bool {
         let mut inside = self.lock();
         taken.append(&mut inside.waiting);
         !taken.is_empty() || !inside.is_closed
     }
 
-    /// Gives more of them the time to come: until so many have been taken in all, for so long at most.
+    /// Waits for more entries, until `enough` are taken in all or `at_most` has passed.
     pub fn linger(&self, enough: usize, at_most: Duration, taken: &mut VecDeque<(usize, T)>) {
         let mut inside = self.lock();
         let missing = enough.saturating_sub(taken.len());
         if inside.waiting.len() < missing && !inside.is_closed {
             inside.wakes_at = Some(missing);
-            // Woken for nothing, it goes on with fewer.
+            // After a spurious wake-up the writer continues with fewer entries.
             (inside, _) = self.some.wait_timeout(inside, at_most).expect("no holder of this lock panics");
             inside.wakes_at = None;
         }
         taken.append(&mut inside.waiting);
     }
 
-    /// So much of what was taken out does not wait any more.
+    /// Subtracts the weight of taken entries that the writer has begun.
     pub fn begun(&self, weight: usize) {
         self.lock().weight -= weight;
     }

@@ -1,14 +1,14 @@
-//! Which row a key is in, kept in memory.
+//! An in-memory index from a key to its row.
 //!
-//! A random key in an index on disk dirties a page of its own with every claim, and that would be most of what a claim
-//! costs. So new claims are appended, in rows whose `seq` grows in the order of commits and is never used twice, and
-//! this index finds them.
+//! With an index on disk, each claim's random key would dirty a page of its own, which would be most of the cost of a claim.
+//! New claims are therefore appended. Their `seq` grows in the order of commits and is never reused,
+//! and this index finds the rows.
 //!
-//! It may name too many rows, never too few. What it names is compared with the row itself, so an entry whose row was
-//! removed by another process does no harm. And none is missing: the writer, who alone changes the index, enters a row
-//! before it commits it, and before it decides anything reads what other processes have appended ([`Index::catch_up`]).
-//! Opening a file is the same thing, from the first row on. Readers take what is past [`Rows::complete_to`] from
-//! the table itself.
+//! The index may name too many rows, never too few. Every named row is compared with the key, so an entry whose row
+//! another process has removed does no harm. No entry is missing, because only the writer changes the index: it enters a
+//! row before it commits the row, and reads the rows that other processes have appended before it decides
+//! ([`Index::catch_up`]). Opening a file does the same from the first row on. Readers find rows after
+//! [`Rows::complete_to`] in the table itself.
 
 use std::hash::BuildHasher;
 use std::sync::atomic::Ordering::SeqCst;
@@ -22,38 +22,38 @@ use smallvec::SmallVec;
 
 use crate::our_error;
 
-/// A table that grows moves all of its entries; of many small ones each does so for a moment only. And callers that look do
-/// not meet.
+/// A hash table that grows moves all of its entries. Many small tables each block only for a moment, and concurrent callers
+/// rarely lock the same one.
 const SHARDS: usize = 64;
-/// Entries of rows that other processes removed, below which it is not worth reading the file again.
+/// With fewer stale entries (rows that other processes removed) it is not worth reading the file again.
 const STALE_MIN: i64 = 1_000;
 
-/// 16 bytes, whatever the key is long.
+/// 16 bytes, however long the key is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
     pub hash: u64,
     pub seq: i64,
 }
 
-/// Where a key may be.
+/// The rows that may hold a key.
 pub struct Rows {
-    /// Nearly always none or one.
+    /// The rows that the index knows: nearly always none or one.
     pub known: SmallVec<[i64; 2]>,
-    /// Or in a row after this one, of which the index does not know yet.
+    /// The key may also be in a row after this one, which the index does not know yet.
     pub complete_to: i64,
 }
 
 pub struct Index {
-    /// Seeded at random. It is fast rather than strong: what it hashes are hashes already.
+    /// Seeded at random. A fast hasher is enough, because ids are cryptographic hashes already.
     hasher: DefaultHashBuilder,
     claims_max: usize,
     shards: [Mutex<HashTable<Entry>>; SHARDS],
     count: AtomicUsize,
-    /// Every committed row up to this one is in. It grows after they were entered, and falls before they are cleared: whoever
-    /// reads it with a shard locked finds in that shard what it promises.
+    /// The index has every committed row up to this one. It grows after the rows are entered, and falls before they are cleared.
+    /// A caller that reads it with a shard locked therefore finds all of that shard's rows up to it.
     complete_to: AtomicI64,
-    /// Rows that are gone and were never in, or have been taken out: the file's count of removed rows is ahead
-    /// of it by the entries that are stale.
+    /// The number of removed rows that are not in the index: never entered, or taken out. The file's count of removed rows
+    /// minus this number is the number of stale entries.
     gone: Mutex<Option<i64>>,
 }
 
@@ -69,8 +69,8 @@ impl Index {
         }
     }
 
-    /// Enters what is committed and was not known yet. Not for a transaction that has appended rows itself: they
-    /// would pass for committed ones. Returns the last row's `seq`.
+    /// Enters committed rows that the index does not know yet. Must not run in a transaction that has appended rows itself,
+    /// because these would count as committed. Returns the last row's `seq`.
     pub fn catch_up(&self, connection: &Connection) -> rusqlite::Result<i64> {
         let mut last = self.complete_to.load(SeqCst);
         let mut appended =
@@ -84,12 +84,12 @@ impl Index {
         Ok(last)
     }
 
-    /// Rows up to `seq` are committed, and have been entered.
+    /// Declares that rows up to `seq` are committed and entered.
     pub fn complete_to(&self, seq: i64) {
         self.complete_to.store(seq, SeqCst);
     }
 
-    /// Whether most of it is of rows that other processes have removed. `removed` is how many rows were ever removed
+    /// Whether most entries are of rows that other processes have removed. `removed` is the number of rows ever removed
     /// from the file, as of the last [`Index::catch_up`].
     pub fn is_mostly_stale(&self, removed: i64) -> bool {
         let stale = removed - *lock(&self.gone).get_or_insert(removed);
@@ -103,7 +103,7 @@ impl Index {
         Rows { known: same_hash.map(|entry| entry.seq).collect(), complete_to: self.complete_to.load(SeqCst) }
     }
 
-    /// Enters a row that is about to be committed; or refuses, when memory has its fill.
+    /// Enters a row that is about to be committed. Refuses it when the index has `claims_max` entries.
     pub fn enter(&self, key: &ClaimKey, seq: i64) -> rusqlite::Result<Entry> {
         if self.count.load(SeqCst) >= self.claims_max {
             let max = self.claims_max;
@@ -115,12 +115,12 @@ impl Index {
         Ok(entry)
     }
 
-    /// Takes out rows that were entered and not committed.
+    /// Takes out rows that were entered but not committed.
     pub fn undo(&self, entered: &[Entry]) {
         entered.iter().for_each(|entry| self.remove(*entry));
     }
 
-    /// Takes out rows that were removed, now that this is committed.
+    /// Takes out rows whose removal is committed.
     pub fn take_out(&self, removed: &[Entry]) {
         removed.iter().for_each(|entry| self.remove(*entry));
         if let Some(gone) = &mut *lock(&self.gone) {
@@ -128,7 +128,7 @@ impl Index {
         }
     }
 
-    /// To be read anew.
+    /// Empties the index, to be read again.
     pub fn clear(&self) {
         self.complete_to(0);
         *lock(&self.gone) = None;
@@ -148,12 +148,12 @@ impl Index {
         self.entry_of(key, 0).hash
     }
 
-    /// By bits that the table itself does not look at first.
+    /// Selects the shard by bits that the hash table does not use first.
     fn shard(&self, hash: u64) -> MutexGuard<'_, HashTable<Entry>> {
         lock(&self.shards[(hash >> 40) as usize % SHARDS])
     }
 
-    /// A row whose commit was in doubt may come again.
+    /// Adds an entry once. A row whose commit was in doubt may be added again.
     fn add(&self, entry: Entry) {
         let mut shard = self.shard(entry.hash);
         if shard.find(entry.hash, |other| *other == entry).is_none() {

@@ -1,4 +1,4 @@
-//! Workspaces and keys.
+//! Workspaces and their API keys.
 
 use async_trait::async_trait;
 use oncegate_core::{Time, WorkspaceName};
@@ -58,7 +58,7 @@ impl Keyring for SqliteStore {
                     Ok(ApiKey {
                         id: row.get(0)?,
                         workspace: workspace_name(row.get_ref(1)?.as_str()?)?,
-                        // A role that this version does not know may do the least.
+                        // A role that this version does not know gets the fewest rights.
                         role: Role::parse(row.get_ref(2)?.as_str()?).unwrap_or(Role::Send),
                         hash: row.get(3)?,
                         created_at: Time::from_micros(row.get(4)?),

@@ -1,4 +1,4 @@
-//! The ledger's clock at the edge: reads the machine's clocks and the file's row, and leaves the rest to [`anchor`](crate::anchor).
+//! The I/O of the ledger's clock: reads the machine's clocks and the file's row. [`anchor`](crate::anchor) decides.
 
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::sync::{Arc, RwLock};
@@ -10,18 +10,18 @@ use rusqlite::{Connection, OptionalExtension, Row, named_params};
 use crate::anchor::{Anchor, News, Step, observe};
 use crate::store_error;
 
-/// Other processes may have changed the clock's course: for so long, in microseconds, a reader trusts what the writer last saw.
+/// How long, in microseconds, a reader trusts the clock's state that the writer last saw. Other processes may change that state.
 const FRESH_FOR_US: i64 = 60_000_000;
 
 pub struct LedgerClock {
     source: Arc<dyn Clock>,
-    /// As the writer last committed or found it. None: the source is a clock of its own, which is simply believed.
+    /// The state that the writer last committed or found. `None`: the source is not the machine's clock, and is trusted as it is.
     anchor: RwLock<Option<Anchor>>,
-    /// When the writer last looked, since boot.
+    /// When the writer last observed the clock, in microseconds since boot.
     looked_at: AtomicI64,
 }
 
-/// What the writer's transaction goes by.
+/// The time of the writer's transaction.
 #[derive(Clone, Copy)]
 pub struct Observed {
     pub now: Time,
@@ -30,7 +30,7 @@ pub struct Observed {
 }
 
 impl LedgerClock {
-    /// Sets the file's clock, or finds it set.
+    /// Reads the file's clock, or sets it if it was never set.
     pub fn open(source: Arc<dyn Clock>, connection: &Connection) -> Result<Self, StoreError> {
         let clock = LedgerClock { source, anchor: RwLock::new(None), looked_at: AtomicI64::new(0) };
         let set = || {
@@ -51,7 +51,7 @@ impl LedgerClock {
         }
     }
 
-    /// The time, for an answer without the writer. None: another process may have changed the clock's course.
+    /// The time for an answer without the writer. `None`: another process may have changed the clock's state.
     pub fn now_if_fresh(&self) -> Option<Time> {
         let Some((anchor, machine)) = self.anchored() else { return Some(self.source.now()) };
         let is_fresh = machine.since_boot_us - self.looked_at.load(Relaxed) < FRESH_FOR_US;
@@ -67,9 +67,9 @@ impl LedgerClock {
         Some((anchor, self.source.machine()?))
     }
 
-    // The rest is for the writer, within a transaction.
+    // The functions below are for the writer, within a transaction.
 
-    /// Looks at the clocks, and writes down what has changed. `known` is what the file says, if no other process has written since.
+    /// Reads the clocks, and writes the new state if it has changed. `known` is the file's state, if no other process has written since.
     pub fn observe(&self, connection: &Connection, known: Option<Anchor>) -> rusqlite::Result<Observed> {
         let Some(machine) = self.source.machine() else {
             return Ok(Observed { now: self.source.now(), may_sweep: true, anchored: None });
@@ -90,7 +90,7 @@ impl LedgerClock {
         })
     }
 
-    /// The transaction writes the time that it was decided at into the file.
+    /// Writes the time of the transaction's decisions into the file.
     pub fn note(&self, connection: &Connection, observed: &mut Observed) -> rusqlite::Result<()> {
         if let Some((anchor, ..)) = &mut observed.anchored {
             let noted = anchor.with_seen(observed.now);
@@ -102,7 +102,7 @@ impl LedgerClock {
         Ok(())
     }
 
-    /// It is committed: readers go by it, and the operator hears of it. Returns what the file says now.
+    /// After the commit: publishes the state to readers and logs the news. Returns the file's state.
     pub fn committed(&self, observed: &Observed) -> Option<Anchor> {
         let (anchor, news, machine) = observed.anchored?;
         self.looked_at.store(machine.since_boot_us, Relaxed);
@@ -133,7 +133,7 @@ fn read(connection: &Connection) -> rusqlite::Result<Option<Anchor>> {
         let boot: String = row.get(0)?;
         let step = row.get::<_, Option<i64>>(5)?.zip(row.get(6)?);
         Ok(Anchor {
-            // A text that no build of ours wrote is another boot.
+            // A text that Oncegate did not write counts as another boot.
             boot: u128::from_str_radix(&boot, 16).unwrap_or(0),
             since: row.get(1)?,
             offset: row.get(2)?,

@@ -1,10 +1,10 @@
 //! The embedded store: one SQLite file, no service.
 //!
-//! One thread writes. It takes whatever operations are waiting, runs them in one transaction, and
-//! answers each after the commit is on disk (WAL, `synchronous=FULL`), so that many callers share
-//! one fsync and nothing acknowledged is lost. Readers run beside it and never see what is not
-//! committed; who meets another's claim, or looks for a record, is answered by one of them, or from memory if that was written lately. Checkpoints run off
-//! its path. New claims are appended, and found by an index in memory.
+//! One thread writes. It takes all waiting operations, runs them in one transaction, and
+//! answers each after the commit is on disk (WAL, `synchronous=FULL`). Many callers therefore share
+//! one fsync, and no acknowledged write is lost. Readers run beside the writer and see only committed
+//! writes. A reader answers duplicates and looks up records; what was written last is answered from a cache in memory.
+//! Checkpoints run off the writer's path. New claims are appended, and found by an index in memory.
 
 mod anchor;
 mod books;
@@ -46,7 +46,7 @@ use recent::Recent;
 pub use schema::migrations;
 use writer::Writer;
 
-/// The statements of the hot path, for one claim, for those who measure them by themselves.
+/// The statements of the hot path for one claim, for benchmarks of the bare statements.
 pub mod statements {
     pub use crate::rows::{CREATE, READ};
     pub use crate::writer::connect;
@@ -55,16 +55,16 @@ pub mod statements {
 const PROBE: &str = include_str!("../sql/probe.sql");
 const USAGE_CLAIMS: &str = include_str!("../sql/usage_claims.sql");
 const USAGE_RECORDS: &str = include_str!("../sql/usage_records.sql");
-/// Rows that are measured at once.
+/// The number of rows that one part of a measurement reads.
 const USAGE_ROWS: i64 = 20_000;
 
 /// How to open a store.
 #[derive(Clone)]
 pub struct Options {
     pub clock: Arc<dyn Clock>,
-    /// Bring the schema up to date; otherwise an outdated one is an error.
+    /// Whether to bring the schema up to date. Otherwise an outdated schema is an error.
     pub migrate: bool,
-    /// Claims that may be kept at once. Each takes some 20 to 40 bytes of memory, beside what it takes of the disk.
+    /// The most claims that the store keeps at once. Each takes some 20 to 40 bytes of memory, beside its space on disk.
     pub claims_max: usize,
     /// For negative controls in tests: without syncs, acknowledged work is lost at a power cut.
     #[doc(hidden)]
@@ -89,9 +89,9 @@ pub struct SqliteStore {
 }
 
 impl SqliteStore {
-    /// Opens the file, making it and its folder (for their owner's eyes only) where they are missing.
+    /// Opens the file. Creates the file and its folder, readable by their owner only, if they are missing.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Self, StoreError> {
-        // A program that changes its folder keeps its file.
+        // An absolute path, so that the file stays the same if the program changes its working directory.
         let path = std::path::absolute(path.as_ref()).map_err(|error| StoreError::Refused(error.to_string()))?;
         create_private(&path)
             .map_err(|error| StoreError::Unavailable(format!("cannot make {}: {error}", path.display())))?;
@@ -108,7 +108,7 @@ impl SqliteStore {
         Ok(SqliteStore { file, readers, path, clock, index, recent, writer })
     }
 
-    /// The schema's steps without changing anything; none is applied where there is no file.
+    /// The schema's steps, without changing anything. If there is no file, no step is applied.
     pub fn pending(path: &Path) -> Result<Vec<oncegate_store::Migration>, StoreError> {
         if !path.exists() {
             return Ok(migrations(0));
@@ -118,14 +118,14 @@ impl SqliteStore {
         Ok(migrations(schema::version(&connection).map_err(store_error)?))
     }
 
-    /// The answer to a commit with a claim that meets another's. It changes nothing, and what a reader sees is durable, so
-    /// it need not wait for the writer. Whatever is not that clear is left to the writer.
+    /// The answer to a commit whose claims meet other owners' claims. Such a commit changes nothing, and what a reader sees is
+    /// durable, so the answer need not wait for the writer. Every less clear case is left to the writer.
     fn answer_by_reading(&self, commit: &Commit) -> Option<Committed> {
         let is_claim = |op: &Op| matches!(op.command, Command::Claim(_));
         if commit.ops.is_empty() || !commit.ops.iter().all(is_claim) {
             return None;
         }
-        // The writer says why.
+        // The writer reports the reason.
         self.file.look_lately().ok()?;
         let now = self.clock.now_if_fresh()?;
         let answers = self.remembered(commit, now).or_else(|| self.looked_up(commit, now))?;
@@ -137,7 +137,7 @@ impl SqliteStore {
         commit.ops.iter().map(|op| answer_to(op, Some(&found(op)?), now)).collect()
     }
 
-    /// None, if none of the keys is in a row that the index knows.
+    /// `None` if the index knows no row of any of the keys.
     fn looked_up(&self, commit: &Commit, now: Time) -> Option<Answers> {
         let known: Vec<_> = commit.ops.iter().map(|op| self.index.rows(&op.key).known).collect();
         if known.iter().all(|rows| rows.is_empty()) {
@@ -153,13 +153,13 @@ impl SqliteStore {
     }
 }
 
-/// What somebody is told who claims and finds this, unless that is for the writer to say.
+/// The answer to a caller whose claim meets `found`, or `None` if only the writer can decide.
 fn answer_to(op: &Op, found: Option<&Arc<Claim>>, now: Time) -> Option<Answer> {
-    // Its owner may have renewed or settled in time, in a commit that is under way.
+    // The owner may have renewed or settled in time, in a commit that is still in progress.
     if found.is_some_and(|claim| claim.state == State::InFlight && !claim.owner_is_alive(now)) {
         return None;
     }
-    // The floor is for new tokens, and who gets one is decided by the writer.
+    // The token floor matters only for new tokens, and only the writer grants those.
     Some(decide(&op.key, found, &op.command, Moment { now, token_floor: Token(0) }).answer)
 }
 
@@ -174,7 +174,7 @@ impl Store for SqliteStore {
     }
 
     async fn confirm(&self) -> Result<(), StoreError> {
-        // A write that is synced: so is the log before it.
+        // A synced write, so the log before it is synced too.
         self.writer.run(|connection, moment| connection.execute(PROBE, [moment.now.micros()]).map(drop)).await
     }
 
@@ -195,7 +195,7 @@ impl Store for SqliteStore {
             let live = found.map(|row| row.claim).filter(|claim| claim.is_live(now));
             Ok(Reading { value: live.map(Arc::unwrap_or_clone), now })
         };
-        // On the caller's thread; where that cannot be done at once, on one that may wait.
+        // On the caller's thread; if that would have to wait, on a thread that may wait.
         match self.readers.run_now(&read) {
             Ok(reading) => Ok(reading),
             Err(_) => self.readers.run(read).await,
@@ -218,7 +218,7 @@ impl Store for SqliteStore {
     async fn report(&self) -> Result<Report, StoreError> {
         let (clock, detail) =
             (self.clock.clone(), format!("SQLite {} at {}", rusqlite::version(), self.path.display()));
-        // Ready means that the writer knows its claims (hence the empty commit) and that a write succeeds.
+        // Ready means that the writer has loaded its index (hence the empty commit) and that a write succeeds.
         self.writer.commit(Commit::default()).await?;
         if !self.file.was_written_lately() {
             self.confirm().await?;
@@ -266,19 +266,19 @@ impl Store for SqliteStore {
     }
 
     fn attach(&self, waiters: Arc<Waiters>) {
-        // One ledger to a store; a second one's waiters sleep until the owner's lease ends.
+        // A store serves one ledger. The waiters of a second one would sleep until the owner's lease ends.
         let _ = self.writer.waiters.set(waiters);
     }
 
     async fn close(&self) {
-        // The last to close copies the log into the file: that is for the writer's thread.
+        // The last connection to close copies the log into the file, so the writer's thread must be last.
         self.readers.close();
         self.writer.stop().await;
     }
 }
 
-/// Personal data may be in it: the file, and the folder if we make it, are the owner's alone. Their names are synced, else a power cut could take
-/// them with all that is in the file.
+/// Creates the file, and its folder if missing, with access for the owner only, because the file may contain personal data.
+/// Their directory entries are synced; otherwise a power cut could remove the file with all its content.
 fn create_private(path: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
     let sync = |folder: &Path| std::fs::File::open(folder)?.sync_all();
@@ -287,7 +287,7 @@ fn create_private(path: &Path) -> std::io::Result<()> {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         folder.ancestors().skip(1).filter(|above| above.exists()).try_for_each(sync)?;
     }
-    // A file that exists is not opened: to close it would drop the locks that SQLite holds on it for this process.
+    // An existing file is not opened, because closing it would drop the locks that SQLite holds on it for this process.
     if path.exists() {
         return Ok(());
     }
@@ -295,12 +295,12 @@ fn create_private(path: &Path) -> std::io::Result<()> {
     sync(folder)
 }
 
-/// An error of our own among SQLite's.
+/// An error of Oncegate's own, as a SQLite error.
 fn our_error(code: std::ffi::c_int, message: impl Into<String>) -> rusqlite::Error {
     rusqlite::Error::SqliteFailure(ffi::Error::new(code), Some(message.into()))
 }
 
-/// What SQLite says, in the seam's words. Nothing was written, but where it is COMMIT itself that failed.
+/// A SQLite error as a store error. Nothing was written, unless COMMIT itself failed.
 fn failure(error: &rusqlite::Error) -> StoreError {
     let message = error.to_string();
     match error.sqlite_error() {
@@ -315,7 +315,7 @@ fn store_error(error: rusqlite::Error) -> StoreError {
     failure(&error)
 }
 
-/// What a statement says that counts.
+/// The result of a counting statement.
 fn counted(row: &rusqlite::Row<'_>) -> rusqlite::Result<usize> {
     row.get::<_, i64>(0).map(|count| usize::try_from(count).expect("a count is not negative"))
 }
@@ -331,7 +331,7 @@ mod tests {
 
     use super::*;
 
-    /// Also while the log is copied, and starts over.
+    /// Holds also while the log is copied and starts over.
     #[tokio::test]
     async fn a_claim_is_in_memory_as_soon_as_its_winner_knows() {
         const CLAIMS: u64 = 4_000;
@@ -346,7 +346,7 @@ mod tests {
         }
         let log_bytes = std::fs::metadata(folder.path().join("x.db-wal")).unwrap().len();
         assert!(log_bytes < CLAIMS * 3 * 4_096, "it has started over: {log_bytes} bytes");
-        // Now, while some of it may be being copied.
+        // Closed now, while a copy of the log may be in progress.
         store.close().await;
         assert!(!folder.path().join("x.db-wal").exists(), "the last to close has copied it");
     }

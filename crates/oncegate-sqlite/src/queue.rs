@@ -1,4 +1,4 @@
-//! The queue: conditional writes within the writer's transaction, leases, and what readers find.
+//! The queue: conditional writes within the writer's transaction, leases, and reads.
 
 use std::time::Duration;
 
@@ -21,21 +21,21 @@ const LIST: &str = include_str!("../sql/list_jobs.sql");
 const COUNT: &str = include_str!("../sql/count_jobs.sql");
 const DUE: &str =
     "SELECT * FROM jobs WHERE kind = ?1 AND workspace = ?2 AND wakes_at <= ?3 ORDER BY wakes_at, id LIMIT ?4";
-/// Each workspace that has jobs of a kind, with the first that somebody has to look at.
+/// Each workspace that has jobs of a kind, with the earliest time at which a worker must look at one.
 const FIRST_OF_EACH: &str = include_str!("../sql/first_of_each.sql");
 const FIRST_OF_ONE: &str =
     "SELECT workspace, wakes_at FROM jobs WHERE kind = ?1 AND workspace = ?2 ORDER BY wakes_at LIMIT 1";
-/// One that has started, other than the one that asks.
+/// Another job of the group (`lane`) that has started.
 const IN_THE_WAY: &str = "SELECT 1 FROM jobs
     WHERE workspace = ?1 AND lane = ?2 AND lane IS NOT NULL AND started AND id <> ?3";
-/// The first of those who wait for a lane.
+/// Wakes the first job that waits for a group (`lane`).
 const WAKE_NEXT: &str = include_str!("../sql/wake_next.sql");
 
 pub fn enqueue(connection: &Connection, job: &Job) -> rusqlite::Result<bool> {
     write_job(connection, ENQUEUE, job)
 }
 
-/// Onto the version before it.
+/// Replaces the previous version of the job.
 pub fn requeue(connection: &Connection, job: &Job) -> rusqlite::Result<bool> {
     write_job(connection, REQUEUE, job)
 }
@@ -45,12 +45,12 @@ pub fn dequeue(connection: &Connection, job: &Job) -> rusqlite::Result<bool> {
     Ok(connection.prepare_cached(DEQUEUE)?.execute(place)? == 1)
 }
 
-/// The next in the lane that a job has left.
+/// Wakes the next job of the group that `gone` has left.
 pub fn wake_next(connection: &Connection, gone: &Job) -> rusqlite::Result<()> {
     connection.prepare_cached(WAKE_NEXT)?.execute(params![gone.workspace.as_str(), gone.lane]).map(drop)
 }
 
-/// By [`ENQUEUE`] or [`REQUEUE`], which take the same parameters.
+/// Runs [`ENQUEUE`] or [`REQUEUE`], which take the same parameters.
 fn write_job(connection: &Connection, sql: &str, job: &Job) -> rusqlite::Result<bool> {
     let written = connection.prepare_cached(sql)?.execute(named_params! {
         ":id": job.id.as_bytes(),
@@ -78,7 +78,7 @@ fn write_job(connection: &Connection, sql: &str, job: &Job) -> rusqlite::Result<
     Ok(written == 1)
 }
 
-/// When somebody has to look at the queue next.
+/// When a worker must look at the queue next.
 pub fn next_at(connection: &Connection, wanted: &Wanted) -> rusqlite::Result<Option<Time>> {
     let first = first_of_each(connection, wanted)?;
     Ok(first.into_iter().map(|(_, due)| due.since).min())

@@ -1,4 +1,4 @@
-//! Readers: connections that see the last commit and never hold up the writer.
+//! Readers: connections that see the last commit and never block the writer.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -11,7 +11,7 @@ use crate::file::WatchedFile;
 use crate::writer::BUSY_TIMEOUT;
 use crate::{our_error, store_error};
 
-/// Connections kept for the next reader; more are opened and closed as needed.
+/// Idle connections kept in the pool; more are opened and closed as needed.
 const IDLE_MAX: usize = 4;
 
 pub struct Readers {
@@ -20,10 +20,10 @@ pub struct Readers {
     idle: Arc<Idle>,
 }
 
-/// None once the store is closed.
+/// `None` once the store is closed.
 type Idle = Mutex<Option<Vec<Connection>>>;
 
-/// One that waits for nobody, unless it is told to.
+/// Opens a connection that does not wait for locks, unless its caller sets a time-out.
 pub fn connect(path: &Path) -> rusqlite::Result<Connection> {
     let connection =
         Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
@@ -42,7 +42,7 @@ impl Readers {
         drop(idle);
     }
 
-    /// Reads on the caller's thread: for what takes microseconds. It fails rather than wait for anybody.
+    /// Reads on the caller's thread, for reads of microseconds. It fails instead of waiting for a lock.
     pub fn run_now<T>(&self, read: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> rusqlite::Result<T> {
         run(&self.path, &self.file, &self.idle, read)
     }
@@ -82,7 +82,7 @@ fn run<T>(
         }
     };
     let result = read(&connection);
-    // One that is left within a transaction would see the same for good.
+    // A connection left within a transaction would see the same old snapshot forever, so it is not kept.
     if let Some(idle) = lock(idle).as_mut().filter(|idle| idle.len() < IDLE_MAX && connection.is_autocommit()) {
         idle.push(connection);
     }

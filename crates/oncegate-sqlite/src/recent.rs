@@ -1,10 +1,10 @@
-//! What was written last, kept in memory: claims, and records with what they are called.
+//! The cache of what was written last: claims, and records with their names.
 //!
-//! Whoever meets one of these claims (a client that tries again, mostly), or looks for one of these records, is answered without a look into the
-//! file. Other processes may write to the file too, so each look first compares the file's [`Version`] with the one that this memory is of; the two
-//! are the same until anybody commits anything. The writer enters what it has committed, then the new version, then
-//! answers its callers: so what is found here is what a read of the file would have found at that moment, or what
-//! was committed since. Whenever the versions differ the file is read instead.
+//! A caller that meets a cached claim (mostly a retry), or looks up a cached record, is answered without a read of the file.
+//! Other processes may write to the file too. Each lookup therefore first compares the file's [`Version`] with the cache's
+//! version; the two are equal until any process commits. The writer enters what it has committed, then the new version, and
+//! then answers its callers. A lookup therefore finds what a read of the file would have found at that moment, or what
+//! was committed since. If the versions differ, the file is read instead.
 
 mod records;
 
@@ -22,24 +22,24 @@ use crate::shelves::Shelves;
 use crate::wal_index::{SharedVersion, Version, WalIndex};
 use records::Records;
 
-/// Each claim has one place, which others share: what comes later takes it.
+/// Places for claims. The hash selects a claim's only place, and a later claim evicts the one before it.
 const CLAIMS: usize = 16_384;
-/// What has more text than this is not kept.
+/// A claim or record with more text than this is not cached.
 const TEXT_BYTES_MAX: usize = 1_024;
 
-/// What a transaction does to claims, by the hash that the index gives to a key, and to records; in its order.
+/// One write of a transaction to a claim (by the index's hash of its key) or to a record.
 pub enum Written {
     Claim(Entry, Arc<Claim>),
     Counted(u64, DuplicateCount),
     Removed(Entry),
-    /// With names that it has from now on, beside those that it has already.
+    /// The record, and names that were added to its names.
     Record(Record, Vec<String>),
-    /// Whatever has this id.
+    /// The record with this id, of any workspace and kind.
     RecordRemoved(Uuid),
 }
 
 impl Written {
-    /// What a change does to records.
+    /// The effect of a change on the cached records.
     pub fn by(change: &Change) -> Option<Written> {
         match change {
             Change::Create { record, names, .. } | Change::Replace { record, names } => {
@@ -55,15 +55,15 @@ impl Written {
 }
 
 pub struct Recent {
-    /// The writer's: none until it has opened the file, and once it has closed it.
+    /// Set by the writer. `None` before it opens the file and after it closes the file.
     wal_index: RwLock<Option<WalIndex>>,
-    /// What is here is as of this version, or of a later one. (At first of none that a file can have.)
+    /// The cache is as of this version or a later one. Its initial value is a version that no file can have.
     as_of: SharedVersion,
-    /// What was kept before the current era is void.
+    /// The generation of the cache. Entries of earlier generations are invalid.
     era: AtomicU64,
     claims: Shelves<KeptClaim, 1>,
     records: Records,
-    /// How long the log is after the writer's commit; 0, if it had nothing to commit.
+    /// The length of the log after the writer's commit; 0 if the commit wrote nothing.
     frames: AtomicU32,
 }
 
@@ -85,12 +85,12 @@ impl Recent {
         }
     }
 
-    /// The file's version, if what is here is of that one.
+    /// The file's version, if the cache is as of that version.
     pub fn current(&self) -> Option<Version> {
         self.version().filter(|version| *version == self.as_of.get())
     }
 
-    /// The claim under a key that has this hash: if it is known, and nobody has written since.
+    /// The claim under a key with this hash, if it is cached and no process has written since.
     pub fn find(&self, hash: u64, key: &ClaimKey) -> Option<Arc<Claim>> {
         self.current()?;
         let mut shelf = self.claims.lock(hash);
@@ -98,15 +98,15 @@ impl Recent {
         kept.map(|kept| kept.claim.clone())
     }
 
-    /// The records at these places as of a version, if all of them are known, and it still is the current one.
+    /// The records at these places as of a version, if all of them are cached and that version is still the current one.
     pub fn records(&self, as_of: Version, places: &[Place]) -> Option<Vec<Option<Record>>> {
         let era = self.era.load(Acquire);
         let found = places.iter().map(|place| self.records.find(era, place).map(Some)).collect::<Option<_>>()?;
-        // Nothing was entered meanwhile: they have stood beside each other.
+        // Nothing was entered meanwhile, so the records form one consistent snapshot.
         self.current().filter(|current| *current == as_of).map(|_| found)
     }
 
-    /// A record that was read from the file. Whoever read it began when `as_of` was current.
+    /// Caches a record that was read from the file. The read must have begun when `as_of` was current.
     pub fn learn(&self, as_of: Version, place: &Place, record: &Record) {
         let names = match &place.at {
             At::Id(_) => vec![],
@@ -117,7 +117,7 @@ impl Recent {
         }
     }
 
-    // The rest is for the writer alone.
+    // The functions below are for the writer only.
 
     pub fn open(&self, wal_index: WalIndex) {
         self.forget_all();
@@ -128,7 +128,8 @@ impl Recent {
         self.set_wal_index(None);
     }
 
-    /// A transaction has begun: nobody else can commit before it ends. If anybody has since the last one, or may have, nothing that we know holds: false.
+    /// Call it when a transaction has begun, so that no other process can commit before it ends. Returns false if another process
+    /// has committed, or may have, since the writer's last transaction. Then the whole cache is invalid.
     pub fn begin(&self) -> bool {
         self.frames.store(0, Relaxed);
         if self.current().is_some() {
@@ -141,20 +142,20 @@ impl Recent {
         false
     }
 
-    /// The transaction is in the log, which has grown to this length.
+    /// The transaction is in the log, which now has this length.
     pub fn logged(&self, frames: u32) {
         self.frames.store(frames, Relaxed);
     }
 
-    /// It is committed.
+    /// Enters the writes of a committed transaction, then the file's new version.
     pub fn committed(&self, written: impl Iterator<Item = Written>) {
         written.for_each(|written| self.enter(written));
         match self.frames.load(Relaxed) {
-            // Nothing of it was for the log: the file is as it was, and if it is not, that is not our doing.
+            // The transaction wrote nothing to the log, so any new version of the file is another process's commit.
             0 => {}
             frames => match self.version().filter(|version| version.follows(self.as_of.get(), frames)) {
                 Some(version) => self.as_of.set(version),
-                // Somebody else has committed right after us.
+                // Another process has committed right after this one.
                 None => self.forget_all(),
             },
         }
@@ -166,7 +167,7 @@ impl Recent {
 
     fn set_wal_index(&self, next: Option<WalIndex>) {
         let last = std::mem::replace(&mut *self.wal_index.write().expect("no holder of this lock panics"), next);
-        // Closing the file may take a while, and others want to look.
+        // Dropped after the lock is released, because closing the file may take a while and readers need the lock.
         drop(last);
     }
 
@@ -197,14 +198,14 @@ impl Recent {
     }
 }
 
-/// A claim as it is kept, unless there is too much of it.
+/// The claim for the cache, unless its texts and outcome are too large.
 fn keepable(mut claim: Arc<Claim>) -> Option<Arc<Claim>> {
     let texts = [&claim.fingerprint, &claim.attributes, &claim.parts];
     let outcome_bytes = claim.outcome.as_ref().map_or(0, Bytes::len);
     if texts.into_iter().flatten().map(String::len).sum::<usize>() + outcome_bytes > TEXT_BYTES_MAX {
         return None;
     }
-    // It may be a part of something larger, which it would keep.
+    // The outcome may be a slice of a larger buffer, which it would keep in memory.
     if let Some(outcome) = claim.outcome.as_deref().map(Bytes::copy_from_slice) {
         Arc::make_mut(&mut claim).outcome = Some(outcome);
     }
@@ -239,7 +240,7 @@ mod tests {
             World { recent, ours: connect(&path), theirs: connect(&path), _folder: folder }
         }
 
-        /// What the writer does, with what happens between its steps.
+        /// Does the writer's steps, with `after_commit` between the commit and its entry into the cache.
         fn write(&self, key: &ClaimKey, after_commit: impl FnOnce()) {
             self.ours.execute_batch("BEGIN IMMEDIATE; INSERT INTO t VALUES (1)").unwrap();
             self.recent.begin();
@@ -273,7 +274,7 @@ mod tests {
         connection
     }
 
-    /// The log is not copied here, so it is as long as its file.
+    /// The log is never checkpointed here, so its length follows from its file's size.
     fn log_frames(connection: &Connection) -> u32 {
         let log = format!("{}-wal", connection.path().unwrap());
         u32::try_from((std::fs::metadata(log).unwrap().len() - 32) / (4_096 + 24)).unwrap()
@@ -314,7 +315,7 @@ mod tests {
         assert!(world.knows(&a) && !world.knows(&b));
         world.they_write();
         assert!(!world.knows(&a));
-        // A transaction that writes nothing learns of it as well, and brings nothing back.
+        // A transaction that writes nothing notices the foreign commit too, and makes no entry valid again.
         world.write_nothing(|| ());
         assert!(!world.knows(&a));
         world.write(&a, || ());
@@ -331,7 +332,7 @@ mod tests {
         assert!(world.knows(&key("b")));
         world.write_nothing(|| world.they_write());
         assert!(!world.knows(&key("b")));
-        // And with it the log is empty, as ours would be that had nothing to write.
+        // Here the other process also empties the log, so its length is 0, like that of a transaction that writes nothing.
         world.write(&key("c"), || ());
         world.write_nothing(|| {
             world.they_write();

@@ -14,16 +14,16 @@ use crate::index::{Entry, Index, Rows};
 pub const READ: &str = include_str!("../sql/read_claim.sql");
 pub const CREATE: &str = include_str!("../sql/create_claim.sql");
 pub const REPLACE: &str = include_str!("../sql/replace_claim.sql");
-/// What [`CREATE`] and [`REPLACE`] take for a claim.
+/// The number of parameters that [`CREATE`] and [`REPLACE`] take for a claim.
 const PARAMETERS: usize = 20;
 
-/// A record, and the row that it is in.
+/// A claim and its row.
 pub struct Found {
     pub seq: i64,
     pub claim: Arc<Claim>,
 }
 
-/// The record under a key, as a reader sees it. Other processes may have appended rows that the writer has not met.
+/// The claim under a key, as a reader sees it. It also searches rows that other processes have appended and the writer has not read.
 pub fn look_up(connection: &Connection, index: &Index, key: &ClaimKey) -> rusqlite::Result<Option<Found>> {
     let Rows { mut known, complete_to } = index.rows(key);
     let mut appended = connection.prepare_cached("SELECT seq FROM claims WHERE seq > ?1 AND id = ?2")?;
@@ -33,7 +33,7 @@ pub fn look_up(connection: &Connection, index: &Index, key: &ClaimKey) -> rusqli
     find_among(&mut *connection.prepare_cached(READ)?, &known, key)
 }
 
-/// The record under a key, by [`READ`], in one of the rows that the index names.
+/// The claim under a key, read by [`READ`] from one of the rows that the index names.
 pub fn find_among(read: &mut Statement<'_>, seqs: &[i64], key: &ClaimKey) -> rusqlite::Result<Option<Found>> {
     for seq in seqs {
         let mut rows = read.query(params![seq, key.id.as_bytes(), key.workspace.as_str(), key.guard.as_str()])?;
@@ -44,14 +44,14 @@ pub fn find_among(read: &mut Statement<'_>, seqs: &[i64], key: &ClaimKey) -> rus
     Ok(None)
 }
 
-/// [`CREATE`], for so many claims.
+/// [`CREATE`] for this many claims.
 pub fn create_many(claims: usize) -> String {
     let (insert, _) = CREATE.split_once("VALUES").expect("it is an insert");
     let row = format!("({})", vec!["?"; PARAMETERS].join(", "));
     format!("{insert}VALUES {}", vec![row; claims].join(", "))
 }
 
-/// Writes claims into rows by a statement for as many; says whether it did.
+/// Writes claims into rows by a statement for that many claims. Returns whether all were written.
 pub fn write(statement: &mut Statement<'_>, claims: &[(i64, Arc<Claim>)]) -> rusqlite::Result<bool> {
     for (place, (seq, claim)) in claims.iter().enumerate() {
         bind(statement, place * PARAMETERS, *seq, claim)?;
@@ -77,7 +77,7 @@ fn bind(statement: &mut Statement<'_>, after: usize, seq: i64, claim: &Claim) ->
         &claim.settled_at.map(Time::micros),
         &claim.fingerprint,
         &claim.duplicates,
-        // There is a time in any case, so that counting changes no row's length.
+        // Never NULL, so that counting duplicates does not change the row's length.
         &claim.last_duplicate_at.unwrap_or(claim.created_at).micros(),
         &claim.attributes,
         &claim.parts,
@@ -115,28 +115,28 @@ pub fn scan(connection: &Connection, query: &Query, now: Time) -> rusqlite::Resu
     Ok(Page { claims, next: last.or(horizon.map(Cursor::past)), now })
 }
 
-/// Down to which token a page looks; none, where it looks at all there are.
+/// The smallest token that a page examines; `None` if it examines all.
 fn horizon(connection: &Connection, query: &Query, from: Token) -> rusqlite::Result<Option<Token>> {
     let looked = i64::try_from(Query::LOOKED_MAX).expect("not that many");
     let mut statement = connection.prepare_cached(include_str!("../sql/scan_horizon.sql"))?;
     statement.query_row(params![query.workspace.as_str(), from.0, looked], |row| row.get(0).map(Token)).optional()
 }
 
-/// [`Claim::state_at`] as a condition.
+/// [`Claim::state_at`] as an SQL condition.
 fn state_condition(state: Option<State>) -> &'static str {
     match state {
         None => "TRUE",
         Some(State::Done) => "state = 'done'",
         Some(State::Failed) => "state = 'failed'",
         Some(State::InFlight) => "state = 'in_flight' AND NOT (lost = 'hold' AND lease_until <= ?2)",
-        // Both halves: the index `claims_attention` serves what implies its own condition.
+        // Both halves are needed: SQLite uses the index `claims_attention` only if the query implies the index's own condition.
         Some(State::Unknown) => {
             "(state = 'unknown' OR (state = 'in_flight' AND lost = 'hold')) AND (state = 'unknown' OR lease_until <= ?2)"
         }
     }
 }
 
-/// Removes records whose window has ended. (The file remembers the largest of their tokens and rows.)
+/// Removes claims whose window has ended. The file keeps the largest of their tokens and row numbers.
 pub fn sweep(connection: &Connection, index: &Index, now: Time, limit: usize) -> rusqlite::Result<Vec<Entry>> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let mut expired = connection

@@ -1,11 +1,11 @@
-//! A bounded memory of things that have a hash: what comes takes the place of what has been there longest.
+//! The shards of a bounded cache, selected by hash. A new entry evicts the oldest entry of its shard.
 
 use std::sync::{Mutex, MutexGuard};
 
-/// Each thing is on the shelf that its hash leads to, which has room for `WIDTH` of them.
+/// The hash of an entry selects its shard. A shard has room for `WIDTH` entries.
 pub struct Shelves<T, const WIDTH: usize>(Box<[Mutex<Shelf<T, WIDTH>>]>);
 
-/// The newest first.
+/// One shard, newest entry first.
 pub struct Shelf<T, const WIDTH: usize>([Option<T>; WIDTH]);
 
 impl<T, const WIDTH: usize> Shelves<T, WIDTH> {
@@ -28,7 +28,7 @@ impl<T, const WIDTH: usize> Shelf<T, WIDTH> {
         self.0.iter_mut().find_map(|place| place.take_if(|thing| is_it(thing)))
     }
 
-    /// Something that is not there.
+    /// Adds an entry that the shard does not have.
     pub fn put(&mut self, thing: T) {
         let place = self.0.iter().position(Option::is_none).unwrap_or(WIDTH - 1);
         self.0[..=place].rotate_right(1);

@@ -1,6 +1,6 @@
-//! Errors that repeat: the first is told at once, then their number at intervals, then that they are over.
+//! Limits the logging of repeated errors: the first is logged at once, then their count at intervals, then their end.
 //!
-//! A full disk fails every commit within microseconds. A log line for each would fill what is left of the disk.
+//! A full disk fails every commit within microseconds. A log line for each would fill the rest of the disk.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ pub struct Over {
 }
 
 impl Trouble {
-    /// One more error. How many there have been, if it is time to tell.
+    /// Counts an error. Returns the count if it is time to log it.
     pub fn failed(&mut self, now: Instant) -> Option<u64> {
         let Some(errors) = &mut self.0 else {
             self.0 = Some(Errors { since: now, told_at: now, count: 1 });
@@ -36,7 +36,7 @@ impl Trouble {
         is_due.then_some(errors.count)
     }
 
-    /// A success. If it is the first after errors: what they were.
+    /// Records a success. Returns a summary of the errors before it, if there were any.
     pub fn succeeded(&mut self, now: Instant) -> Option<Over> {
         self.0.take().map(|errors| Over { errors: errors.count, lasted: now - errors.since })
     }

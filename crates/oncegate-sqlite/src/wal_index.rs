@@ -1,7 +1,7 @@
-//! Which commit is the file's last one, as SQLite tells all processes that have it open.
+//! Tells which commit is the file's last one, from the memory that SQLite shares between all processes with the file open.
 //!
-//! The wal-index is memory that they share. Its header changes with every commit, after the commit is in the log;
-//! SQLite itself compares it to know whether pages that it has cached still hold, and so do we. Its layout is part of
+//! That memory is the wal-index. Its header changes with every commit, after the commit is in the log. SQLite compares the
+//! header to know whether its cached pages are still valid, and so does this store. The layout is part of
 //! the format on which processes with different versions of SQLite agree.
 
 use std::ffi::c_void;
@@ -18,28 +18,30 @@ use crate::file::folder_of;
 use crate::writer::BUSY_TIMEOUT;
 use crate::{cause, our_error, readers};
 
-/// The part of the wal-index that is mapped as one.
+/// The size of one mapped region of the wal-index.
 const REGION_BYTES: i32 = 32_768;
 const WORDS: usize = 12;
-/// Where the header counts commits, and where it has the length of the log.
+/// The header's words with the count of commits and with the length of the log.
 const COMMITS: usize = 2;
 const FRAMES: usize = 4;
 
-/// A header. Two that are equal are of the same commit; two of the same commit may differ, as when the log has started over.
+/// A header. Equal headers belong to the same commit. Headers of the same commit may differ, for example after the log has
+/// started over.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Version([u32; WORDS]);
 
 impl Version {
-    /// Whether it is the very next commit, of a transaction that left the log that long.
+    /// Whether this is the commit right after `before`, by a transaction that left the log `frames` long.
     pub fn follows(self, before: Version, frames: u32) -> bool {
         self.0[COMMITS] == before.0[COMMITS].wrapping_add(1) && self.0[FRAMES] == frames
     }
 }
 
-/// A version that one thread changes while others look.
+/// A version that one thread changes while other threads read it.
 ///
-/// Either this or the header may be seen half changed, with words of two versions. If the two are equal nonetheless, then so is the word that
-/// counts commits: when the header was read the next commit was not there yet, and all that was done before this one was set has been seen.
+/// A reader may see this or the header half changed, with words of two versions. If the two still compare as equal, their counts of commits
+/// are equal too. Then the next commit was not yet there when the header was read, and the reader sees everything that was done
+/// before this version was set.
 #[derive(Default)]
 pub struct SharedVersion([AtomicU32; WORDS]);
 
@@ -48,16 +50,16 @@ impl SharedVersion {
         load(&self.0)
     }
 
-    /// Whoever gets it sees all that was done before.
+    /// A thread that gets this version sees everything that was done before `set`.
     pub fn set(&self, Version(words): Version) {
         self.0.iter().zip(words).for_each(|(word, value)| word.store(value, Release));
     }
 }
 
 pub struct WalIndex {
-    /// Not for good, but for as long as the connection is open.
+    /// Valid only while the connection is open, not for `'static`.
     header: &'static [AtomicU32; WORDS],
-    /// In a mutex that nobody locks, so that threads may share it.
+    /// In a mutex that is never locked; it only makes the connection shareable between threads.
     _connection: Mutex<Connection>,
 }
 
@@ -76,8 +78,8 @@ impl WalIndex {
     }
 }
 
-/// The first copy of the header. (A commit writes the second one first, and nobody may see the commit before the two are alike: whoever
-/// finds the first one unchanged has come before it.)
+/// Maps the first copy of the header. A commit writes the second copy first, and readers use the commit only when both copies are
+/// equal. A reader that finds the first copy unchanged therefore came before the commit.
 #[expect(unsafe_code, reason = "SQLite has no other way to tell without a transaction")]
 fn map(connection: &Connection) -> rusqlite::Result<&'static [AtomicU32; WORDS]> {
     let mut file: *mut ffi::sqlite3_file = null_mut();

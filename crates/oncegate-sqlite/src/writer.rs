@@ -1,7 +1,7 @@
-//! The writer: one thread, one transaction for all that waits.
+//! The writer: one thread that writes all waiting jobs in one transaction.
 //!
-//! Which statement decides a race: the record is read, decided on and written within one immediate
-//! transaction, which no other writer, of this process or another, can enter. Answers go out after
+//! The writer reads, decides and writes a record within one immediate transaction. No other writer, of this
+//! process or another, can write during it, so the transaction decides every race. Answers are sent after
 //! the commit.
 
 use std::collections::VecDeque;
@@ -28,21 +28,22 @@ use crate::trouble::Trouble;
 use crate::wal_index::WalIndex;
 use crate::{cause, our_error, store_error};
 
-/// What goes into one transaction, by weight (see [`Commit::weight`]).
+/// The largest weight of one transaction (see [`Commit::weight`]).
 const GROUP_WEIGHT_MAX: usize = 1_024;
-/// Where groups usually have this many jobs, a smaller one waits a moment for more: most of what a commit costs is the same for one as for a hundred, and
-/// the first who comes would go alone. With fewer callers all of them may be here already.
+/// If groups usually have at least this many jobs, a smaller group waits a moment for more. A commit costs nearly the same for
+/// one job as for a hundred, and otherwise the first job would be committed alone. With fewer callers, all of their jobs may
+/// have arrived already.
 const USUAL_MIN: usize = 12;
 const LINGER: Duration = Duration::from_micros(400);
 /// How long another process may hold the file.
 pub const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Between attempts to open a file that cannot be opened.
+/// The pause between attempts to open a file that cannot be opened.
 const REOPEN_AFTER: Duration = Duration::from_millis(200);
 
 pub enum Job {
-    /// The hot path: no boxing.
+    /// The hot path, therefore not boxed.
     Commit(Commit, oneshot::Sender<Result<Committed, StoreError>>),
-    /// Many at once, with one hand-over for all of them.
+    /// Many commits, handed over together.
     All(Vec<Commit>, oneshot::Sender<Vec<Result<Committed, StoreError>>>),
     Sweep(usize, oneshot::Sender<Result<Swept, StoreError>>),
     Count(Vec<DuplicateCount>, oneshot::Sender<Result<(), StoreError>>),
@@ -50,7 +51,8 @@ pub enum Job {
     Stop(oneshot::Sender<()>),
 }
 
-/// Anything else that writes, but for claims and records: run within the group, perhaps more than once, and answered after its commit.
+/// Any other write, except to claims and records. It runs within the group, perhaps more than once, and is answered after the
+/// group's commit.
 pub trait Work: Send {
     fn run(&mut self, connection: &Connection, moment: Moment) -> rusqlite::Result<()>;
     fn answer(self: Box<Self>, result: Result<(), StoreError>);
@@ -74,12 +76,12 @@ where
 
     fn answer(self: Box<Self>, result: Result<(), StoreError>) {
         let value = self.value;
-        // A caller that has gone away needs no answer; its write stands.
+        // A caller that has gone away needs no answer; its write is kept.
         let _ = self.answer.send(result.map(|()| value.expect("it ran")));
     }
 }
 
-/// A handle on the writer's thread, which ends with it.
+/// A handle on the writer's thread. The thread ends when the handle is dropped.
 pub struct Writer {
     inbox: Arc<Inbox<Job>>,
     pub waiters: Arc<OnceLock<Arc<Waiters>>>,
@@ -123,7 +125,7 @@ impl Writer {
         Ok(Writer { inbox, waiters })
     }
 
-    /// Submitted, or refused, when this returns, so that whoever waits for the answer carries nothing else.
+    /// Submits the commit, or fails to, before it returns the future. The future therefore holds only the wait for the answer.
     pub fn commit(&self, commit: Commit) -> impl Future<Output = Result<Committed, StoreError>> + use<> {
         let (answer, answered) = oneshot::channel();
         let submitted = self.inbox.put(commit.weight().max(1), Job::Commit(commit, answer));
@@ -164,27 +166,27 @@ impl Writer {
         answered.await.map_err(|_| unanswered())?
     }
 
-    /// Returns when all that was submitted before is done and the file is let go.
+    /// Returns when all jobs submitted before are done and the file is closed.
     pub async fn stop(&self) {
         let (answer, answered) = oneshot::channel();
         if self.inbox.put(0, Job::Stop(answer)).is_ok() {
-            // An error says that the thread has ended, which is what was asked for.
+            // An error means that the thread has ended, which is the goal.
             let _ = answered.await;
         }
     }
 }
 
-/// It was taken, and the writer ended before it said what became of it.
+/// The error for a job whose writer ended before it answered.
 fn unanswered() -> StoreError {
     StoreError::Unknown("the writer ended before it answered".into())
 }
 
-/// A connection that writes durably. The file must be there: one that was removed is not made anew, empty.
+/// Opens a connection that writes durably. The file must exist: a removed file is not created again as an empty one.
 pub fn connect(path: &Path) -> rusqlite::Result<Connection> {
     connect_with(path, true)
 }
 
-/// The same, or, for negative controls in tests, one that does not sync.
+/// The same. With `syncs` false, for negative controls in tests, the connection does not sync.
 pub fn connect_with(path: &Path, syncs: bool) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
@@ -202,8 +204,8 @@ pub fn connect_with(path: &Path, syncs: bool) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-/// Copies all of the log into the file, and begins it anew. After a failed sync the system takes the log's pages for written, though they are not on
-/// the disk: what is appended behind them would be lost with them at a power cut.
+/// Copies the whole log into the file and starts the log over. After a failed fsync the system treats the log's pages as written,
+/// although they are not on the disk. Whatever is appended after them would be lost with them at a power cut.
 fn start_log_over(connection: &Connection) -> rusqlite::Result<()> {
     let is_busy: bool = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
     if is_busy { Err(our_error(ffi::SQLITE_BUSY, "the log is in use, and cannot be begun anew")) } else { Ok(()) }
@@ -217,17 +219,17 @@ struct WriterThread {
     index: Arc<Index>,
     recent: Arc<Recent>,
     inbox: Arc<Inbox<Job>>,
-    /// Out of the inbox, and not written yet.
+    /// Jobs taken out of the commit queue, but not written yet.
     taken: VecDeque<(usize, Job)>,
     waiters: Arc<OnceLock<Arc<Waiters>>>,
-    /// Those who have asked it to stop.
+    /// The callers that have asked the writer to stop.
     askers: Vec<oneshot::Sender<()>>,
     trouble: Trouble,
-    /// A sync may have failed since the log was begun.
+    /// An fsync may have failed since the log was started.
     distrusts_log: bool,
 }
 
-/// How many jobs groups have had of late, eight times.
+/// A moving average of the jobs per group, times eight.
 #[derive(Default)]
 struct Usual(usize);
 
@@ -236,8 +238,8 @@ impl Usual {
         self.0 = self.0 - self.0 / 8 + jobs;
     }
 
-    /// How many jobs a group should wait for, if what is at hand makes it a small one that has room for more. Nine tenths of what is usual are enough: where fewer come, fewer
-    /// are soon waited for.
+    /// How many jobs a group should wait for, if the jobs at hand would make a small group with room for more. Nine tenths of
+    /// the usual number are enough, so that the average falls when fewer jobs come.
     fn awaited<T>(&self, at_hand: &VecDeque<(usize, T)>) -> Option<usize> {
         let enough = self.0 / 8 * 9 / 10;
         let has_room = || at_hand.iter().map(|(weight, _)| weight).sum::<usize>() < GROUP_WEIGHT_MAX;
@@ -247,16 +249,16 @@ impl Usual {
 
 enum Next {
     Stop,
-    /// The connection is not to be trusted any more.
+    /// The connection can no longer be trusted.
     Reopen,
 }
 
 impl WriterThread {
-    /// Until told to stop, or until nobody is left to tell it anything.
+    /// Runs until a caller stops the writer, or until all handles are dropped.
     fn run(mut self) {
         loop {
             let ended = self.write_until_stopped();
-            // Opened again, the name might lead to another file.
+            // If the file were opened again, its name might lead to another file.
             let is_gone =
                 !matches!(ended, Ok(Next::Stop)) && (self.file.look().is_err() && self.file.why_gone().is_some());
             let next = match ended {
@@ -270,7 +272,7 @@ impl WriterThread {
             };
             match next {
                 Next::Stop => {
-                    // Whoever asked may have stopped waiting.
+                    // The caller may no longer wait for the answer.
                     self.askers.drain(..).for_each(|asker| _ = asker.send(()));
                     return;
                 }
@@ -290,16 +292,16 @@ impl WriterThread {
             begun.map_err(|error| cause::explained(error, Some(&connection), self.file.folder()))?;
             self.distrusts_log = false;
         }
-        // Savepoints keep what they may have to undo; a temporary file for it would cost as much as the log itself.
+        // Savepoints store the pages that they may have to undo. A temporary file for them would cost as much as the log itself.
         connection.pragma_update(None, "temp_store", "memory")?;
         let (checkpoints, copier, copy) = Checkpoints::start(&self.path, self.syncs)?;
         let next = self.write_over(&mut connection, &checkpoints, copy);
         let next = next.map_err(|error| cause::explained(error, Some(&connection), self.file.folder()));
         self.file.unwatch_log();
-        // The copier ends when it is no longer told anything.
+        // The copier thread ends when the hook drops its sender.
         connection.wal_hook(None::<fn(&mut Wal, i32) -> rusqlite::Result<()>>)?;
-        // The last to close copies the log into the file, which is to be done when this returns. Of two that close at once
-        // neither would be the last.
+        // The last connection to close copies the log into the file, which must be done when this function returns. The
+        // connections close one after the other, because of two that close at once neither would be the last.
         self.recent.close();
         let _ = copier.join();
         drop(connection);
@@ -354,7 +356,7 @@ impl WriterThread {
                 }
             }
             usual.add(at_hand - self.taken.len());
-            // Before anybody is answered, who may come with the next.
+            // Before any caller is answered, because that caller may submit its next job at once.
             self.inbox.begun(weight);
             let written = group.run(claims, self.waiters.get());
             if let Err(failed) = written {
@@ -376,7 +378,7 @@ impl WriterThread {
         }
     }
 
-    /// Tells the log of an error. A file that is gone has been told of.
+    /// Logs an error. That a file is gone was logged already.
     fn complain(&mut self, event: &str, error: &rusqlite::Error) {
         if self.file.why_gone().is_some() {
             return;
@@ -386,7 +388,7 @@ impl WriterThread {
         }
     }
 
-    /// The file is gone: says so to all callers, until told to stop.
+    /// The file is gone: fails all jobs with that reason, until a caller stops the writer.
     fn refuse_for_good(&mut self) -> Next {
         let error = StoreError::Unavailable(self.file.why_gone().unwrap_or("the file is gone").into());
         loop {
@@ -397,7 +399,7 @@ impl WriterThread {
         }
     }
 
-    /// The file cannot be opened: says so to all who wait.
+    /// The file cannot be opened: fails all waiting jobs with that error.
     fn refuse_waiting(&mut self, error: &StoreError) -> Next {
         loop {
             while let Some((weight, job)) = self.taken.pop_front() {
@@ -421,7 +423,7 @@ impl WriterThread {
 }
 
 impl Drop for WriterThread {
-    /// However it ends: nobody waits for it any more.
+    /// Drops all waiting jobs, however the thread ends, so that no caller waits forever.
     fn drop(&mut self) {
         self.inbox.close();
         self.taken.clear();
@@ -437,7 +439,7 @@ mod tests {
         weights.iter().map(|&weight| (weight, ())).collect()
     }
 
-    /// What is usual after so many groups of so many jobs.
+    /// The moving average after these (groups, jobs per group).
     fn usual(of_late: &[(usize, usize)]) -> Usual {
         let mut usual = Usual::default();
         for &(groups, jobs) in of_late {

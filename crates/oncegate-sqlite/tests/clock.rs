@@ -1,4 +1,4 @@
-//! The wall clock steps, the machine sleeps or reboots: leases and windows follow elapsed time.
+//! Leases and windows follow elapsed time when the wall clock steps, and when the machine sleeps or reboots.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use oncegate_store::{Clock, MachineTime, Op, Store, StoreError, Swept};
 const HOUR: i64 = 3_600;
 const DAY: i64 = 24 * HOUR;
 
-/// A machine's clocks, which a test moves.
+/// A machine's clocks, moved by the test.
 struct Machine(Mutex<MachineTime>);
 
 impl Machine {
@@ -52,7 +52,7 @@ fn open(path: &Path, machine: &Arc<Machine>) -> SqliteStore {
     SqliteStore::open(path, Options { clock: machine.clone(), ..Options::default() }).expect("opens")
 }
 
-/// With a lease of a minute and a window of a day.
+/// A claim with a lease of a minute and a window of a day.
 fn claim(part: &str) -> Op {
     let guard = GuardName::new("g").expect("a good name");
     let terms = Terms {
@@ -119,7 +119,7 @@ async fn nothing_is_swept_until_a_step_is_confirmed_and_the_operator_hears_of_it
     assert_eq!(store.sweep(10).await.expect("sweeps"), Swept::default());
     let warnings = store.report().await.expect("reports").warnings;
     assert!(warnings.len() == 1 && warnings[0].contains("stepped by 172800 s"), "{warnings:?}");
-    // The window ends by elapsed time, and nothing is removed while the clock is doubted.
+    // The window ends by elapsed time, and nothing is swept until the step is confirmed.
     machine.pass(599);
     assert_eq!(store.sweep(10).await.expect("sweeps"), Swept::default());
     machine.step(-2 * DAY);
@@ -168,7 +168,7 @@ async fn after_a_reboot_time_goes_on_from_the_largest_time_in_the_file() {
     assert_eq!(store.report().await.expect("reports").warnings.len(), 1);
 }
 
-/// A file as a newer build leaves it: its last step says which builds still run on it.
+/// The test file is as a newer build leaves it: its last step says which builds still run on the file.
 #[tokio::test]
 async fn a_newer_schema_is_accepted_if_it_says_that_this_build_runs_on_it() {
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -1,4 +1,4 @@
-//! SQLite passes the suite.
+//! SQLite passes the conformance suite.
 
 use std::sync::Arc;
 

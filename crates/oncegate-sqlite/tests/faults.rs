@@ -1,4 +1,4 @@
-//! What the disk and other processes can do to the file.
+//! Faults of the disk and of other processes that use the file.
 
 use std::io::Write;
 use std::path::Path;
@@ -72,7 +72,7 @@ async fn a_duplicate_does_not_wait_for_whoever_writes() {
     assert!(matches!(new.await.expect("does not panic").expect("writes").only(), Answer::Won(_)));
 }
 
-/// Whether a lost owner's claim is held, only the writer can say: it may be writing the renewal that came in time.
+/// Only the writer can decide whether a lost owner's claim is held, because it may be writing a renewal that came in time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_claim_whose_lease_is_over_is_left_to_the_writer() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -107,7 +107,7 @@ async fn a_closed_store_answers_nobody() {
     }
 }
 
-/// The clock stepped back, and the sweep that removes a record shares its transaction with the next claim of its key.
+/// The clock steps back, and the sweep that removes a claim shares its transaction with the next claim of the same key.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_token_grows_though_its_record_was_swept_in_the_same_transaction() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -123,7 +123,7 @@ async fn a_token_grows_though_its_record_was_swept_in_the_same_transaction() {
     let release = Op { key: key("k"), command: Command::Release { token: first } };
     store.commit(release.into()).await.expect("writes");
     clock.set(Time::from_micros(START.micros() - 3_600_000_000));
-    // While another holds the file, the first job waits in its own transaction, and the next two gather behind it.
+    // While another connection holds the file, the first job waits in its own transaction, and the next two gather behind it.
     let other = rusqlite::Connection::open(&path).expect("opens");
     other.execute_batch("BEGIN IMMEDIATE").expect("takes the lock");
     let (held, sweeping, claiming) = (store.clone(), store.clone(), store.clone());
@@ -140,7 +140,7 @@ async fn a_token_grows_though_its_record_was_swept_in_the_same_transaction() {
     assert!(second > first, "{second} after {first}");
 }
 
-/// The log starts over while the writer is busy; else it would grow for as long as the load lasts.
+/// The log must start over while the writer is busy. Otherwise it would grow for as long as the load lasts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn the_log_stays_bounded_under_a_load_that_never_pauses() {
     const CALLERS: usize = 128;
@@ -166,14 +166,14 @@ async fn the_log_stays_bounded_under_a_load_that_never_pauses() {
 
 const FILE: &str = "ONCEGATE_TEST_FILE";
 
-/// The file may not grow past a limit (for this the test program runs itself under one): writes are refused, reads go
-/// on, and what was acknowledged before is there afterwards, when there is room again.
+/// The test program runs itself under a limit on the file's size. At the limit writes are refused and reads continue.
+/// When there is room again, all acknowledged claims are still there.
 #[tokio::test]
 async fn a_full_disk_refuses_cleanly_and_loses_nothing_that_was_acknowledged() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("x.db");
     let program = std::env::current_exe().expect("this program has a path");
-    // Ignored, a write over the limit is an error and not a signal.
+    // With the signal ignored, a write over the limit is an error.
     let limited =
         format!("trap '' XFSZ; ulimit -f 4096; exec {} --exact fill_up --ignored --nocapture", program.display());
     let output = Process::new("sh").args(["-c", &limited]).env(FILE, &path).output().expect("a shell");
@@ -188,7 +188,7 @@ async fn a_full_disk_refuses_cleanly_and_loses_nothing_that_was_acknowledged() {
     assert!(store.commit(claim("room again").into()).await.expect("writes").is_written());
 }
 
-/// How often this process has the file open for reading or writing: its name alone may stay open.
+/// How many times this process has the file open for reading or writing. A descriptor of the path only does not count.
 fn times_open(path: &Path) -> usize {
     const O_PATH: u32 = 0o10_000_000;
     let is_open = |descriptor: &std::ffi::OsStr| {
@@ -209,7 +209,7 @@ fn with_attributes(part: &str, bytes: usize) -> Op {
     large
 }
 
-/// Run by the test above, where the disk is as good as full after a few megabytes.
+/// Run by the test above, under a limit that acts like a full disk after a few megabytes.
 #[tokio::test]
 #[ignore = "the other process of the test above"]
 async fn fill_up() {
@@ -233,7 +233,7 @@ async fn fill_up() {
         let met = store.commit(claim(part).into()).await.expect("duplicates are answered").only();
         assert!(matches!(met, Answer::InFlight(_)), "{met:?}");
     }
-    // Many at once, appended together: all or none of them, and of none is it said that it was written.
+    // Many claims appended together: all or none are written, and here no caller may be told that its claim was written.
     let many: Vec<String> = (0..40).map(|turn| format!("one of many {turn}")).collect();
     let mut commits: Vec<Commit> = many.iter().map(|part| with_attributes(part, 256 << 10).into()).collect();
     commits.insert(20, Commit { ops: vec![claim("first of two"), claim("second of two")], changes: vec![] });
@@ -245,7 +245,7 @@ async fn fill_up() {
         let again = store.commit(claim(part).into()).await.map(Committed::only);
         assert_eq!(matches!(again, Ok(Answer::InFlight(_))), is_there, "memory and file agree on it: {again:?}");
     }
-    // Told to stop in the very group that fails: closed is closed, and nobody opens the file once more.
+    // The store is closed in the same group that fails: after the close the file must not be opened again.
     let large = with_attributes("too large", 3 << 20);
     let (last, ()) = tokio::join!(store.commit(large.into()), store.close());
     assert!(last.is_err(), "there is no room for it");
@@ -307,7 +307,7 @@ async fn nothing_is_answered_from_a_file_that_is_gone() {
     }
 }
 
-/// An idle store notices by itself, before it answers from memory or by a reader.
+/// An idle store detects it before it answers from the cache or by a reader.
 #[tokio::test]
 async fn a_duplicate_is_not_answered_from_memory_once_the_file_is_gone() {
     for (what, make_move) in MOVES {
@@ -317,7 +317,7 @@ async fn a_duplicate_is_not_answered_from_memory_once_the_file_is_gone() {
         store.commit(claim("before").into()).await.expect("writes");
         assert!(store.read(&key("before")).await.expect("reads").value.is_some());
         make_move(&path);
-        // A look holds for a moment.
+        // The last check of the file is valid for a moment.
         tokio::time::sleep(Duration::from_millis(60)).await;
         store.commit(claim("before").into()).await.expect_err(what);
         store.read(&key("before")).await.expect_err(what);
@@ -325,7 +325,7 @@ async fn a_duplicate_is_not_answered_from_memory_once_the_file_is_gone() {
     }
 }
 
-/// A file that was moved away and put back is not trusted: another process may have written under its name meanwhile.
+/// A file that was moved away and put back is not trusted, because another process may have written under its name meanwhile.
 #[tokio::test]
 async fn a_file_that_is_put_back_is_opened_again_by_a_restart_alone() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -342,7 +342,7 @@ async fn a_file_that_is_put_back_is_opened_again_by_a_restart_alone() {
     store.commit(claim("again").into()).await.expect("writes");
 }
 
-/// The log is still open in the store, which copies it into the file when it is closed.
+/// The store still has the deleted log open, and copies it into the file when it closes.
 #[tokio::test]
 async fn what_was_acknowledged_outlives_a_log_that_was_deleted() {
     let folder = tempfile::tempdir().expect("a temporary folder");

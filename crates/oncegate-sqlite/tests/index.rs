@@ -1,5 +1,5 @@
-//! The index of keys is in memory, and so are the claims that were written last; and the file is not ours alone. No claim may be
-//! overlooked, and nothing that was done to one.
+//! The index of keys and the cache of claims are in memory, and other processes change the file too. No claim, and no change of
+//! a claim, may be missed.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -108,7 +108,7 @@ async fn what_another_process_has_claimed_is_found_by_claims_and_by_reads() {
     assert!(!wins(&file.open(), "a").await, "and by a process that starts now");
 }
 
-/// A row's number is what tells another process that the row is new to it.
+/// Another process recognises a new row by its number, so numbers must not be reused.
 #[tokio::test]
 async fn a_row_number_does_not_come_back_when_the_last_rows_are_swept() {
     let file = File::new();
@@ -121,7 +121,7 @@ async fn a_row_number_does_not_come_back_when_the_last_rows_are_swept() {
     assert_eq!(theirs.sweep(100).await.expect("sweeps").claims, 4);
     assert!(wins(&theirs, "new").await);
     assert!(!wins(&ours, "new").await);
-    // Not after all of them have left, either.
+    // Numbers are not reused after all processes have closed the file, either.
     file.clock.advance(WINDOW);
     assert_eq!(theirs.sweep(100).await.expect("sweeps").claims, 1);
     theirs.close().await;
@@ -130,7 +130,7 @@ async fn a_row_number_does_not_come_back_when_the_last_rows_are_swept() {
     assert!(!wins(&ours, "newer").await);
 }
 
-/// The number of a row that was rolled back is free, and the next process may use it.
+/// The number of a rolled-back row is free, and another process may use it.
 #[tokio::test]
 async fn what_was_rolled_back_alone_does_not_pass_for_known() {
     let file = File::new();
@@ -145,14 +145,14 @@ async fn what_was_rolled_back_alone_does_not_pass_for_known() {
     assert!(!wins(&ours, "k").await);
 }
 
-/// New claims of a group are appended together: whoever is behind them in it finds them nevertheless, and takes none of them along when it is undone.
+/// New claims of a group are appended together. A later job of the group still finds them, and an undone job removes none of them.
 #[tokio::test]
 async fn what_is_appended_together_is_there_for_those_behind_it_in_the_group() {
     let file = File::new();
     let store = file.open();
     let single = |part: &str, command: Command| Commit::from(Op { key: key(part), command });
     let claims = |part: &str| single(part, Command::Claim(terms()));
-    // One of them is somebody else's, so neither is written.
+    // One of the two keys has another owner, so neither claim is written.
     let refused = Commit { ops: vec![claim("undone"), claim("0")], changes: vec![] };
     let mut commits: Vec<Commit> = (0..37).map(|number| claims(&number.to_string())).collect();
     commits.extend([claims("20"), single("5", Command::Forget), claims("5"), refused]);
@@ -164,7 +164,7 @@ async fn what_is_appended_together_is_there_for_those_behind_it_in_the_group() {
     assert!(names[..37].iter().chain(&names[41..49]).all(|names| *names == ["won"]), "{names:?}");
     assert_eq!(names[37..41], [vec!["in_flight"], vec!["applied"], vec!["won"], vec!["won", "in_flight"]]);
     assert_eq!(names[49..], [vec!["in_flight"], vec!["won", "won"], vec!["in_flight"]]);
-    // By a clock that was set back meanwhile: the time is the duplicate's all the same.
+    // The clock was set back meanwhile; the stored time is still the duplicate's.
     let (met, before) = (meets(&store, "7").await, Time::from_micros(START.micros() - 5));
     let count = |part: &str, token| DuplicateCount { key: key(part), token, count: 3, last_at: before };
     store.count_duplicates(vec![count("7", met.token), count("7", Token(1))]).await.expect("counts");
@@ -202,7 +202,7 @@ async fn what_others_have_swept_does_not_fill_the_index() {
     assert!(is_there(&ours, "stays").await);
 }
 
-/// Whoever removes rows, and however: their tokens and their numbers stay used.
+/// The tokens and numbers of removed rows stay used, however the rows were removed.
 #[tokio::test]
 async fn rows_that_were_deleted_by_hand_leave_their_numbers_behind() {
     let file = File::new();
@@ -277,7 +277,7 @@ async fn what_another_process_does_to_a_claim_is_met_at_once() {
     {
         by_hand.execute(statement, []).expect("updates");
         assert_eq!(meets(&ours, "k").await.attributes, Some((turn + 1).to_string()));
-        // With a commit of our own in between, and without one.
+        // The first turn has a commit of our own in between; the others have none.
         assert!(turn > 0 || wins(&ours, "another").await);
         assert_eq!(meets(&ours, "k").await.attributes, Some((turn + 1).to_string()));
     }
@@ -287,7 +287,7 @@ async fn what_another_process_does_to_a_claim_is_met_at_once() {
     assert!(wins(&ours, "k").await);
 }
 
-/// The moment that matters is the one between a commit and its being known: here there are hundreds of them.
+/// The critical moment is between a commit and its entry into the index and the cache. This test makes hundreds of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn what_another_process_has_done_is_met_however_busy_we_are() {
     const ROUNDS: usize = 100;
@@ -303,7 +303,7 @@ async fn what_another_process_has_done_is_met_however_busy_we_are() {
                     let part = format!("busy {store_number} {turn}");
                     assert!(wins(&store, &part).await);
                     assert!(!wins(&store, &part).await);
-                    // Or nobody else would get to write.
+                    // Without the pause the other stores would not get to write.
                     tokio::time::sleep(Duration::from_millis(2)).await;
                 }
             })
@@ -347,7 +347,7 @@ async fn a_claim_is_met_as_it_was_last_written() {
     assert_eq!(meets(&store, "k").await.duplicates, 0);
 }
 
-/// What is counted and what is written of one claim may share a transaction, in either order.
+/// A count and a write of one claim may share a transaction, in either order.
 #[tokio::test]
 async fn a_claim_that_is_counted_and_written_in_one_transaction_is_met_as_it_is_in_the_file() {
     let file = File::new();
@@ -360,7 +360,7 @@ async fn a_claim_that_is_counted_and_written_in_one_transaction_is_met_as_it_is_
         let counts = vec![DuplicateCount { key: key(&part), token, count: 1, last_at: START }];
         let counted = async { store.count_duplicates(counts).await.expect("counts") };
         let settled = settles(&store, &part, token, "done");
-        // While the writer is kept waiting with this one, the others gather behind it.
+        // While the lock makes the writer wait with the first claim, the others gather behind it.
         by_hand.execute_batch("BEGIN IMMEDIATE").expect("the writer waits");
         let first = async { assert!(wins(&store, &format!("first {round}")).await) };
         let let_go = async {
@@ -387,12 +387,12 @@ async fn what_was_rolled_back_or_swept_is_not_met() {
     assert!(wins(&store, "x").await);
     file.clock.advance(WINDOW);
     assert_eq!(store.sweep(10).await.expect("sweeps").claims, 1);
-    // Its window has not ended now, but it is gone.
+    // By this time its window has not ended, but the claim was swept.
     file.clock.set(START);
     assert!(wins(&store, "x").await);
 }
 
-/// A real one, that is killed while it writes: the next to come repairs what it left half done.
+/// A real process is killed while it writes. The next process to open the file repairs the unfinished write.
 #[tokio::test]
 async fn what_a_process_had_written_before_it_was_killed_is_met() {
     const KILLS: u64 = 20;
@@ -414,7 +414,7 @@ async fn what_a_process_had_written_before_it_was_killed_is_met() {
         for turn in 0..kill * 3 + 1 {
             let written = told().expect("it writes until it is killed");
             assert!(met().await >= written, "kill {kill}, turn {turn}");
-            // Now and then our own commit is between theirs.
+            // Now and then this process commits between the other's commits.
             assert!(turn % 3 > 0 || wins(&ours, &format!("{kill} {turn}")).await);
         }
         child.kill().expect("is killed");
@@ -436,7 +436,7 @@ fn another_process() {
         let next = "UPDATE claims SET attributes = coalesce(attributes, 0) + 1 WHERE seq = 1 RETURNING attributes";
         let written: String = connection.query_row(next, [], |row| row.get(0)).expect("writes");
         println!("wrote {written}");
-        // Others want to write as well.
+        // Lets other processes write as well.
         std::thread::sleep(Duration::from_micros(300));
     }
 }

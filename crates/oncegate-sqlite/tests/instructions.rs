@@ -1,7 +1,7 @@
-//! Instructions per decision, which do not depend on the machine's mood.
+//! Instructions per decision, a measure that does not vary with the machine's load.
 //!
 //! This test program runs itself under callgrind twice, with different numbers of decisions, and takes the
-//! difference: starting up costs the same in both. The figure is of the test profile; a release build needs less.
+//! difference, because the start-up costs the same in both. The figure is of the test profile; a release build needs less.
 
 use std::process::Command;
 use std::sync::Arc;

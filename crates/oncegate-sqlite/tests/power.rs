@@ -1,6 +1,7 @@
-//! Power cuts and failing disks, on a real process: nothing that it acknowledged is lost.
+//! Power cuts and failing disks, on a real process: no acknowledged claim is lost.
 //!
-//! The test program runs itself as the process whose power is cut. A preloaded shim drops what was not synced (see `oncegate_lab::power`).
+//! The test program runs itself as the process whose power is cut. A preloaded shim drops unsynced writes (see
+//! `oncegate_lab::power`).
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -16,11 +17,11 @@ use oncegate_store::{Op, Store};
 const FILE: &str = "ONCEGATE_TEST_FILE";
 const ROUND: &str = "ONCEGATE_TEST_ROUND";
 const UNSYNCED: &str = "ONCEGATE_TEST_UNSYNCED";
-/// How many power cuts; `make power` sets it.
+/// The number of power cuts; `make power` sets it.
 const CUTS: &str = "ONCEGATE_TEST_CUTS";
 const SEED: &str = "ONCEGATE_TEST_SEED";
 const CALLERS: usize = 8;
-/// How many acknowledged claims are looked for after each cut, and after how many cuts all of them are.
+/// How many of the newest acknowledged claims are looked up after each cut. After every `ALL_EVERY` cuts, all of them are.
 const NEWEST: usize = 1_000;
 const ALL_EVERY: u64 = 100;
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -45,7 +46,7 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))
 }
 
-/// The process whose power is cut. It says what was acknowledged to it, and how the store is.
+/// The process whose power is cut. It prints each acknowledged claim, and the state of the store.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "the process whose power is cut"]
 async fn claims_until_its_end() {
@@ -80,7 +81,7 @@ async fn claims_until_its_end() {
     }
 }
 
-/// In one write, so that a reader sees a line whole or not at all.
+/// Prints a line in one write, so that a reader sees the whole line or none of it.
 fn say(line: &str) {
     std::io::stdout().write_all(format!("{line}\n").as_bytes()).expect("the test reads");
 }
@@ -92,7 +93,7 @@ struct World {
     rounds: u64,
 }
 
-/// A running child, and the lines that it says.
+/// A running child process, and the lines that it prints.
 struct Running {
     child: Child,
     lines: mpsc::Receiver<String>,
@@ -137,7 +138,7 @@ impl World {
         Running { child, lines, acknowledged }
     }
 
-    /// The power goes: the process dies, and what was not synced is at the mercy of the seed.
+    /// Cuts the power: kills the process. The seed decides which unsynced writes survive.
     fn cut(&mut self, mut running: Running, seed: u64) -> Cut {
         running.child.kill().expect("it is ours");
         running.child.wait().expect("it is ours");
@@ -146,18 +147,18 @@ impl World {
         self.power.cut(seed).expect("cuts the power")
     }
 
-    /// Which of what was acknowledged is not there; all of it, if the file does not open.
+    /// The acknowledged claims that are missing; all of them if the file does not open.
     async fn lost(&self) -> Vec<String> {
         self.lost_of_last(self.acknowledged.len()).await
     }
 
-    /// Of so many that were acknowledged last.
+    /// The same for the last `count` acknowledged claims.
     async fn lost_of_last(&self, count: usize) -> Vec<String> {
         let looked_for = &self.acknowledged[self.acknowledged.len().saturating_sub(count)..];
         let Ok(store) = SqliteStore::open(self.path(), Options::default()) else {
             return looked_for.to_vec();
         };
-        // Once ready, the store knows where each claim is.
+        // Once the store is ready, its index has each claim.
         if store.report().await.is_err() {
             return looked_for.to_vec();
         }
@@ -212,7 +213,7 @@ async fn what_was_acknowledged_is_there_after_each_power_cut() {
         let cut = world.cut(running, seed);
         (total.unsynced, total.undone, total.torn) =
             (total.unsynced + cut.unsynced, total.undone + cut.undone, total.torn + cut.torn);
-        // The newest are the likeliest to be lost; now and then all are looked for.
+        // The newest claims are the most likely to be lost. Now and then all are looked up.
         let looked_for = if seed % ALL_EVERY == 0 { usize::MAX } else { NEWEST };
         let lost = world.lost_of_last(looked_for).await;
         assert!(lost.is_empty(), "seed {seed}: {} were acknowledged and are lost, {:?} first", lost.len(), lost[0]);
@@ -230,7 +231,7 @@ async fn what_was_acknowledged_is_there_after_each_power_cut() {
     );
 }
 
-/// The negative control: with `synchronous=OFF` the same cuts lose what was acknowledged.
+/// The negative control: with `synchronous=OFF` the same cuts lose acknowledged claims.
 #[tokio::test]
 async fn without_syncs_power_cuts_lose_what_was_acknowledged() {
     for seed in 1..=20 {
@@ -248,7 +249,8 @@ async fn without_syncs_power_cuts_lose_what_was_acknowledged() {
     panic!("20 power cuts without syncs lost nothing: this test sees nothing");
 }
 
-/// Refused meanwhile, with the reason; ready when it is over; and nothing that was acknowledged before, between or after is lost.
+/// While the disk fails, writes are refused with the reason. Afterwards the store is ready again. No claim that was acknowledged
+/// before, between or after the faults is lost.
 #[tokio::test]
 async fn a_disk_that_fails_is_told_and_loses_nothing_that_was_acknowledged() {
     type Fail = fn(&Shim, Option<i32>) -> std::io::Result<()>;
@@ -280,7 +282,7 @@ async fn a_disk_that_fails_is_told_and_loses_nothing_that_was_acknowledged() {
 const RACES: &str = "ONCEGATE_TEST_RACES";
 const ROUNDS: usize = 200;
 
-/// One of two processes that race for the same keys. It is told when to begin with each.
+/// One of two processes that race for the same keys. The test sends it a line to start each key.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "one of the two processes of the test below"]
 async fn races_for_each_key() {
@@ -318,7 +320,7 @@ fn two_processes_on_one_file_have_one_winner_each_time() {
     });
     let mut wins = [0; 2];
     for round in 0..ROUNDS {
-        // The second is told first in every other round.
+        // In every other round the second process gets its line first.
         for racer in [round % 2, (round + 1) % 2] {
             let told = racers[racer].0.stdin.as_mut().expect("piped");
             told.write_all(format!("{round}\n").as_bytes()).expect("it listens");

@@ -1,4 +1,4 @@
-//! Records are found in memory as they are in the file, and a commit that is undone takes none of its group along.
+//! The cache returns records as they are in the file, and an undone commit undoes no other commit of its group.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ impl File {
         File { folder: tempfile::tempdir().expect("a folder"), clock: Arc::new(ManualClock::starting_at(START)) }
     }
 
-    /// As another process would have it.
+    /// Opens the file as another process would.
     fn open(&self) -> SqliteStore {
         self.open_with(Options::default().claims_max)
     }
@@ -79,7 +79,8 @@ async fn is_written(store: &SqliteStore, commit: Commit) -> bool {
     store.commit(commit).await.expect("decides").is_written()
 }
 
-/// What it has written before it finds that it cannot go on is taken back, and nothing else; also in the next group, which is ready for it, and in the one after that.
+/// Only the writes that the failed commit made before its conflict are undone. This also holds in the next group, which uses
+/// savepoints, and in the group after that.
 #[tokio::test]
 async fn a_conflict_in_the_middle_of_a_group_takes_none_of_the_others_along() {
     let file = File::new();
@@ -90,7 +91,7 @@ async fn a_conflict_in_the_middle_of_a_group_takes_none_of_the_others_along() {
         let number = |n: u128| round * 100 + n;
         let mut conflict = claims(&part("undone"));
         conflict.changes = vec![create(number(1), &[]), create(number(2), &["taken"])];
-        // Nothing of this one is written before its conflict.
+        // This commit conflicts before it writes anything.
         let at_once =
             changes(vec![Change::replace(record(1, 9, "of a version that is not there")), create(number(3), &[])]);
         let good = changes(vec![create(number(4), &[&part("name")]), create(number(5), &[])]);
@@ -113,7 +114,7 @@ async fn a_conflict_in_the_middle_of_a_group_takes_none_of_the_others_along() {
     }
 }
 
-/// The same of an error, in a group with a sweep and a count: they are run again, and count once.
+/// The same for an error, in a group with a sweep and a count. The other jobs are run again, and take effect once.
 #[tokio::test]
 async fn what_fails_after_it_has_written_something_is_undone_and_the_others_happen_once() {
     let file = File::new();
@@ -127,7 +128,7 @@ async fn what_fails_after_it_has_written_something_is_undone_and_the_others_happ
         too_many.ops.extend(claims("the other").ops);
         too_many.changes = vec![create(round, &[])];
         let count = DuplicateCount { key: met.key.clone(), token: met.token, count: 1, last_at: START };
-        // Asked for at once, they come into one group, or into a few.
+        // Submitted at once, the jobs share one group, or a few.
         let (failed, good, swept, counted) = tokio::join!(
             store.commit(too_many),
             store.commit(changes(vec![create(100 + round, &[])])),
@@ -150,7 +151,7 @@ async fn what_fails_after_it_has_written_something_is_undone_and_the_others_happ
     assert!(is_written(&store, claims("one of two")).await, "the room is still there");
 }
 
-/// A sequence of numbers that look random, the same each time.
+/// A deterministic sequence of pseudo-random numbers.
 struct Numbers(u64);
 
 impl Numbers {
@@ -160,8 +161,8 @@ impl Numbers {
     }
 }
 
-/// Two processes change the same few records in turn: what either finds, by id or by name, is what was committed last. Of some a body is too large for the
-/// memory, ids and names come back after they were removed, and some are swept.
+/// Two processes change the same few records in turn. Each finds, by id or by name, what was committed last. Some bodies are
+/// too large for the cache, ids and names are reused after a removal, and some records are swept.
 #[tokio::test]
 async fn what_is_found_is_what_was_committed_last_by_whomever() {
     const IDS: u64 = 12;
@@ -171,7 +172,7 @@ async fn what_is_found_is_what_was_committed_last_by_whomever() {
     let mut random = Numbers(7);
     let mut model: BTreeMap<u128, (Record, Vec<String>)> = BTreeMap::new();
     for step in 0..3_000 {
-        // Mostly one of them, so that its memory is in use.
+        // Mostly the same store, so that its cache is used.
         let store = &stores[usize::from(random.below(20) == 0)];
         let number = u128::from(random.below(IDS));
         let name = NAMES[random.below(NAMES.len() as u64) as usize].to_owned();
@@ -213,7 +214,7 @@ async fn what_is_found_is_what_was_committed_last_by_whomever() {
             let (number, name) = (u128::from(random.below(IDS)), NAMES[random.below(NAMES.len() as u64) as usize]);
             let named = model.values().find(|(_, names)| names.iter().any(|has| has == name));
             let expected = [model.get(&number), named].map(|found| found.map(|(record, _)| record.clone()));
-            // The second time from memory, if it fits.
+            // The second lookup is answered from the cache, if the record fits.
             for _ in 0..2 {
                 let found = store.find(&[by_id(number), by_name(name)]).await.expect("finds").value;
                 assert_eq!(found, expected, "step {step}");
@@ -222,7 +223,7 @@ async fn what_is_found_is_what_was_committed_last_by_whomever() {
     }
 }
 
-/// Records that are always changed together are never seen apart.
+/// Records that are always changed together are never seen in different versions.
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn what_is_looked_up_together_has_stood_beside_each_other() {
     const CHANGES: i64 = 2_000;

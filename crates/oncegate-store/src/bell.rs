@@ -1,6 +1,7 @@
-//! Those who wait for jobs, and are told when there is something to look at.
+//! Wakes the workers that wait for jobs.
 //!
-//! Whoever leases looks at the queue, learns when the next job is due, and sleeps until then; a job that is put in before that rings.
+//! A worker looks at the queue, learns when the next job is due, and sleeps until then. A job that is enqueued earlier
+//! wakes the worker.
 
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
@@ -15,12 +16,12 @@ pub struct Bell(Mutex<Vec<Weak<Ear>>>);
 #[derive(Debug)]
 struct Ear {
     kinds: Vec<String>,
-    /// The first that somebody has to look at, of those that it has been told of and has not heard yet.
+    /// The earliest time that was announced and that the listener has not taken yet.
     earliest: Mutex<Option<Time>>,
     notify: Notify,
 }
 
-/// Somebody who waits for jobs of some kinds, for as long as this lives.
+/// The registration of a worker that waits for jobs of some kinds. Dropping it unregisters the worker.
 #[derive(Debug)]
 pub struct Listener(Arc<Ear>);
 
@@ -33,7 +34,7 @@ impl Bell {
         Listener(ear)
     }
 
-    /// Somebody has to look at a job of this kind, at this time.
+    /// Announces that a worker must look at a job of this kind at this time.
     pub fn ring(&self, kind: &str, at: Time) {
         self.each(|ear| {
             if ear.kinds.iter().any(|heard| heard == kind) {
@@ -42,12 +43,12 @@ impl Bell {
         });
     }
 
-    /// There may be anything.
+    /// Announces that any job may have changed.
     pub fn ring_all(&self) {
         self.each(|ear| ear.tell(Time::LONG_AGO));
     }
 
-    /// What a change, written, means to those who wait.
+    /// Announces a change that was written to the workers that wait for its kind of job.
     pub fn ring_after(&self, change: &Change) {
         if let Some((kind, at)) = change.wakes() {
             self.ring(kind, at);
@@ -74,7 +75,7 @@ impl Ear {
 }
 
 impl Listener {
-    /// When to look, by what it has been told since this was last asked; waits until it is told something.
+    /// Waits for an announcement, and returns the earliest time announced since the last call.
     pub async fn heard(&self) -> Time {
         loop {
             if let Some(at) = self.0.earliest.lock().expect("no holder of this lock panics").take() {

@@ -1,4 +1,4 @@
-//! Clocks, for stores that have none of their own, and for tests.
+//! Clocks for tests and for stores without a clock of their own.
 
 #[cfg(target_os = "linux")]
 use std::sync::LazyLock;
@@ -7,23 +7,23 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use oncegate_core::Time;
 
-/// Where an embedded store takes its time from.
+/// The source of time for an embedded store.
 pub trait Clock: Send + Sync + 'static {
     fn now(&self) -> Time;
 
-    /// The machine's clocks, if this clock is the machine's: from these a store can tell elapsed time from a step of the wall clock. None: what
-    /// [`now`](Clock::now) says is believed as it is.
+    /// The machine's clocks, if this clock is the machine's. With them a store can tell elapsed time from a step of the wall clock.
+    /// `None`: the store trusts [`now`](Clock::now) as it is.
     fn machine(&self) -> Option<MachineTime> {
         None
     }
 }
 
-/// What the machine's clocks say at one moment.
+/// The machine's clocks, read at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MachineTime {
-    /// The same for all processes that share the clock below, and for no other.
+    /// Identifies the boot. It is equal only between processes that share the clock `since_boot_us`.
     pub boot: u128,
-    /// How long ago the machine booted, with the time in suspend, in microseconds. No step of the wall clock moves it.
+    /// Microseconds since boot, including time in suspend. A step of the wall clock does not move it.
     pub since_boot_us: i64,
     pub wall: Time,
 }
@@ -51,8 +51,8 @@ impl Clock for SystemClock {
     }
 }
 
-/// The kernel's name for this boot, and by how many microseconds the time since boot is shifted in the time namespace of this
-/// process. Processes of one boot agree on the time without that shift.
+/// The kernel's id of this boot, and the shift of the time since boot in this process's time namespace, in microseconds.
+/// Processes of one boot agree on the time without that shift.
 #[cfg(target_os = "linux")]
 fn boot() -> Option<(u128, i64)> {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
@@ -62,7 +62,7 @@ fn boot() -> Option<(u128, i64)> {
     Some((id, boottime_shift(&offsets)))
 }
 
-/// From lines such as `boottime  86400  500000000`: seconds and nanoseconds.
+/// Parses lines such as `boottime  86400  500000000`: seconds and nanoseconds.
 #[cfg(target_os = "linux")]
 fn boottime_shift(offsets: &str) -> i64 {
     let shift = |line: &str| {
@@ -74,7 +74,7 @@ fn boottime_shift(offsets: &str) -> i64 {
     offsets.lines().find_map(shift).unwrap_or(0)
 }
 
-/// A clock that moves when it is told to.
+/// A clock that only the test moves.
 #[derive(Debug)]
 pub struct ManualClock(AtomicI64);
 

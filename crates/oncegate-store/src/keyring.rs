@@ -8,12 +8,12 @@ use crate::StoreError;
 /// The SHA-256 of a key. The key itself is shown once, when it is made, and kept nowhere.
 pub type KeyHash = [u8; 32];
 
-/// What a key may do; each role may do all that those before it may.
+/// What a key may do. Each role includes the rights of the roles before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
-    /// Claim, and settle what one owns.
+    /// Claim, and settle one's own claims.
     Send,
-    /// See everything of the workspace; lease actions; forget, resolve and retry; read the audit log and the metrics.
+    /// See everything in the workspace; lease actions; forget, resolve and retry; read the audit log and the metrics.
     Operate,
     /// Make and revoke the workspace's keys.
     Admin,
@@ -44,33 +44,33 @@ pub struct ApiKey {
     pub hash: KeyHash,
     pub created_at: Time,
     pub revoked_at: Option<Time>,
-    /// What people call it.
+    /// A name for people.
     pub name: Option<String>,
     /// The key, or the person at the command line, that made it.
     pub created_by: Option<String>,
-    /// From then on it is refused as if it were revoked.
+    /// From this time on the key is refused as if it were revoked.
     pub expires_at: Option<Time>,
-    /// Written behind, and not more than once a minute.
+    /// Written asynchronously, at most once a minute.
     pub last_used_at: Option<Time>,
 }
 
 impl ApiKey {
-    /// Whether the server answers it at this time.
+    /// Whether the server accepts the key at this time.
     pub fn is_live(&self, now: Time) -> bool {
         self.revoked_at.is_none() && self.expires_at.is_none_or(|expires_at| now < expires_at)
     }
 }
 
-/// The part of a store that knows who may ask.
+/// The part of a store that keeps workspaces and their API keys.
 #[async_trait]
 pub trait Keyring: Send + Sync {
-    /// Creates a workspace; `false` if it was there already.
+    /// Creates a workspace; `false` if it existed already.
     async fn create_workspace(&self, name: &WorkspaceName) -> Result<bool, StoreError>;
 
     async fn workspaces(&self) -> Result<Vec<(WorkspaceName, Time)>, StoreError>;
 
     /// Adds a key to an existing workspace; `false` if there is no such workspace.
-    /// The store's clock says when: `created_at` of the argument is ignored. A new key has not been used.
+    /// The store's clock sets `created_at`, so the argument's `created_at` is ignored. A new key has no `last_used_at`.
     async fn create_key(&self, key: ApiKey) -> Result<bool, StoreError>;
 
     /// All keys, revoked ones included.
@@ -79,6 +79,6 @@ pub trait Keyring: Send + Sync {
     /// Revokes a key; `false` if there is no such key, or it was revoked already.
     async fn revoke_key(&self, id: &str) -> Result<bool, StoreError>;
 
-    /// Notes that the keys with these ids were used, now by the store's clock. An id of no key is ignored.
+    /// Sets `last_used_at` of the keys with these ids to the store's time. An id without a key is ignored.
     async fn touch_keys(&self, ids: &[String]) -> Result<(), StoreError>;
 }

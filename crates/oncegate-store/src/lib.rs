@@ -1,9 +1,9 @@
-//! The seam between what Oncegate decides and where it is kept.
+//! The seam between the rules of Oncegate and its storage.
 //!
-//! A [`Store`] reads a record, asks [`oncegate_core::decide`] what becomes of it, and writes
-//! the answer only if the record is still the one that was read. It decides nothing by itself.
-//! [`MemoryStore`] is the model that the others are compared with; `conformance` (a feature)
-//! is the suite that each of them passes.
+//! A [`Store`] reads a record, asks [`oncegate_core::decide`] for the next record, and writes
+//! that only if the stored record is still the one that was read. The store itself decides nothing.
+//! [`MemoryStore`] is the model that the other stores are compared with. `conformance` (a feature)
+//! is the test suite that every store passes.
 
 mod bell;
 mod clock;

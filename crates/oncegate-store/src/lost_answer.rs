@@ -1,18 +1,18 @@
-//! A commit whose answer was lost: it may be written.
+//! Finds out whether a commit whose answer was lost was written.
 
 use std::future::Future;
 use std::time::Duration;
 
 use crate::store::Store;
 
-/// A caller that has waited for a commit does not wait for longer than this for the look at what it wrote.
+/// The time-out of the look at what a commit wrote. The caller has already waited for the commit itself.
 const LOOK_WITHIN: Duration = Duration::from_secs(5);
 
-/// What a look finds of such a commit, if that is as durable as an acknowledged commit.
+/// Returns what `look` finds of the commit, if that is as durable as an acknowledged commit.
 ///
-/// The store looks, commits, and looks again. A first look alone may show what a standby does not have yet; the commit behind it may
-/// then be one of that standby, promoted meanwhile. The second look asks the server that has confirmed. A look that fails says
-/// nothing, so the commit stays unknown.
+/// The function looks, confirms, and looks again. The first look alone may show a write that a standby does not have yet.
+/// That standby may then be promoted and confirm without the write. The second look therefore asks the server that has
+/// confirmed. A look that fails proves nothing, so the commit stays unknown.
 pub async fn find_written<T, E, F>(store: &(impl Store + ?Sized), look: impl Fn() -> F) -> Option<T>
 where
     F: Future<Output = Result<Option<T>, E>>,
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
     use crate::{MemoryStore, StoreError};
 
-    /// The first looks fail, or find this.
+    /// Runs `find_written` with these results of its two looks. Returns what it found and the number of looks.
     async fn found(looks: [Result<Option<u8>, StoreError>; 2]) -> (Option<u8>, u32) {
         let looked = AtomicU32::new(0);
         let look = || {

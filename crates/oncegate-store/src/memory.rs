@@ -1,4 +1,4 @@
-//! The model: a map under a lock. What the other stores do, they do as this one does.
+//! The model: a map under a lock. The other stores must behave as this one does.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -15,14 +15,14 @@ use crate::{
     Usage, UsageFrom, UsagePart, Waiters, Wanted,
 };
 
-/// Keeps everything in memory, and nothing when the process ends. For tests and simulation.
+/// Keeps everything in memory only, until the process ends. For tests and simulation.
 pub struct MemoryStore {
     clock: Arc<dyn Clock>,
     shelves: Mutex<Shelves>,
     waiters: OnceLock<Arc<Waiters>>,
 }
 
-/// In a workspace, of a kind.
+/// A workspace and a kind of record.
 type Shelf = (WorkspaceName, &'static str);
 
 #[derive(Default)]
@@ -34,14 +34,14 @@ struct Shelves {
     keys: Vec<ApiKey>,
 }
 
-/// What is changed beside claims.
+/// The state beside claims: records, their names and lists, and jobs.
 #[derive(Default)]
 struct Books {
     records: BTreeMap<(Shelf, Uuid), Record>,
     names: BTreeMap<(Shelf, String), Uuid>,
     lists: BTreeSet<(Shelf, String, Uuid)>,
     jobs: BTreeMap<(WorkspaceName, Uuid), Job>,
-    /// What the changes of this commit found, in their order: all of it is put back where the commit does not stand.
+    /// The previous values of everything that this commit has changed, in order. They are put back if the commit is not written.
     found: Vec<Found>,
 }
 
@@ -53,7 +53,7 @@ enum Found {
 }
 
 impl Books {
-    /// All of them or none: the first that did not find what it expects.
+    /// Applies all changes or none. Returns the index of the first change that did not find what it expects.
     fn apply_all(&mut self, changes: &[Change], now: Time) -> Option<usize> {
         let conflict = changes.iter().position(|change| !self.apply(change, now));
         let found = std::mem::take(&mut self.found);
@@ -91,7 +91,7 @@ impl Books {
         before
     }
 
-    /// Whether it found what it expects, and was made.
+    /// Applies a change. Returns whether it found what it expects.
     fn apply(&mut self, change: &Change, now: Time) -> bool {
         let is_made = self.make(change, now);
         if let Some(job) = change.leaves_lane() {
@@ -142,7 +142,7 @@ impl Books {
         }
     }
 
-    /// Removes records that are past their end, and says how many.
+    /// Removes records that are past their end, and returns how many.
     fn sweep(&mut self, now: Time, limit: usize) -> usize {
         let is_over = |(_, record): &(&(Shelf, Uuid), &Record)| record.expires_at.is_some_and(|end| end <= now);
         let ended: Vec<(Shelf, Uuid)> =
@@ -155,7 +155,7 @@ impl Books {
         ended.len()
     }
 
-    /// The first of those who wait for the lane of a job that has left it.
+    /// Wakes the first job that waits for the group that `gone` has left.
     fn wake_next(&mut self, gone: &Job) {
         let waits = |job: &&Job| job.lane == gone.lane && job.workspace == gone.workspace;
         let is_postponed = |job: &&Job| job.state == job::State::Pending && job.wakes_at() > job.due_at;
@@ -185,7 +185,7 @@ impl Books {
     }
 }
 
-/// What was there before.
+/// Sets or removes the value, and returns the previous one.
 fn put<K: Ord, V>(map: &mut BTreeMap<K, V>, key: K, value: Option<V>) -> Option<V> {
     match value {
         Some(value) => map.insert(key, value),
@@ -293,7 +293,7 @@ impl Store for MemoryStore {
     }
 
     fn attach(&self, waiters: Arc<Waiters>) {
-        // One ledger to a store; a second one's waiters sleep until the owner's lease ends.
+        // A store serves one ledger. The waiters of a second one would sleep until the owner's lease ends.
         let _ = self.waiters.set(waiters);
     }
 

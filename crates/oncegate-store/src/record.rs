@@ -1,25 +1,25 @@
-//! Records: documents that are kept beside claims, and changed together with them.
+//! Records: documents that are stored beside claims and changed in the same commits.
 //!
-//! A lead, a message, an action that has ended, a saga's instance. What a record means is for whoever writes it; a store knows
-//! its place, its version, what it is called, and which lists it is in.
+//! A record is a lead, a message, an ended action or an instance of a saga. Only its writer knows what it means; the store
+//! knows its place, its version, its names, and the lists that it is in.
 
 use bytes::Bytes;
 use oncegate_core::job::Job;
 use oncegate_core::{Time, WorkspaceName};
 use uuid::Uuid;
 
-/// A document under an id. Ids grow with time (UUIDv7): lists are in the order of their making.
+/// A document under an id. Ids grow with time (UUIDv7), so lists are in the order of creation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     pub workspace: WorkspaceName,
-    /// What it is: `lead`, `message`, `action`.
+    /// The kind of record: `lead`, `message`, `action`.
     pub kind: &'static str,
     pub id: Uuid,
-    /// 1, and one more with each change.
+    /// 1 at first, and one more with each change.
     pub version: i64,
-    /// One word by which it can be listed.
+    /// One word to list the record by.
     pub state: Option<String>,
-    /// From then on the store removes it, by itself, with its names and lists; until it has, it is there.
+    /// After this time the store's sweep removes the record with its names and lists. Until then the record can still be read.
     pub expires_at: Option<Time>,
     /// JSON.
     pub body: Bytes,
@@ -31,7 +31,7 @@ impl Record {
     }
 }
 
-/// Where a record is.
+/// Identifies a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     pub workspace: WorkspaceName,
@@ -42,24 +42,25 @@ pub struct Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum At {
     Id(Uuid),
-    /// One of its names, each of which is one record's alone.
+    /// One of the record's names. A name belongs to one record only.
     Name(String),
 }
 
-/// A conditional write. The condition decides the race: where it does not hold, nothing of the commit is written.
+/// A conditional write. The condition decides races: if it does not hold, nothing of the commit is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Unless its id, or one of these names, is taken. It is in these lists for good.
+    /// Creates a record, unless its id or one of these names is taken. The record stays in these lists for as long as it exists.
     Create { record: Record, names: Vec<String>, lists: Vec<String> },
-    /// Onto the version before it. These names, which nobody else has, are added to those that it has.
+    /// Replaces the previous version. `names` are added to the record's names; no other record may have them.
     Replace { record: Record, names: Vec<String> },
-    /// Away: this version of it, with these names and lists, which are all that it has.
+    /// Removes this version of the record, with its names and lists. The caller must pass all of them.
     Remove { record: Record, names: Vec<String>, lists: Vec<String> },
-    /// Into the queue, unless there is a job with its id; one that is born leased, within its lease.
+    /// Puts a job into the queue, unless the queue has a job with its id. A job created as leased must still be within its lease.
     Enqueue(Job),
-    /// Onto the version before it, within the lease that it was decided under. If it has left its lane, the next in it is woken.
+    /// Replaces the previous version, within the lease that it was decided under. If the job has left its group, the next job
+    /// of the group is woken.
     Requeue { job: Job, stands_until: Time },
-    /// Out of the queue: this version of it, within its lease. The next in its lane is woken.
+    /// Takes this version of the job out of the queue, within its lease. The next job of its group is woken.
     Dequeue(Job),
 }
 
@@ -72,7 +73,7 @@ impl Change {
         Change::Replace { record, names: vec![] }
     }
 
-    /// The job that leaves its lane with this: it is over, or begins again from the beginning.
+    /// The job that leaves its group with this change, because it has ended or restarts from the beginning.
     pub fn leaves_lane(&self) -> Option<&Job> {
         match self {
             Change::Dequeue(job) => Some(job),
@@ -82,9 +83,9 @@ impl Change {
         .filter(|job| job.lane.is_some())
     }
 
-    /// A kind of job that somebody has to look at once this is written, and when.
+    /// The kind of job that a worker must look at once this change is written, and when.
     pub fn wakes(&self) -> Option<(&str, Time)> {
-        // Whoever is next in its lane may go.
+        // The next job of the group may run now.
         if let Some(job) = self.leaves_lane() {
             return Some((&job.kind, Time::LONG_AGO));
         }
@@ -94,7 +95,7 @@ impl Change {
         }
     }
 
-    /// How much it brings.
+    /// The size of the change's payload.
     pub fn bytes(&self) -> usize {
         match self {
             Change::Create { record, .. } | Change::Replace { record, .. } => record.body.len(),
@@ -112,15 +113,15 @@ pub struct Listing {
     pub list: Option<String>,
     pub state: Option<String>,
     pub limit: usize,
-    /// Those older than this one.
+    /// Lists only records older than this one.
     pub before: Option<Uuid>,
 }
 
 impl Listing {
-    /// Records of a list that a page may end after, if those in the state are fewer: nobody waits for all to be looked at.
+    /// The number of examined records after which a page may end early, if few of them are in the state. It bounds the caller's wait.
     pub const LOOKED_MAX: usize = 10_000;
 
-    /// Whether those that fit may be few among many.
+    /// Whether few of many records may fit.
     pub fn is_sparse(&self) -> bool {
         self.list.is_some() && self.state.is_some()
     }
@@ -129,12 +130,12 @@ impl Listing {
 #[derive(Clone, Debug)]
 pub struct Listed {
     pub records: Vec<Record>,
-    /// There are more, older than this one, or may be.
+    /// Set if there are, or may be, more records older than this one.
     pub next: Option<Uuid>,
 }
 
 impl Listed {
-    /// Whether it ended before it was full, though there may be more: enough was looked at, for one who waits.
+    /// Whether the page ended before it was full, although there may be more records, to bound the caller's wait.
     pub fn ended_early(&self, limit: usize) -> bool {
         self.next.is_some() && self.records.len() < limit
     }

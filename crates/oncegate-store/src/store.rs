@@ -1,4 +1,4 @@
-//! The seam.
+//! The seam between the rules and the storage: the traits [`Store`] and [`MainStore`], and their arguments and answers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,8 +21,8 @@ pub struct Op {
     pub command: Command,
 }
 
-/// What is written together: all of it, if every command is accepted and every change finds what it expects, else none.
-/// The keys of its operations are distinct, and so are the things that it changes.
+/// An atomic write. The store writes all of it if every command is accepted and every change finds what it expects;
+/// otherwise the store writes nothing. The keys of the operations are distinct, and so are the targets of the changes.
 #[derive(Clone, Debug, Default)]
 pub struct Commit {
     pub ops: Vec<Op>,
@@ -35,23 +35,24 @@ impl From<Op> for Commit {
     }
 }
 
-/// Most commits have one operation; its answer is made on one thread and read on another, and needs no memory that these would hand to each other.
+/// Most commits have one operation. Its answer is made on one thread and read on another; stored inline, it needs no allocation
+/// that one thread makes and the other frees.
 pub type Answers = SmallVec<[Answer; 1]>;
 
-/// What became of a [`Commit`].
+/// The result of a [`Commit`].
 #[derive(Clone, Debug)]
 pub struct Committed {
-    /// One for each operation, in order. Where one is not accepted nothing was written, and the
-    /// accepted ones say only what would have been.
+    /// One answer for each operation, in order. If one is not accepted, nothing was written, and the
+    /// accepted ones say only what would have been written.
     pub answers: Answers,
-    /// The change that found something else than it expected. Then nothing was written: look again, and decide anew.
+    /// The index of the change that did not find what it expected. Nothing was written: the caller reads again and decides anew.
     pub conflict: Option<usize>,
-    /// The store's time, at which it was decided.
+    /// The store's time at which the commit was decided.
     pub now: Time,
 }
 
 impl Committed {
-    /// Of a commit that changes claims alone.
+    /// The result of a commit that changes only claims.
     pub fn of_claims(answers: Answers, now: Time) -> Committed {
         Committed { answers, conflict: None, now }
     }
@@ -67,14 +68,14 @@ impl Committed {
     }
 }
 
-/// Something read, and the store's time when it was.
+/// A value that was read, and the store's time of the read.
 #[derive(Clone, Debug)]
 pub struct Reading<T> {
     pub value: T,
     pub now: Time,
 }
 
-/// Which claims to list, newest first. Expired ones are not there.
+/// Which claims to list, newest first. Expired claims are left out.
 #[derive(Clone, Debug)]
 pub struct Query {
     pub workspace: WorkspaceName,
@@ -85,17 +86,17 @@ pub struct Query {
 }
 
 impl Query {
-    /// Claims that a page may end after, if those that fit are fewer: nobody waits for all to be looked at.
+    /// The number of examined claims after which a page may end early, if few of them fit. It bounds the caller's wait.
     pub const LOOKED_MAX: usize = 50_000;
 
-    /// Whether those that fit may be few among many. Unknown ones are found by themselves.
+    /// Whether few of many claims may fit. Unknown claims are never sparse, because a store finds them directly.
     pub fn is_sparse(&self) -> bool {
         self.state != Some(State::Unknown) && (self.guard.is_some() || self.state.is_some())
     }
 }
 
-/// Where a page ended: the token of its last claim. Tokens are unique enough to order by, and
-/// those that are equal are told apart by their ids.
+/// Where a page ended: the token and the id of its last claim. Tokens order the claims, and
+/// the id breaks a tie between equal tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cursor {
     pub token: Token,
@@ -103,12 +104,12 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// All with this token have been looked at.
+    /// The cursor after all claims with this token.
     pub fn past(token: Token) -> Cursor {
         Cursor { token, id: oncegate_core::ClaimId::from_bytes([0; 32]) }
     }
 
-    /// The newest token that is left to look at.
+    /// The newest token that the next page has to examine.
     pub fn left(self) -> Token {
         if self == Cursor::past(self.token) { Token(self.token.0 - 1) } else { self.token }
     }
@@ -116,18 +117,18 @@ impl Cursor {
 
 #[derive(Clone, Debug)]
 pub struct Page {
-    /// Without their outcomes, which may be large.
+    /// Claims without their outcomes, which may be large.
     pub claims: Vec<Claim>,
-    /// There may be more: also where there are fewer here than were asked for, or none.
+    /// Set if there may be more claims, even if this page has fewer than the limit, or none.
     pub next: Option<Cursor>,
     pub now: Time,
 }
 
-/// Later callers that met a claim, to be added to its record.
+/// Duplicates of a claim, to be added to its record.
 #[derive(Clone, Debug)]
 pub struct DuplicateCount {
     pub key: ClaimKey,
-    /// Of the owner that was met: a later owner's record is not counted up.
+    /// The token of the owner that the duplicates met. A later owner's record is not counted up.
     pub token: Token,
     pub count: i64,
     pub last_at: Time,
@@ -148,16 +149,16 @@ pub struct Usage {
     pub workspace: WorkspaceName,
     /// Claims and records.
     pub claims: u64,
-    /// Of their outcomes, attributes, parts and bodies. What a store needs beside them is not in it.
+    /// Bytes of outcomes, attributes, parts and bodies, without the store's own overhead.
     pub bytes: u64,
 }
 
-/// Where to go on with measuring; at first, the beginning.
+/// A cursor: where to continue measuring. The default is the beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UsageFrom {
-    /// Claims are first, then records.
+    /// Claims are measured first, then records.
     pub in_records: bool,
-    /// What that is, is the store's own.
+    /// Its meaning is private to the store.
     pub position: i64,
 }
 
@@ -169,7 +170,7 @@ impl UsageFrom {
 #[derive(Clone, Debug, Default)]
 pub struct UsagePart {
     pub usage: Vec<Usage>,
-    /// None: that was the last part.
+    /// `None`: this was the last part.
     pub next: Option<UsageFrom>,
 }
 
@@ -192,12 +193,12 @@ pub struct Migration {
     pub oldest_build: i64,
 }
 
-/// What a store says of itself, for `/readyz`, `oncegate doctor` and the log at start-up.
+/// A store's report on itself, for `/readyz`, `oncegate doctor` and the log at start-up.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// `sqlite`, `postgres`, `memory`.
     pub kind: &'static str,
-    /// Its version, and where it is; without credentials.
+    /// The store's version and location, without credentials.
     pub detail: String,
     pub schema_version: i64,
     pub now: Time,
@@ -211,7 +212,7 @@ pub enum StoreError {
     /// Nothing was written.
     #[error("the store is unavailable: {0}")]
     Unavailable(String),
-    /// Whether it was written could not be found out. Asking again under the same key is safe.
+    /// It is not known whether the commit was written. A retry under the same key is safe.
     #[error("the store did not say whether it wrote: {0}")]
     Unknown(String),
     /// This operation cannot be done, now or later.
@@ -219,14 +220,14 @@ pub enum StoreError {
     Refused(String),
 }
 
-/// Whoever waits for a lane looks for itself after a while, and not all the time.
+/// Bounds of the time after which a postponed job is tried again without a wake-up.
 const POSTPONED_MIN: Duration = Duration::from_secs(1);
 const POSTPONED_MAX: Duration = Duration::from_secs(30);
 
-/// Which jobs somebody wants to lease.
+/// Which jobs a worker wants to lease.
 #[derive(Clone, Debug)]
 pub struct Wanted {
-    /// Each once.
+    /// Without duplicates.
     kinds: Vec<String>,
     pub lease: Duration,
     pub whose: Whose,
@@ -234,10 +235,10 @@ pub struct Wanted {
 
 #[derive(Clone, Debug)]
 pub enum Whose {
-    /// One workspace's, so many at most.
+    /// Jobs of one workspace, at most `max`.
     One { workspace: WorkspaceName, max: usize },
-    /// Everybody's, as [`share`](oncegate_core::job::share) says: there are `free` slots, beside those that workspaces have taken already, and
-    /// `max` of them are to be filled at once.
+    /// Jobs of all workspaces, shared as [`share`](oncegate_core::job::share) says. `free` slots are left beside the `taken` ones,
+    /// and at most `max` of them are filled at once.
     All { free: usize, max: usize, taken: BTreeMap<WorkspaceName, usize> },
 }
 
@@ -249,7 +250,7 @@ impl Wanted {
         Wanted { kinds, lease, whose }
     }
 
-    /// How long those wait whose lanes are taken, unless they are woken before.
+    /// How long a job waits while its group is taken, unless it is woken earlier.
     pub fn postpones_for(&self) -> Duration {
         self.lease.clamp(POSTPONED_MIN, POSTPONED_MAX)
     }
@@ -258,7 +259,7 @@ impl Wanted {
         &self.kinds
     }
 
-    /// Whether a workspace's jobs are wanted at all.
+    /// Whether jobs of this workspace are wanted at all.
     pub fn is_from(&self, workspace: &WorkspaceName) -> bool {
         match &self.whose {
             Whose::One { workspace: one, .. } => one == workspace,
@@ -266,7 +267,8 @@ impl Wanted {
         }
     }
 
-    /// How many of each workspace's, of those that have something due; who is named more than once is due since the first.
+    /// How many jobs to lease from each workspace with due jobs. A workspace that is listed more than once counts from its
+    /// earliest `since`.
     pub fn shares(&self, mut due: Vec<Due>) -> Vec<Share> {
         due.sort_by(|a, b| (&a.workspace, a.since).cmp(&(&b.workspace, b.since)));
         due.dedup_by(|later, first| later.workspace == first.workspace);
@@ -280,17 +282,17 @@ impl Wanted {
     }
 }
 
-/// Which of the jobs that are in the queue to list, newest first, or to count.
+/// Which jobs of the queue to list, newest first, or to count.
 #[derive(Clone, Debug)]
 pub struct JobListing {
     pub workspace: WorkspaceName,
-    /// One kind, or all those that begin like this.
+    /// One kind, or all kinds with a prefix.
     pub kind: KindFilter,
-    /// What their lanes begin with.
+    /// A prefix of the job's group (`lane`).
     pub lane_prefix: Option<String>,
     pub state: Option<JobFilter>,
     pub limit: usize,
-    /// Those older than this one.
+    /// Lists only jobs older than this one.
     pub before: Option<Uuid>,
 }
 
@@ -309,13 +311,13 @@ impl KindFilter {
     }
 }
 
-/// How a job in the queue stands, as people see it.
+/// The state of a job in the queue, as people see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobFilter {
-    /// Nobody has started with it.
+    /// Pending, and no try has begun.
     Untouched,
     Running,
-    /// A try has failed, and it waits for the next.
+    /// A try has failed, and the job waits for its retry.
     Failed,
 }
 
@@ -333,30 +335,30 @@ impl JobFilter {
 #[derive(Clone, Debug)]
 pub struct Leased {
     pub jobs: Vec<Job>,
-    /// How many were due, and have to wait for their lanes. There may be others behind them.
+    /// How many due jobs must wait for their groups. More due jobs may be behind them.
     pub postponed: usize,
-    /// When somebody has to look again: when the next one is due (it may be so already, if there were more than were
-    /// wanted), or when the lease of one ends.
+    /// When a worker must look again: when the next job is due, or when a lease ends. The time may be past already, if more
+    /// jobs were due than were wanted.
     pub next_at: Option<Time>,
 }
 
-/// Where claims are kept. Enough to be a guard's store; one that keeps the whole system is a [`MainStore`].
+/// Stores claims, which is enough for a guard. A store for the whole system is a [`MainStore`].
 ///
-/// Implementations promise: [`commit`](Store::commit) answers only after its writes are durable;
-/// a record is written only onto the version that it was decided from, which decides every race; the time that a
-/// decision is made from is the store's own, read where the record is read.
+/// Implementations promise:
+/// - [`commit`](Store::commit) answers only after its writes are durable.
+/// - A record is written with a compare-and-set on the version that it was decided from, which decides every race.
+/// - A decision uses the store's own time, read where the record is read.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
-    /// Decides and writes. A store of claims alone refuses a commit with changes.
+    /// Decides and writes. A store that keeps only claims refuses a commit with changes.
     async fn commit(&self, commit: Commit) -> Result<Committed, StoreError>;
 
-    /// Returns once all that can be read now is as durable as a commit that was acknowledged. After a commit whose answer is
-    /// unknown a read may find its writes before that: on PostgreSQL while a standby does not have them yet. Writes something of no
-    /// meaning, so it also shows that a commit succeeds.
+    /// Returns once everything readable now is as durable as an acknowledged commit. After a commit whose answer is unknown,
+    /// a read may find its writes earlier: on PostgreSQL, while a standby does not have them yet. It makes a meaningless write,
+    /// so it also proves that commits succeed.
     async fn confirm(&self) -> Result<(), StoreError>;
 
-    /// Decides and writes many, each by itself: what becomes of one has nothing to do with the others.
-    /// Their keys are distinct.
+    /// Decides and writes many commits, each independent of the others. Their keys are distinct.
     async fn commit_all(&self, commits: Vec<Commit>) -> Vec<Result<Committed, StoreError>> {
         join_all(commits.into_iter().map(|commit| self.commit(commit))).await
     }
@@ -366,70 +368,70 @@ pub trait Store: Send + Sync + 'static {
 
     async fn scan(&self, query: Query) -> Result<Page, StoreError>;
 
-    /// Removes up to `limit` claims whose window has ended, and up to as many records that are past their end, with all of
-    /// their names and lists; says how many of each. What somebody is writing at this moment may be left for the next sweep.
+    /// Removes up to `limit` claims whose window has ended, and up to `limit` records that are past their end, with all of
+    /// their names and lists. Returns the number of each. A row with a write in progress may be left for the next sweep.
     async fn sweep(&self, limit: usize) -> Result<Swept, StoreError>;
 
-    /// Adds to the counters of claims that are still the same owner's.
+    /// Adds to the duplicate counters of claims that still have the same owner.
     async fn count_duplicates(&self, counts: Vec<DuplicateCount>) -> Result<(), StoreError>;
 
-    /// Says that somebody waits for this claim, so that its settling is announced to them.
-    /// A store that knows of every settle anyway has nothing to do.
+    /// Tells the store that a caller waits for this claim, so that the settle is announced to the caller.
+    /// A store that sees every settle anyway has nothing to do.
     async fn expect_wake(&self, _key: &ClaimKey) -> Result<(), StoreError> {
         Ok(())
     }
 
-    /// Hands over those to wake, after the commit, whenever a claim is settled, given back or forgotten. It is the
-    /// store that wakes them and not whoever settled: that one may be gone before its answer is. Those who wait for
-    /// jobs hear of each that is put into the queue, or moved within it.
+    /// Gives the store the waiters. After a commit the store wakes the waiters of each claim that was settled, given back or
+    /// forgotten. The store wakes them, not the owner that settled, because that owner may be gone before its answer arrives.
+    /// Workers that wait for jobs hear of each job that is enqueued, or moved within the queue.
     fn attach(&self, waiters: Arc<Waiters>);
 
     async fn report(&self) -> Result<Report, StoreError>;
 
-    /// Measures what workspaces have stored, in a part that takes a moment; the parts together are all of it, as near as it can be
-    /// told while others write. A store that cannot tell says that there is nothing.
+    /// Measures what workspaces have stored, in one part that takes a short time. All parts together are the total, as exactly as
+    /// concurrent writes allow. A store that cannot measure reports nothing.
     async fn usage(&self, _from: UsageFrom) -> Result<UsagePart, StoreError> {
         Ok(UsagePart::default())
     }
 
-    /// Finishes what is under way and lets go of files and connections.
+    /// Finishes the operations in progress, then releases files and connections.
     async fn close(&self);
 }
 
-/// Where everything is kept: claims, keys, records and the queue.
+/// Stores the whole system: claims, API keys, records and the queue.
 #[async_trait]
 pub trait MainStore: Store + Keyring {
-    /// The records at these places, one for each, as they were last committed.
+    /// The records at these places, one entry for each place, as last committed.
     async fn find(&self, places: &[Place]) -> Result<Reading<Vec<Option<Record>>>, StoreError>;
 
     async fn list(&self, listing: Listing) -> Result<Listed, StoreError>;
 
-    /// How many records a listing finds, counted no further than to its limit.
+    /// How many records a listing finds. The count stops at the listing's limit.
     async fn count(&self, listing: Listing) -> Result<usize, StoreError>;
 
-    /// The jobs with these ids that are in the queue, one for each, as they were last committed.
+    /// The queued jobs with these ids, one entry for each id, as last committed.
     async fn find_jobs(&self, ids: &[(WorkspaceName, Uuid)]) -> Result<Reading<Vec<Option<Job>>>, StoreError>;
 
     async fn list_jobs(&self, listing: JobListing) -> Result<Vec<Job>, StoreError>;
 
-    /// How many jobs a listing finds, counted no further than to its limit.
+    /// How many jobs a listing finds. The count stops at the listing's limit.
     async fn count_jobs(&self, listing: JobListing) -> Result<usize, StoreError>;
 
-    /// Leases jobs of these kinds that are due, or whose worker is gone: of each workspace the longest overdue first. No two
-    /// workers get the same one, nor two in the same lane: whoever finds its lane taken is postponed for as long as
-    /// a lease, and woken when the one before it leaves the queue.
+    /// Leases jobs of these kinds that are due or whose worker is lost; within each workspace, the longest overdue first.
+    /// No two workers get the same job, nor two jobs of one group. A job whose group is taken is postponed for
+    /// [`Wanted::postpones_for`], and woken when the job before it leaves the queue.
     async fn lease_jobs(&self, wanted: &Wanted) -> Result<Reading<Leased>, StoreError>;
 }
 
 impl Commit {
-    /// What it takes of a bounded queue: one for each operation and change, and one for every 4 KiB that it brings.
+    /// The units that the commit takes of a bounded queue: one for each operation and change, and one for every 4 KiB of payload.
     pub fn weight(&self) -> usize {
         let ops = self.ops.iter().map(|op| 1 + outcome(&op.command).map_or(0, Bytes::len) / 4096);
         let changes = self.changes.iter().map(|change| 1 + change.bytes() / 4096);
         ops.sum::<usize>() + changes.sum::<usize>()
     }
 
-    /// Refuses what no store keeps, before it reaches one: it would fail for all that share its commit.
+    /// Refuses a commit that no store accepts, before a store sees it. Otherwise it would also fail the commits grouped with it.
     pub fn check(&self) -> Result<(), StoreError> {
         use oncegate_core::limits::OUTCOME_BYTES_MAX;
         if self.ops.iter().enumerate().any(|(i, op)| self.ops[..i].iter().any(|before| before.key == op.key)) {
@@ -449,7 +451,7 @@ impl Commit {
     }
 }
 
-/// What a command writes as the outcome.
+/// The outcome that a command writes.
 fn outcome(command: &Command) -> Option<&Bytes> {
     match command {
         Command::Claim(terms) => terms.outcome.as_ref(),

@@ -1,7 +1,7 @@
-//! Callers that wait for somebody else's claim to settle.
+//! Callers that wait for another owner's claim to settle.
 //!
-//! A waiter registers first and looks at the claim after: whatever happens between the two
-//! wakes it. Nobody polls.
+//! A waiter registers first and reads the claim afterwards, so a settle between the two
+//! wakes the waiter. Waiters do not poll.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -13,11 +13,11 @@ use crate::{Bell, Commit, Op};
 
 type Place = (WorkspaceName, ClaimId);
 
-/// Who in this process waits, for which claims.
+/// The waiters of this process, by claim.
 #[derive(Debug, Default)]
 pub struct Waiters {
     by_claim: Mutex<HashMap<Place, Entry>>,
-    /// For those who wait for jobs.
+    /// Wakes the workers that wait for jobs.
     pub jobs: Bell,
 }
 
@@ -28,7 +28,7 @@ struct Entry {
 }
 
 impl Waiters {
-    /// Registers a waiter. From here on no wake-up is missed.
+    /// Registers a waiter. From then on it misses no wake-up.
     pub fn register(self: &Arc<Self>, workspace: &WorkspaceName, id: ClaimId) -> Waiter {
         let place = (workspace.clone(), id);
         let mut by_claim = self.lock();
@@ -38,7 +38,7 @@ impl Waiters {
         Waiter { waiters: self.clone(), place, notify: entry.notify.clone(), notified }
     }
 
-    /// Wakes those who wait for this claim.
+    /// Wakes the waiters of this claim.
     pub fn wake(&self, workspace: &WorkspaceName, id: ClaimId) {
         let by_claim = self.lock();
         if by_claim.is_empty() {
@@ -49,7 +49,7 @@ impl Waiters {
         }
     }
 
-    /// Wakes those for whom this commit, written, changed something.
+    /// Wakes the waiters that a written commit concerns.
     pub fn wake_after(&self, commit: &Commit) {
         commit.ops.iter().for_each(|op| self.wake_after_op(op));
         commit.changes.iter().for_each(|change| self.jobs.ring_after(change));
@@ -61,7 +61,7 @@ impl Waiters {
         }
     }
 
-    /// Wakes everyone, after a time in which wake-ups may have been lost.
+    /// Wakes all waiters, after a time in which wake-ups may have been lost.
     pub fn wake_all(&self) {
         self.lock().values().for_each(|entry| entry.notify.notify_waiters());
         self.jobs.ring_all();
@@ -82,10 +82,10 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    /// Waits for a wake-up that came, or comes, after the last one returned (or after registering).
+    /// Waits for a wake-up since the last return of this function, or since the registration.
     pub async fn woken(&mut self) {
         self.notified.as_mut().await;
-        // Counts from its creation, not from its first poll: what comes while the caller looks is not missed.
+        // A `notified` future counts from its creation, not from its first poll, so a wake-up while the caller reads is not missed.
         self.notified.set(self.notify.clone().notified_owned());
     }
 }

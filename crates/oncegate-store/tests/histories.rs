@@ -1,4 +1,4 @@
-//! The checker of histories finds each of these broken stores out, and has nothing to say about the one that is not broken.
+//! The checker of histories detects each of these broken stores, and reports nothing for the store without a defect.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,9 +13,9 @@ use oncegate_store::{
     Swept, Waiters,
 };
 
-/// A store may go wrong once in so many calls only, and is found out all the same.
+/// A broken store fails only once in this many calls, and the checker still detects it.
 const ONE_IN: u64 = 8;
-/// Runs with other interleavings, of which one must show the violation. Nearly always the first one does.
+/// Runs with different interleavings, of which one must show the violation. Nearly always the first run does.
 const RUNS: usize = 20;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -27,7 +27,7 @@ enum Defect {
     NoFence,
     /// A settle is acknowledged and not written.
     Forgets,
-    /// What a caller met is told to the next ones, for some calls.
+    /// The claim that a caller met is answered to the next callers too, for some calls.
     StaleCache,
 }
 

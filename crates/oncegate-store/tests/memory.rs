@@ -1,4 +1,4 @@
-//! The in-memory model passes the suite that it is the model for.
+//! The in-memory model passes the conformance suite.
 
 use std::sync::Arc;
 

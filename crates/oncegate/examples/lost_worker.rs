@@ -1,5 +1,5 @@
-//! A worker dies between the effect and its record. Under `TakeOver` the next one tries again,
-//! with a larger fencing token; under `Hold` nobody does, and a person sees an unknown claim.
+//! A worker dies between the effect and its record. Under `TakeOver` the next worker tries again, with a larger fencing
+//! token. Under `Hold` no worker tries again, and a person sees an unknown claim.
 //!
 //! `cargo run -p oncegate --example lost_worker`
 
@@ -16,7 +16,7 @@ pub async fn story(store: &str) -> Result<Vec<String>, Box<dyn std::error::Error
         let key = guard.key(["booking 4", if lost == Lost::Hold { "held" } else { "taken over" }]);
 
         let Claimed::Won(dead) = guard.claim(&key).await? else { return Err("the first caller wins".into()) };
-        // It dies here: nobody renews, nobody settles. The next caller waits until the lease ends.
+        // The worker dies here, so its lease is not renewed and its claim not settled. The next caller waits until the lease ends.
         match guard.claim(&key).await? {
             Claimed::Won(next) => {
                 assert!(next.token() > dead.token());

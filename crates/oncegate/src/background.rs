@@ -1,4 +1,4 @@
-//! Work that goes on after its caller has left.
+//! Work that continues after its caller has left.
 
 use std::future::Future;
 use std::sync::{Mutex, MutexGuard};
@@ -11,10 +11,10 @@ use tokio::time::Instant;
 
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
-/// How long `close` waits for what is still under way.
+/// How long `close` waits for the work under way.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 
-/// Tasks on the runtime that the ledger was started on. A runtime that shuts down drops them: close the ledger first.
+/// Tasks on the runtime on which the ledger was started. A runtime that shuts down drops them: close the ledger first.
 pub struct Background {
     runtime: Handle,
     tasks: Mutex<JoinSet<()>>,
@@ -25,7 +25,7 @@ impl Background {
         Background { runtime: Handle::current(), tasks: Mutex::default() }
     }
 
-    /// May be called from a `Drop`, on any thread.
+    /// Can be called from a `Drop`, on any thread.
     pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         let mut tasks = self.lock();
         while tasks.try_join_next().is_some() {}
@@ -46,7 +46,8 @@ impl Background {
     }
 }
 
-/// Repeats an owner's verb while the store is away. Past the lease the store would refuse the verb, so it is given up then.
+/// Retries an owner's command while the store is unavailable. Gives up when the lease ends, because the store would then
+/// refuse the command.
 pub async fn retry_within_lease<T, Fut>(lease: Duration, mut verb: impl FnMut() -> Fut) -> Result<T, StoreError>
 where
     Fut: Future<Output = Result<T, StoreError>>,

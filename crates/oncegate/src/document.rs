@@ -1,4 +1,4 @@
-//! What is kept as the body of a record.
+//! Records with a JSON document as their body: encoding, decoding and paging.
 
 use std::sync::Arc;
 
@@ -12,18 +12,18 @@ pub fn bytes(document: &impl Serialize) -> Bytes {
 }
 
 pub fn read<T: DeserializeOwned>(record: &Record) -> Result<T, StoreError> {
-    // Not the error's own words: they repeat what is there.
+    // The message of the error is left out: it repeats parts of the document.
     serde_json::from_slice(&record.body).map_err(|error| {
         let (kind, id, byte) = (record.kind, record.id, error.column());
         StoreError::Refused(format!("the {kind} {id} cannot be read, from its byte {byte} on"))
     })
 }
 
-/// A page that has so many bytes ends, though there were to be more in it.
+/// A page ends once it has this many bytes, even if its limit of records is not reached.
 const PAGE_BYTES: usize = 4 * 1024 * 1024;
 const READ_AT_ONCE: usize = 50;
 
-/// A page of records, some at a time: where they are large, fewer make a page.
+/// Reads a page of records in small batches, so that a page of large records has fewer of them.
 pub async fn page(store: &Arc<dyn MainStore>, mut listing: Listing) -> Result<Listed, StoreError> {
     let limit = listing.limit;
     let mut page = Listed { records: vec![], next: None };

@@ -1,6 +1,6 @@
-//! Duplicates are counted behind their callers' backs: meeting a settled claim costs no write.
+//! Counts duplicates in the background, so that a caller who meets a settled claim costs no write.
 //!
-//! Counts wait in memory, in the order in which they came, and are written once a second, those of a claim as one.
+//! Counts wait in memory, in order of arrival. Once a second they are written, with all counts of a claim added up.
 //! A crash loses at most that second of counts, and nothing else.
 
 use std::cmp::Reverse;
@@ -14,10 +14,10 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 const WRITE_EVERY: Duration = Duration::from_secs(1);
-/// Counts that may wait; beyond it they are written early. If there are twice as many all the same, those of a claim are made one, and of more claims than this
-/// those that were met least are dropped.
+/// How many counts may wait; beyond it they are written early. At twice this number the counts of each claim are added up.
+/// If there are still more claims than this, the counts of the claims with the fewest duplicates are dropped.
 const COUNTS_MAX: usize = 16_384;
-/// Counts in one write, so that no other caller waits long behind it.
+/// Counts in one write. A small number, so that no other caller waits long behind the write.
 const BATCH: usize = 256;
 
 pub struct Duplicates {
@@ -28,9 +28,9 @@ pub struct Duplicates {
 struct Shared {
     store: Arc<dyn Store>,
     counts: Mutex<Vec<DuplicateCount>>,
-    /// There is something to write.
+    /// Wakes the task: there are counts to write.
     some: Notify,
-    /// Do not wait for the second to be over.
+    /// Ends the pause of the task early.
     now: Notify,
     stop: AtomicBool,
 }
@@ -66,11 +66,11 @@ impl Duplicates {
         counts.push(DuplicateCount { key: met.key.clone(), token: met.token, count: 1, last_at: now });
     }
 
-    /// Writes what is left.
+    /// Writes the counts that are left, and stops the task.
     pub async fn stop(&self) {
         let task = self.task.lock().expect("no holder of this lock panics").take();
         if let Some(task) = task {
-            // Told, not aborted: what it has taken out to write, it writes.
+            // Signalled, not aborted: the task still writes the counts that it has taken.
             self.shared.stop.store(true, Ordering::SeqCst);
             self.shared.some.notify_one();
             self.shared.now.notify_one();
@@ -98,15 +98,15 @@ impl Shared {
         }
     }
 
-    /// Takes out what waits, in exchange for an empty list: once that has been used it has room for as many again. (One that grows
-    /// moves all that is in it several times, with everybody waiting.)
+    /// Swaps the waiting counts for an empty list that keeps its capacity from the last write. A list that grows would copy all
+    /// its counts several times while all callers wait for the lock.
     async fn write(&self, taken: &mut Vec<DuplicateCount>) {
         std::mem::swap(&mut *self.counts.lock().expect("no holder of this lock panics"), taken);
         fold(taken);
         let mut counts = taken.drain(..);
         while !counts.as_slice().is_empty() {
             if let Err(error) = self.store.count_duplicates(counts.by_ref().take(BATCH).collect()).await {
-                // Counts are for people; they are not worth holding anything up for.
+                // Counts are only shown to people, so they are dropped rather than delay anything.
                 tracing::warn!(event = "claim.duplicates_not_counted", %error);
                 return;
             }
@@ -114,7 +114,8 @@ impl Shared {
     }
 }
 
-/// Makes those of a claim one. They are in the order in which the claims were made then, so that those whose records lie together are written together.
+/// Adds up the counts of each claim. Sorts by token, the order in which the claims were made, so that neighbouring records
+/// are written together.
 fn fold(counts: &mut Vec<DuplicateCount>) {
     counts.sort_unstable_by(|a, b| (a.token, &a.key).cmp(&(b.token, &b.key)));
     counts.dedup_by(|next, kept| {
@@ -165,7 +166,7 @@ mod tests {
         let (met, now) = claim(&store, &key("met")).await;
         let (other, _) = claim(&store, &key("other")).await;
         let duplicates = Duplicates::start(store.clone());
-        // Nobody writes meanwhile: this task does not wait.
+        // This task never yields, so the background task cannot write meanwhile.
         for turn in 0..FLOOD {
             duplicates.count(&met, now);
             if turn % 1000 == 0 {

@@ -1,4 +1,4 @@
-//! The front door: a store by its URL.
+//! The entry point: opens a store by its URL.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -50,11 +50,11 @@ impl FromStr for StoreUrl {
         match url.split_once(':') {
             Some(("memory", "")) => Ok(StoreUrl::Memory),
             Some(("sqlite", file)) if !file.trim_start_matches('/').is_empty() => {
-                // sqlite:///var/x.db is how others write /var/x.db.
+                // Other tools write sqlite:///var/x.db for /var/x.db.
                 Ok(StoreUrl::Sqlite(file.strip_prefix("//").unwrap_or(file).into()))
             }
             Some(("postgres" | "postgresql", rest)) if rest.starts_with("//") => Ok(StoreUrl::Postgres(url.into())),
-            // The rest of it may hold a password.
+            // The rest of the URL may contain a password.
             Some((scheme, _)) => Err(OpenError::Url(format!("{scheme}:…"))),
             None => Err(OpenError::Url(url.into())),
         }
@@ -67,7 +67,7 @@ impl StoreUrl {
         self.open_with(None).await
     }
 
-    /// The same, on a clock that a test has brought.
+    /// Like [`StoreUrl::open`], with the clock of a test.
     pub async fn open_with(&self, clock: Option<Arc<dyn Clock>>) -> Result<Arc<dyn MainStore>, OpenError> {
         let or_system = |clock: Option<Arc<dyn Clock>>| clock.unwrap_or_else(|| Arc::new(SystemClock));
         match self {
@@ -89,7 +89,7 @@ impl StoreUrl {
         }
     }
 
-    /// The steps of the store's schema, and which of them are applied. Changes nothing.
+    /// Lists the migrations of the store's schema, and which of them are applied. Changes nothing.
     pub async fn migrations(&self) -> Result<Vec<Migration>, OpenError> {
         match self {
             StoreUrl::Memory => Ok(vec![]),
@@ -122,7 +122,7 @@ impl Gate {
         Ok(Gate { main: Some(store.clone()), actions: Some(Actions::over(store)), ..gate })
     }
 
-    /// Over a store that is open already, with somebody who hears of every decision.
+    /// Uses a store that is already open. The observer hears of every decision.
     pub fn over(store: Arc<dyn Store>, observer: Arc<dyn Observer>) -> Gate {
         let ledger = Arc::new(Ledger::start(store, observer));
         Gate { ledger, actions: None, main: None, workspace: WorkspaceName::default_workspace() }
@@ -137,12 +137,12 @@ impl Gate {
         &self.workspace
     }
 
-    /// What is to be done later; the server's workers run it. None over a store that keeps claims alone.
+    /// Scheduled actions; the workers of the server run them. `None` if the store keeps only claims.
     pub fn actions(&self) -> Option<&Actions> {
         self.actions.as_ref()
     }
 
-    /// Sagas by these definitions, each of another name. None over a store that keeps claims alone.
+    /// Sagas with these definitions, each with a unique name. `None` if the store keeps only claims.
     #[cfg(feature = "sagas")]
     pub fn sagas(
         &self,
@@ -152,22 +152,22 @@ impl Gate {
         Some(crate::sagas::Sagas::over(self.main.clone()?, self.ledger.clone(), definitions, options))
     }
 
-    /// The send log. None over a store that keeps claims alone. Servers on the same store say when a worker's lease has ended.
+    /// The send log. `None` if the store keeps only claims. The servers on the same store record the end of a worker's lease.
     pub fn sends(&self, options: crate::sends::Options) -> Option<crate::sends::Sends> {
         Some(crate::sends::Sends::over(self.main.clone()?, self.ledger.clone(), options))
     }
 
-    /// Reminders; the servers on the same store send them. None over a store that keeps claims alone.
+    /// Reminders; the servers on the same store send them. `None` if the store keeps only claims.
     pub fn reminders(&self, options: crate::reminders::Options) -> Option<crate::reminders::Reminders> {
         Some(crate::reminders::Reminders::over(self.main.clone()?, self.ledger.clone(), options))
     }
 
-    /// A guard: claims under `name`, by `policy`.
+    /// A guard: claims under `name`, with `policy`.
     pub fn guard(&self, name: &str, policy: Policy) -> Result<Guard, GuardError> {
         Guard::new(self.ledger.clone(), self.workspace.clone(), GuardName::new(name)?, policy)
     }
 
-    /// Finishes what is under way. Claims that are in flight stay so until their leases end.
+    /// Finishes the background work. Claims in flight stay in flight until their leases end.
     pub async fn close(&self) {
         self.ledger.close().await;
     }

@@ -1,4 +1,4 @@
-//! A guard: one policy over claims under one name.
+//! A guard: one policy for all claims under one name.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use oncegate_store::StoreError;
 use crate::key::Part;
 use crate::ledger::Ledger;
 
-/// Cheap to clone. How a closure is run under it: [`Guard::run`].
+/// Makes claims under one name, with one policy. Cheap to clone. [`Guard::run`] runs a closure under a claim.
 #[derive(Clone)]
 pub struct Guard {
     pub(crate) ledger: Arc<Ledger>,
@@ -25,7 +25,7 @@ pub struct Guard {
     fingerprint: Option<String>,
 }
 
-/// Why there is no such guard.
+/// Why a guard was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GuardError {
     #[error(transparent)]
@@ -54,17 +54,17 @@ impl Guard {
         Ok(Guard { ledger, workspace, name, policy, wait: Duration::ZERO, fingerprint: None })
     }
 
-    /// What is run under a key must be this: the same key for another fingerprint is a mismatch.
+    /// Sets the fingerprint of the input. A claim of the same key with another fingerprint is a mismatch.
     pub fn made_from(self, fingerprint: impl Into<String>) -> Self {
         Guard { fingerprint: Some(fingerprint.into()), ..self }
     }
 
-    /// How long a caller waits where another is at work on the same key. Not at all unless told.
+    /// How long a caller waits while another owner works under the same key. The default is not to wait.
     pub fn waiting(self, wait: Duration) -> Self {
         Guard { wait, ..self }
     }
 
-    /// The key of these parts under this guard.
+    /// The key made of these parts, under this guard.
     pub fn key<K>(&self, parts: K) -> ClaimKey
     where
         K: IntoIterator,
@@ -77,15 +77,15 @@ impl Guard {
         ClaimKey::of(&self.workspace, &self.name, parts)
     }
 
-    /// Claims `key`. The winner must settle, fail or release through its [`Owner`], and renew while it works;
-    /// [`Guard::run`] does all of that.
+    /// Claims `key`. The winner must settle, fail or release the claim through its [`Owner`], and renew the lease while it
+    /// works. [`Guard::run`] does all of that.
     ///
-    /// If the returned future is dropped before it has given the [`Owner`], a task gives the claim back.
+    /// If the returned future is dropped before it yields the [`Owner`], a background task gives the claim back.
     pub async fn claim(&self, key: &ClaimKey) -> Result<Claimed, StoreError> {
         self.claim_of(key, None).await
     }
 
-    /// Claims the key of these parts, which are kept with it where the policy says so.
+    /// Claims the key made of these parts. The parts are stored with the claim if the policy says so.
     pub(crate) async fn claim_of(&self, key: &ClaimKey, parts: Option<&[Part]>) -> Result<Claimed, StoreError> {
         let parts = parts.filter(|_| self.policy.store_parts).map(parts_as_json);
         let reading = self.ledger.claim_for_owner(key, Terms { parts, ..self.terms() }, self.wait).await?;
@@ -99,15 +99,15 @@ impl Guard {
         })
     }
 
-    /// The claim under `key` as it stands.
+    /// The current claim under `key`.
     pub async fn find(&self, key: &ClaimKey) -> Result<Option<Claim>, StoreError> {
         Ok(self.ledger.read(key).await?.value)
     }
 
-    /// Settles an unknown claim: a person, or a program that asked the provider, knows whether the effect happened.
+    /// Resolves an unknown claim, once a person, or a program that asked the provider, knows whether the effect happened.
     ///
-    /// Later callers get `outcome`: for [`Guard::run`] its value as JSON, for the tower layer
-    /// `layer::outcome_of` a response.
+    /// Later callers get `outcome`. For [`Guard::run`] the outcome is its value as JSON; for the tower layer it is a response,
+    /// made by `layer::outcome_of`.
     pub async fn resolve(&self, key: &ClaimKey, done: bool, outcome: Option<Bytes>) -> Result<(), ResolveError> {
         match self.ledger.apply(key, Command::Resolve { done, outcome }).await?.value {
             Answer::Refused(refusal) => Err(ResolveError::Refused(refusal)),
@@ -133,27 +133,27 @@ fn parts_as_json(parts: &[Part]) -> String {
     serde_json::to_string(parts).expect("text and integers are JSON")
 }
 
-/// What a caller gets.
+/// The result of a claim.
 pub enum Claimed {
     Won(Owner),
-    /// Settled already.
+    /// An earlier owner has settled the claim.
     Duplicate {
         claim: Arc<Claim>,
         age: Duration,
     },
-    /// Another is at work, and was until the wait was over.
+    /// Another owner is at work, and did not finish within the wait.
     InFlight {
         lease_until: Time,
     },
-    /// Made from a different fingerprint.
+    /// The claim has a different fingerprint.
     Mismatch,
-    /// Its owner is gone, and no caller may take over: `unknown`.
+    /// The lease of the owner has ended, and the policy forbids a take-over: the claim is `unknown`.
     Held {
         since: Time,
     },
 }
 
-/// The owner of a claim. Every verb is fenced: once another owns it, all of them are refused.
+/// The owner of a claim. Every command is fenced: after a take-over the store refuses the commands of the earlier owner.
 #[derive(Clone)]
 pub struct Owner {
     ledger: Arc<Ledger>,
@@ -178,12 +178,12 @@ pub enum ResolveError {
 }
 
 impl Owner {
-    /// The fencing token: pass it on to whatever can refuse a smaller one.
+    /// The fencing token: pass it to every system that can refuse a smaller token.
     pub fn token(&self) -> Token {
         self.claim.token
     }
 
-    /// 1 for the first owner; more after take-overs: the effect may have happened before.
+    /// 1 for the first owner, larger after each take-over. If it is larger than 1, the effect may have happened before.
     pub fn attempt(&self) -> i32 {
         self.claim.attempt
     }
@@ -216,18 +216,18 @@ impl Owner {
         self.settle_as(Verdict::Failed, outcome).await
     }
 
-    /// The owner cannot say whether the effect happened.
+    /// Settles the claim as unknown, because the owner cannot say whether the effect happened.
     pub async fn settle_unknown(&self, outcome: Option<Bytes>) -> Result<(), OwnerError> {
         self.settle_as(Verdict::Unknown, outcome).await
     }
 
-    /// The owner stops, and cannot say whether the effect happened. At once the claim is what it would be at the end of its
-    /// lease: [`Policy::lost`] decides.
+    /// Ends the lease now, because the owner stops and cannot say whether the effect happened. The claim becomes what it would
+    /// be at the end of its lease: [`Policy::lost`] decides.
     pub async fn abandon(&self) -> Result<(), OwnerError> {
         self.apply(Command::Abandon { token: self.token() }).await
     }
 
-    /// Nothing happened: the next caller may try.
+    /// Releases the claim, because nothing happened: the next caller may try.
     pub async fn release(&self) -> Result<(), OwnerError> {
         self.apply(Command::Release { token: self.token() }).await
     }

@@ -1,11 +1,11 @@
-//! The `Idempotency-Key` header's value.
+//! Parses the value of the `Idempotency-Key` header.
 
-/// Characters of a key.
+/// Allowed length of a key, in characters.
 const KEY_LENGTH: std::ops::RangeInclusive<usize> = 1..=255;
 
 pub const WRONG_KEY: &str = "Idempotency-Key: one key of 1 to 255 visible characters, quoted or bare";
 
-/// The key in a header's value: quoted, as a structured field, or bare. Both are the same key.
+/// The key in the value of the header: quoted (a structured field) or bare. Both forms give the same key.
 pub fn idempotency_key(value: &str) -> Result<&str, &'static str> {
     let value = value.trim();
     let key = match value.strip_prefix('"') {

@@ -1,4 +1,4 @@
-//! Parts of a key, from what call sites have at hand.
+//! Parts of a key, converted from the values that a caller has.
 
 use oncegate_core::KeyPart;
 use serde::{Serialize, Serializer};
@@ -68,7 +68,7 @@ impl<'a> From<&'a Part> for KeyPart<'a> {
     }
 }
 
-/// For people: bytes that are not text are shown as far as they are.
+/// For people to read: bytes that are not UTF-8 are shown with replacement characters.
 impl Serialize for Part {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match &self.0 {

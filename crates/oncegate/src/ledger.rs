@@ -1,7 +1,7 @@
 //! The ledger: every claim of a process goes through here.
 //!
-//! It adds to a store what no store should have to think of: callers that wait and are woken,
-//! duplicates counted behind their backs, and an [`Observer`] that hears of every decision.
+//! It adds to a store what every store would otherwise repeat: callers that wait and are woken, duplicates that are counted
+//! in the background, and an [`Observer`] that hears of every decision.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,26 +18,26 @@ use crate::background::{Background, retry_within_lease};
 use crate::duplicates::Duplicates;
 use crate::sweeper::Sweeper;
 
-/// Hears of what the ledger does. Called on the caller's task: be quick.
+/// Hears of the decisions of the ledger. The ledger calls it on the task of the caller, so an implementation must be fast.
 pub trait Observer: Send + Sync + 'static {
     fn decided(&self, _decided: &Decided<'_>) {}
-    /// One of several in a commit: whoever made the commit says what it was about.
+    /// A decision within a larger commit. No `decided` call follows; the maker of the commit reports what the commit was for.
     fn counted(&self, _decided: &Decided<'_>) {}
-    /// Somebody met another's claim. If they asked for it, they are told so next.
+    /// A caller met the claim of another owner. If the caller made a claim, the `decided` or `counted` call follows.
     fn met(&self, _claim: &Claim, _now: Time) {}
-    /// The same, of somebody who only looked: nothing else is told of them.
+    /// A duplicate seen by a read-only lookup. No `decided` call follows.
     fn met_alone(&self, _claim: &Claim, _now: Time) {}
     fn store_failed(&self, _key: &ClaimKey, _error: &StoreError) {}
     fn swept(&self, _claims: usize) {}
 }
 
-/// Somebody asked something of a claim, and this is what they were told.
+/// A command on a claim, and the answer to it.
 pub struct Decided<'a> {
     pub key: &'a ClaimKey,
     pub command: &'a Command,
     pub answer: &'a Answer,
     pub now: Time,
-    /// Whether the caller waited for another's claim.
+    /// Whether the caller waited for the owner of the claim.
     pub waited: bool,
 }
 
@@ -51,7 +51,7 @@ pub struct Ledger {
     duplicates: Duplicates,
     sweeper: Sweeper,
     background: Arc<Background>,
-    /// Nobody is to wait any longer.
+    /// No caller may wait any longer, because the process stops.
     leaving: AtomicBool,
 }
 
@@ -75,19 +75,19 @@ impl Ledger {
         &self.store
     }
 
-    /// Whom the store wakes.
+    /// The waiting callers that the store wakes.
     pub fn waiters(&self) -> &Arc<Waiters> {
         &self.waiters
     }
 
-    /// Claims `key`. Where its owner is at work, waits up to `wait` for it to settle, release or die.
+    /// Claims `key`. If another owner is at work, waits up to `wait` until that owner settles, releases or dies.
     pub fn claim(
         &self,
         key: &ClaimKey,
         terms: Terms,
         wait: Duration,
     ) -> impl Future<Output = Result<Reading<Answer>, StoreError>> {
-        // No future around the future: each would hold the terms once more, for every request.
+        // No wrapper future: each would hold another copy of the terms, for every request.
         self.claim_and_tell(
             key,
             Command::Claim(terms),
@@ -96,8 +96,8 @@ impl Ledger {
         )
     }
 
-    /// The same for an owner in this process. If the caller is dropped before it hears that it won, nothing has begun: a
-    /// task gives the claim back.
+    /// Like [`Ledger::claim`], for an owner in this process. If the caller is dropped before it hears that it won, nothing has
+    /// begun, and a background task gives the claim back.
     pub(crate) fn claim_for_owner(
         &self,
         key: &ClaimKey,
@@ -112,8 +112,8 @@ impl Ledger {
         )
     }
 
-    /// The same for a caller that may leave while it waits. Once `left` is ready the caller is still told the outcome, and is
-    /// told that the claim is in flight where it would have won: an owner that is gone would only block the key.
+    /// Like [`Ledger::claim`], for a caller that may leave while it waits. Once `left` is ready, the caller still gets the
+    /// outcome, but never wins: it is answered that the claim is in flight, because an owner that is gone would block the key.
     pub fn claim_unless_left(
         &self,
         key: &ClaimKey,
@@ -136,7 +136,8 @@ impl Ledger {
         Ok(reading)
     }
 
-    /// The same, and says whether it had to wait. Whoever asks says what it was about: it is counted, and not told.
+    /// Like [`Ledger::claim`], and also returns whether the caller waited. The observer gets a `counted` call instead of a
+    /// `decided` call, because the caller reports the decision itself.
     pub async fn claim_quietly(
         &self,
         key: &ClaimKey,
@@ -161,7 +162,7 @@ impl Ledger {
         let mut reading = self.ask(key, command, caller.if_dropped).await?;
         let waits = !caller.wait.is_zero() && matches!(reading.value, Answer::InFlight(_));
         if waits {
-            // Boxed: few wait, and no other caller is to carry what it takes.
+            // Boxed: few callers wait, and the future of the others stays small.
             reading = Box::pin(self.wait_and_claim(key, command, caller, left)).await?;
         }
         if let Some(met) = reading.value.met() {
@@ -170,7 +171,7 @@ impl Ledger {
         Ok((reading, waits))
     }
 
-    /// Claims many keys, all different, without waiting for anybody.
+    /// Claims many keys, all different, without waiting for any owner.
     pub async fn claim_all(&self, claims: Vec<(&ClaimKey, Terms)>) -> Vec<Result<Reading<Answer>, StoreError>> {
         let ops = claims.into_iter().map(|(key, terms)| Op { key: key.clone(), command: Command::Claim(terms) });
         let ops: Vec<Op> = ops.collect();
@@ -189,7 +190,7 @@ impl Ledger {
         answered.collect()
     }
 
-    /// Writes claims and what goes with them, all or nothing.
+    /// Writes claims and the changes that belong to them, all or nothing.
     pub async fn commit(&self, commit: Commit) -> Result<Committed, StoreError> {
         let ops = commit.ops.clone();
         let committed = self.store.commit(commit).await.inspect_err(|error| {
@@ -207,7 +208,7 @@ impl Ledger {
         Ok(committed)
     }
 
-    /// Somebody met a claim that they only looked at.
+    /// Counts a duplicate that was seen by a read-only lookup.
     pub fn count_duplicate(&self, met: &Claim, now: Time) {
         self.meet(met, now);
         self.observer.met_alone(met, now);
@@ -218,7 +219,7 @@ impl Ledger {
         self.observer.met(met, now);
     }
 
-    /// The claim under a key, when nobody is at work on it any more, or as it stands after `wait`.
+    /// The claim under a key, once its owner has finished or died, or after `wait` in its current state.
     pub async fn await_settled(&self, key: &ClaimKey, wait: Duration) -> Result<Reading<Option<Claim>>, StoreError> {
         let at_work = |reading: &Reading<Option<Claim>>| {
             reading.value.as_ref().is_some_and(|claim| claim.owner_is_alive(reading.now))
@@ -238,7 +239,7 @@ impl Ledger {
         }
     }
 
-    /// An owner's or a person's verb.
+    /// Applies a command of an owner or of a person.
     pub async fn apply(&self, key: &ClaimKey, command: Command) -> Result<Reading<Answer>, StoreError> {
         let reading = self.ask(key, &command, IfDropped::Leave).await?;
         self.tell(key, &command, &reading, false);
@@ -249,14 +250,14 @@ impl Ledger {
         self.store.read(key).await.inspect_err(|error| self.observer.store_failed(key, error))
     }
 
-    /// Sends those who wait away with what they know: from now on nobody waits. Nothing that is being decided
-    /// is cut off, so nobody becomes an owner without being told.
+    /// Answers all waiting callers with the current state of their claims; from now on no caller waits. Commits under way are
+    /// not cut off, so every new owner hears that it won.
     pub fn stop_waiting(&self) {
         self.leaving.store(true, Ordering::SeqCst);
         self.waiters.wake_all();
     }
 
-    /// Stops the background work, writes what is still to be written behind, and closes the store.
+    /// Finishes the background work, writes the pending counts, and closes the store.
     pub async fn close(&self) {
         self.background.finish().await;
         self.sweeper.stop();
@@ -264,8 +265,8 @@ impl Ledger {
         self.store.close().await;
     }
 
-    /// Registers first and asks after, so that a settle in between is not missed. Sleeps until woken,
-    /// or until the owner's lease ends and the claim may be taken over, or until `wait` is over.
+    /// Registers the waiter before it asks the store, so that a settle in between is not missed. Sleeps until the waiter is
+    /// woken, or the owner's lease ends and the claim may be taken over, or `wait` is over.
     async fn wait_and_claim(
         &self,
         key: &ClaimKey,
@@ -291,7 +292,7 @@ impl Ledger {
         self.wait_and_look(key, command, waiting, met).await
     }
 
-    /// Waits on for a caller that has left, and writes nothing for it. `met` is what it is told where it would have won.
+    /// Keeps waiting for a caller that has left, and writes nothing for it. `met` is the answer if the caller would have won.
     async fn wait_and_look(
         &self,
         key: &ClaimKey,
@@ -302,7 +303,7 @@ impl Ledger {
         loop {
             self.expect_wake(key).await?;
             let Reading { value, now } = self.read(key).await?;
-            // The floor only matters to what is written.
+            // The token floor matters only to a write, and nothing is written here.
             let moment = Moment { now, token_floor: Token(0) };
             let decision = decide(key, value.map(Arc::new).as_ref(), command, moment);
             if decision.write.is_some() {
@@ -324,7 +325,7 @@ impl Ledger {
         self.store.expect_wake(key).await.inspect_err(|error| self.observer.store_failed(key, error))
     }
 
-    /// Goes on after its caller has left; `close` waits for it.
+    /// Runs work that outlives its caller; `close` waits for it.
     pub(crate) fn in_background(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.background.spawn(work);
     }
@@ -336,7 +337,7 @@ impl Ledger {
         if_dropped: IfDropped,
     ) -> Result<Reading<Answer>, StoreError> {
         let commit = Commit::from(Op { key: key.clone(), command: command.clone() });
-        // Boxed either way: a request of the server does not carry what it takes.
+        // Boxed in both cases, so that the future of a request stays small.
         let committing = match if_dropped {
             IfDropped::Leave => self.store.commit(commit),
             IfDropped::GiveBack => Box::pin(Claiming::start(&self.store, &self.background, commit)),
@@ -350,7 +351,7 @@ impl Ledger {
         }
     }
 
-    /// What follows every claim: whoever met another's is counted.
+    /// Counts the duplicate, if there is one, and reports the decision.
     fn met(&self, key: &ClaimKey, command: &Command, reading: &Reading<Answer>, waited: bool) {
         if let Some(met) = reading.value.met() {
             self.meet(met, reading.now);
@@ -363,14 +364,14 @@ impl Ledger {
     }
 }
 
-/// What a caller that claims is ready for.
+/// How a claiming caller waits, and what happens if it is dropped.
 struct Caller {
-    /// How long it waits where another is at work on its key.
+    /// How long the caller waits while another owner works under its key.
     wait: Duration,
     if_dropped: IfDropped,
 }
 
-/// What becomes of a claim whose caller is dropped before it hears the answer.
+/// What happens to a claim whose caller is dropped before it hears the answer.
 #[derive(Clone, Copy)]
 enum IfDropped {
     Leave,
@@ -379,9 +380,10 @@ enum IfDropped {
 
 type Committing = Pin<Box<dyn Future<Output = Result<Committed, StoreError>> + Send>>;
 
-/// A claim that is being made. If this is dropped before the answer, a task hears the answer, and gives back what was won.
+/// A claim under way. If it is dropped before the answer, a background task awaits the answer, and gives back a claim that
+/// was won.
 struct Claiming {
-    /// None once it is answered.
+    /// `None` once it is answered.
     committing: Option<Committing>,
     store: Arc<dyn Store>,
     background: Arc<Background>,
@@ -421,15 +423,15 @@ impl Drop for Claiming {
     }
 }
 
-/// How an owner under whom nothing happened gives its claim back.
+/// The command by which an owner gives its claim back after nothing happened.
 ///
-/// After a take-over the effect may have happened under an earlier owner, so the attempts are not forgotten.
+/// After a take-over the effect may have happened under an earlier owner. The command then keeps the number of attempts.
 pub(crate) fn give_back(claim: &Claim) -> Command {
     let token = claim.token;
     if claim.attempt == 1 { Command::Release { token } } else { Command::Abandon { token } }
 }
 
-/// Somebody who waits for a claim to settle.
+/// A caller that waits until a claim is settled.
 struct Waiting<'a> {
     waiter: Waiter,
     deadline: Instant,
@@ -437,13 +439,13 @@ struct Waiting<'a> {
 }
 
 impl Waiting<'_> {
-    /// Sleeps until there is reason to look again. False: the wait is over.
+    /// Sleeps until the claim may have changed. Returns `false` once the wait is over.
     async fn sleep(&mut self, lease_left: Duration) -> bool {
         if Instant::now() >= self.deadline || self.leaving.load(Ordering::SeqCst) {
             return false;
         }
         let until = self.deadline.min(Instant::now() + lease_left);
-        // Whichever it is, the next look decides.
+        // Time-out or wake-up: the next read of the claim decides.
         let _ = tokio::time::timeout_at(until, self.waiter.woken()).await;
         true
     }

@@ -1,7 +1,7 @@
 //! Make an effect happen once, on infrastructure that delivers more than once.
 //!
-//! Open a store by its URL, name a guard and its policy, run a closure under a key. The first caller
-//! runs it; everyone who comes later with the same key, in this process or another, gets what it returned.
+//! Open a store by its URL, name a guard and its policy, and run a closure under a key. The first caller runs the closure.
+//! Every later caller with the same key, in this process or another, gets the value that the closure returned.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -21,13 +21,13 @@
 //! # }
 //! ```
 //!
-//! A closure that fails says with `Err` that the effect did not happen. One that cannot know, since its provider did not
-//! answer in time, says [`Failure::Unknown`]: see [`Guard::run_or_unknown`]. A closure that hangs holds its key, unless
-//! [`Policy::max_run`] is set.
+//! A closure that fails returns `Err`, which states that the effect did not happen. A closure that cannot know this, because
+//! its provider did not answer in time, returns [`Failure::Unknown`]: see [`Guard::run_or_unknown`]. A closure that hangs
+//! holds its key, unless [`Policy::max_run`] is set.
 //!
-//! What is promised, and what is not: an effect outside the store cannot be made to happen once by
-//! the store alone. A process that dies between the effect and its record leaves a claim whose owner
-//! is gone; [`Policy::lost`] says whether the next caller may try, or a person has to look.
+//! What the library promises, and what it does not: no store alone can make an effect outside the store happen once. A
+//! process that dies between the effect and its record leaves a claim without an owner. [`Policy::lost`] decides whether
+//! the next caller takes over the claim, or a person has to resolve it.
 
 pub mod actions;
 mod background;

@@ -1,7 +1,7 @@
-//! Renewals of the leases of this process.
+//! Renews the leases of this process.
 //!
-//! They run on a thread of their own: a closure that blocks its thread, or every thread of its runtime, keeps its lease.
-//! (A store whose connections live on that runtime cannot be asked while all of its threads are blocked.)
+//! A separate thread renews them, so that a closure keeps its lease even if it blocks its thread, or every thread of its
+//! runtime. (A store whose connections live on that runtime cannot answer while all threads of the runtime are blocked.)
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{LazyLock, Mutex, MutexGuard};
@@ -12,9 +12,9 @@ use tokio::sync::Notify;
 
 use crate::guard::{Owner, OwnerError};
 
-/// How often a lease is renewed within its length.
+/// Renewals within the length of a lease.
 const RENEWALS_PER_LEASE: u32 = 3;
-/// How often a renewal that failed is tried again within the length of a lease.
+/// Retries of a failed renewal within the length of a lease.
 const RETRIES_PER_LEASE: u32 = 12;
 
 /// One thread serves the process. It starts with the first run.
@@ -23,7 +23,7 @@ static RENEWALS: LazyLock<std::io::Result<&'static Renewals>> = LazyLock::new(Re
 #[derive(Default)]
 struct Renewals {
     book: Mutex<Book>,
-    /// An entry is due before the thread would look.
+    /// Wakes the thread: an entry is due before the time at which the thread would wake.
     sooner: Notify,
 }
 
@@ -31,9 +31,9 @@ struct Renewals {
 struct Book {
     last_id: u64,
     entries: HashMap<u64, Entry>,
-    /// When each entry is due. An entry whose renewal is under way is not in it.
+    /// When each entry is due. An entry whose renewal is under way is not in this set.
     due: BTreeSet<(Instant, u64)>,
-    /// When the thread looks next.
+    /// When the thread wakes next.
     looks_at: Option<Instant>,
 }
 
@@ -41,11 +41,11 @@ struct Book {
 struct Entry {
     owner: Owner,
     until: Option<Instant>,
-    /// When its next renewal is due.
+    /// When the next renewal is due.
     at: Instant,
 }
 
-/// A lease that is renewed until this is dropped.
+/// Renews a lease until it is dropped.
 pub struct Renewing {
     renewals: &'static Renewals,
     id: u64,
@@ -56,7 +56,7 @@ pub fn renew(owner: &Owner, max_run: Option<Duration>) -> Result<Renewing, Store
     let no_thread = |error| StoreError::Unavailable(format!("no thread for renewals: {error}"));
     let renewals = *RENEWALS.as_ref().map_err(no_thread)?;
     let now = Instant::now();
-    // A span too long for the clock is no limit.
+    // A `max_run` that exceeds the range of the clock is no limit.
     let until = max_run.and_then(|max_run| now.checked_add(max_run));
     let mut book = renewals.lock();
     book.last_id += 1;
@@ -78,7 +78,7 @@ impl Drop for Renewing {
 }
 
 impl Book {
-    /// True: the thread would look too late.
+    /// Returns `true` if the thread would wake too late for this entry.
     fn put(&mut self, id: u64, at: Instant) -> bool {
         if let Some(entry) = self.entries.get_mut(&id) {
             entry.at = at;
@@ -87,14 +87,14 @@ impl Book {
         self.looks_at.is_none_or(|looks_at| at < looks_at)
     }
 
-    /// Takes what is due, and says when to look next.
+    /// Takes the entries that are due, and sets when the thread wakes next.
     fn take_due(&mut self, now: Instant) -> Vec<(u64, Entry)> {
         let mut taken = vec![];
         while let Some((at, id)) = self.due.first().copied() {
             match self.entries.get(&id) {
                 Some(_) if at > now => break,
                 Some(entry) if entry.until.is_none_or(|until| now < until) => taken.push((id, entry.clone())),
-                // Gone, or past the end of its run: its lease ends by itself.
+                // The entry is gone, or its run is past `max_run`: its lease ends by itself.
                 _ => {}
             }
             self.due.pop_first();
@@ -136,14 +136,14 @@ impl Renewals {
         let lease = owner.lease();
         let renewed = tokio::time::timeout(lease / RENEWALS_PER_LEASE, owner.renew()).await;
         let mut book = self.lock();
-        // The run has ended meanwhile. What became of this renewal concerns no owner.
+        // The run has ended meanwhile, so no owner needs the result of this renewal.
         if !book.entries.contains_key(&id) {
             return;
         }
         let pause = match renewed {
             Ok(Ok(())) => lease / RENEWALS_PER_LEASE,
             Ok(Err(OwnerError::Fenced(refusal))) => {
-                // Left for the settle to find: the effect is under way.
+                // The effect is under way, so only the settle reports this to the caller.
                 tracing::warn!(event = "claim.fenced", claimId = %owner.key().id, %refusal);
                 return;
             }

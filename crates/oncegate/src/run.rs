@@ -1,4 +1,4 @@
-//! Running a closure once under a key.
+//! Runs a closure once under a key.
 
 use std::any::Any;
 use std::future::{Future, poll_fn};
@@ -30,31 +30,32 @@ pub struct Ran<T> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum How {
-    /// This call ran it, and its outcome is recorded; or, where the store went away meanwhile, will be if it is back
-    /// before the lease ends.
+    /// This call ran the closure, and its outcome is recorded. If the store was unavailable, a background task records the
+    /// outcome, provided that the store is back before the lease ends.
     First,
-    /// This call ran it, and that is recorded, but its value is not: it is too large, or cannot be written as JSON. Later
+    /// This call ran the closure, and the store records that, but not the value: it is too large, or is not valid JSON. Later
     /// callers run nothing, and get [`RunError::OutcomeNotReadable`].
     NotKept { why: String },
-    /// An earlier call ran it, this long ago.
+    /// An earlier call ran the closure, this long ago.
     Duplicate { age: Duration },
-    /// This call ran it with no guard: the store was away, and the policy says to go on.
+    /// This call ran the closure without a claim: the store was unavailable, and the policy allows that.
     Unguarded,
-    /// This call ran it, but was paused past its lease: another may have run it too, and that one's outcome counts.
+    /// This call ran the closure, but lost its lease before the end. Another owner may have run the closure too, and the
+    /// outcome of that owner counts.
     Fenced,
 }
 
-/// How an effect failed, as far as its closure can say.
+/// How an effect failed, as far as the closure knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure<E> {
-    /// The effect surely did not happen. [`Policy::on_failure`](crate::Policy::on_failure) decides what becomes of the claim.
+    /// The effect surely did not happen. [`Policy::on_failure`](crate::Policy::on_failure) decides what happens to the claim.
     NotDone(E),
-    /// The effect may have happened: a provider that did not answer in time, a connection that was cut. The claim becomes
-    /// `unknown`, and runs no second time until a person or a program resolves it.
+    /// The effect may have happened: the provider did not answer in time, or the connection was cut. The claim becomes
+    /// `unknown`. No caller runs the closure again until a person or a program resolves the claim.
     Unknown(E),
 }
 
-/// `?` in a closure says that the effect did not happen.
+/// `?` in a closure states that the effect did not happen.
 impl<E> From<E> for Failure<E> {
     fn from(error: E) -> Self {
         Failure::NotDone(error)
@@ -64,14 +65,14 @@ impl<E> From<E> for Failure<E> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError<E> {
-    /// The closure failed, here and now: the effect did not happen.
+    /// The closure failed in this call: the effect did not happen.
     #[error("the effect failed: {0}")]
     Effect(E),
-    /// The closure failed, here and now, with [`Failure::Unknown`]. The claim is `unknown`.
+    /// The closure failed in this call with [`Failure::Unknown`]. The claim is `unknown`.
     #[error("the effect failed and may have happened: {0}")]
     MayHaveHappened(E),
-    /// The closure was stopped at the policy's `max_run`. The effect may have happened, and the policy's `lost` decides:
-    /// the next caller takes over, or the claim is `unknown`.
+    /// The closure was stopped at the `max_run` of the policy. The effect may have happened, and the `lost` of the policy
+    /// decides: the next caller takes over, or the claim is `unknown`.
     #[error("the effect was stopped after {after:?}, and may have happened")]
     TooLong { after: Duration },
     /// The closure failed in an earlier call, and the policy keeps failures.
@@ -83,7 +84,7 @@ pub enum RunError<E> {
     Unknown { since: Time },
     #[error("the key was used for something else: its fingerprint differs")]
     Mismatch,
-    /// It happened, but what it returned was not kept, or is not what is now asked for.
+    /// The effect happened, but its value was not stored, or does not have the type that this call asks for.
     #[error("it happened {age:?} ago, but its outcome cannot be read: {why}")]
     OutcomeNotReadable { age: Duration, why: String },
     #[error(transparent)]
@@ -91,23 +92,23 @@ pub enum RunError<E> {
 }
 
 impl Guard {
-    /// Runs `effect` unless it was run under `key` before; then returns what it returned.
+    /// Runs `effect`, unless an earlier call ran it under `key`. Then returns the value of the earlier call.
     ///
-    /// `Ok` is kept as JSON for later callers.
+    /// The value of `Ok` is stored as JSON for later callers.
     ///
-    /// `Err` says that the effect did not happen: the claim is released, so that the next caller runs it again, or kept as
-    /// failed, as [`Policy::on_failure`](crate::Policy::on_failure) says. An effect that failed and may have happened (a
-    /// provider's time-out, a cut connection) must not say `Err` here: use [`Guard::run_or_unknown`].
+    /// `Err` states that the effect did not happen. [`Policy::on_failure`](crate::Policy::on_failure) decides what follows: the
+    /// claim is released, so that the next caller runs the closure again, or the claim is stored as failed. An effect that
+    /// failed and may have happened (a time-out of the provider, a cut connection) must not return `Err` here: use
+    /// [`Guard::run_or_unknown`].
     ///
-    /// A thread of its own renews the lease while the closure runs, also where the closure blocks its thread. A closure that
-    /// hangs holds its key for as long as it hangs, unless the policy has a
-    /// [`max_run`](crate::Policy::max_run). There is none by default.
+    /// A separate thread renews the lease while the closure runs, even if the closure blocks its own thread. A closure that
+    /// hangs therefore holds its key, unless the policy has a [`max_run`](crate::Policy::max_run). By default it has none.
     ///
-    /// | what happens | the claim |
+    /// | event | the claim |
     /// |---|---|
     /// | the future is dropped before the closure begins | given back: nothing happened |
-    /// | the future is dropped while the closure runs | in flight until its lease ends, then [`Policy::lost`](crate::Policy::lost) decides |
-    /// | the closure panics, or runs past `max_run` | `lost` decides at once: the next caller takes over and sees it by [`Owner::attempt`], or the claim is `unknown` |
+    /// | the future is dropped while the closure runs | in flight until its lease ends, then [`lost`](crate::Policy::lost) decides |
+    /// | the closure panics, or runs past `max_run` | `lost` decides at once: a take-over, seen by [`Owner::attempt`], or `unknown` |
     pub async fn run<T, E, K, F, Fut>(&self, key: K, effect: F) -> Result<Ran<T>, RunError<E>>
     where
         T: Serialize + DeserializeOwned,
@@ -219,7 +220,7 @@ impl Guard {
     }
 }
 
-/// The value as it is kept, or why it is not.
+/// The value as JSON, or the reason why it cannot be stored.
 fn kept(value: &impl Serialize) -> Result<Bytes, String> {
     let json = serde_json::to_vec(value).map_err(|error| error.to_string())?;
     match json.len() {
@@ -235,10 +236,10 @@ pub(crate) enum Ended<T> {
     TooLong { after: Duration },
 }
 
-/// Runs `effect` while the lease is renewed. Where it ends without a result, the claim is abandoned, after the effect has
-/// been dropped: two owners do not work at the same time.
+/// Runs `effect` while the lease is renewed. If the effect ends without a result, it is dropped first and the claim is
+/// abandoned afterwards, so that two owners never work at the same time.
 ///
-/// Between winning the claim and the first poll of `effect` there is no point at which the caller can be dropped.
+/// There is no await between winning the claim and the first poll of `effect`, so the caller cannot be dropped there.
 pub(crate) async fn run_to_end<T>(
     owner: &Owner,
     max_run: Option<Duration>,
@@ -262,7 +263,7 @@ pub(crate) async fn run_to_end<T>(
     Ok(ended)
 }
 
-/// A closure that blocks its thread is not stopped. Its renewals are, so that its lease ends.
+/// Cannot stop a closure that blocks its thread. Its renewals stop, so that the lease ends.
 async fn within<T>(max_run: Option<Duration>, effect: impl Future<Output = T>) -> Ended<T> {
     let caught = caught(effect);
     let (ended, after) = match max_run {
@@ -287,7 +288,8 @@ async fn caught<T>(effect: impl Future<Output = T>) -> std::thread::Result<T> {
     .await
 }
 
-/// Nothing happened: the next caller may try. Where the store is away, a task gives the claim back later.
+/// Gives the claim back, because nothing happened: the next caller may try. If the store is unavailable, a background task
+/// retries.
 pub(crate) async fn give_back(owner: &Owner) {
     let command = crate::ledger::give_back(owner.claim());
     match owner.apply(command.clone()).await {
@@ -300,8 +302,8 @@ pub(crate) async fn give_back(owner: &Owner) {
     }
 }
 
-/// Settles. The effect has happened, so the caller gets its answer whatever the store says. Where the store is away, a task
-/// tries the settle again until it is done or refused.
+/// Settles the claim. The effect has happened, so the caller gets its value whatever the store answers. If the store is
+/// unavailable, a background task retries until the store has settled or refused.
 pub(crate) async fn finish(owner: Owner, verdict: Verdict, outcome: Option<Bytes>) -> How {
     let command = Command::Settle { token: owner.token(), verdict, outcome };
     match owner.apply(command.clone()).await {

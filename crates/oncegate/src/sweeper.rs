@@ -1,4 +1,4 @@
-//! The sweeper removes what has expired: claims, for which nobody waits (expired is absent, swept or not), and records past their end.
+//! The sweeper removes expired claims and records. No caller waits for it: an expired claim counts as absent, swept or not.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 
 use crate::ledger::Observer;
 
-/// Claims, and records, removed in one go: a few milliseconds' work, so that callers behind it do not notice.
+/// Claims, and records, removed in one commit. It takes a few milliseconds, so that callers behind it do not wait long.
 const BATCH: usize = 256;
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(16);
@@ -22,7 +22,7 @@ impl Sweeper {
             loop {
                 tokio::time::sleep(pause).await;
                 let swept = sweep_all(&*store, &*observer).await;
-                // Idle costs nothing that could be measured; busy is looked at every second.
+                // An idle store is checked rarely, which costs nothing measurable. A busy store is checked every second.
                 pause = if swept == Swept::default() { (pause * 2).min(PAUSE_MAX) } else { PAUSE_MIN };
             }
         }))
@@ -39,7 +39,7 @@ impl Drop for Sweeper {
     }
 }
 
-/// Until nothing that has expired is left: however fast claims are made, it keeps up.
+/// Removes until no expired claim or record is left, so that the sweeper keeps up with any rate of claims.
 async fn sweep_all(store: &dyn Store, observer: &dyn Observer) -> Swept {
     let mut total = Swept::default();
     loop {

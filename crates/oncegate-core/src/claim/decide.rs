@@ -13,8 +13,8 @@ use crate::time::Time;
 
 /// Decides what `command` does to the record under `key`, at the store's `moment`.
 ///
-/// `existing` is whatever the store has under the key, expired or not: an expired record
-/// still holds the last token, and the next owner's must be larger.
+/// `existing` is the stored record under the key, expired or not. An expired record
+/// still holds the last token, and the next owner's token must be larger.
 pub fn decide(key: &ClaimKey, existing: Option<&Arc<Claim>>, command: &Command, moment: Moment) -> Decision {
     let now = moment.now;
     let live = existing.filter(|claim| claim.is_live(now));
@@ -102,8 +102,8 @@ fn first_owner(key: &ClaimKey, expired: Option<&Claim>, terms: &Terms, moment: M
     }
 }
 
-/// A take-over is a claim like the first, with a window of its own: the effect, if it happens,
-/// happens now. What callers met before stays counted.
+/// A take-over starts a new window, like a first claim, because its effect happens now if at all.
+/// The count of duplicates is kept.
 fn next_owner(lost: &Claim, terms: &Terms, moment: Moment) -> Claim {
     Claim {
         attempt: lost.attempt.saturating_add(1),
@@ -119,13 +119,13 @@ fn next_token(previous: Option<&Claim>, moment: Moment) -> Token {
     Token(moment.now.micros().max(last.0 + 1))
 }
 
-/// A lease never outlives its window: past the window the key is anybody's, so whoever still
-/// held a lease would be a second live owner.
+/// A lease never outlives its window. After the window another caller may claim the key, so an owner
+/// with a longer lease would be a second live owner.
 fn lease_until(now: Time, lease: Duration, expires_at: Time) -> Time {
     (now + lease).min(expires_at)
 }
 
-/// The claim, if `token` is that of whoever made it.
+/// The claim, if `token` is its owner's token. The owner's lease may have ended.
 fn made_by(live: Option<&Arc<Claim>>, token: Token) -> Result<&Claim, Refusal> {
     let claim = live.ok_or(Refusal::Missing)?;
     match token.cmp(&claim.token) {
@@ -135,7 +135,7 @@ fn made_by(live: Option<&Arc<Claim>>, token: Token) -> Result<&Claim, Refusal> {
     }
 }
 
-/// The claim, if whoever brings `token` is its owner and alive.
+/// The claim, if `token` is its owner's token, the claim is in flight and the lease has not ended.
 fn owned(live: Option<&Arc<Claim>>, token: Token, now: Time) -> Result<&Claim, Refusal> {
     let claim = made_by(live, token)?;
     if claim.state != State::InFlight {
@@ -151,8 +151,8 @@ fn renewed(claim: &Claim, lease: Duration, now: Time) -> Claim {
     Claim { version: claim.version + 1, lease, lease_until: lease_until(now, lease, claim.expires_at), ..claim.clone() }
 }
 
-/// Gone to everyone, and not to come back if the clock steps back: hence not "expired now".
-/// The record stays for the sweeper, which keeps its token.
+/// Expires the claim far in the past, not at `now`, so that it does not come back if the clock steps back.
+/// The record stays until the sweeper removes it and keeps its token.
 fn ended(claim: &Claim) -> Claim {
     Claim {
         version: claim.version + 1,
@@ -163,7 +163,7 @@ fn ended(claim: &Claim) -> Claim {
     }
 }
 
-/// As if the lease ended now. A take-over counts it as an attempt, which a release would forget.
+/// As if the lease ended now. Unlike a release, it still counts as an attempt at the next take-over.
 fn abandoned(claim: &Claim, now: Time) -> Claim {
     match claim.lost {
         Lost::Hold => settled(claim, State::Unknown, None, now),
@@ -182,7 +182,7 @@ fn settle(
     outcome: &Option<Bytes>,
     now: Time,
 ) -> Result<Change, Refusal> {
-    // The answer to the first settle may have been lost: saying the same again is a success.
+    // The answer to the first settle may have been lost, so a retry with the same outcome succeeds.
     if let Some(claim) = live
         && claim.token == token
         && claim.state == verdict.state()

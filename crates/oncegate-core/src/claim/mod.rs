@@ -1,8 +1,7 @@
 //! Claims: the record, the commands on it, and the answers.
 //!
-//! A claim is a durable record under a key, made by whoever comes first, settled
-//! once, and read by everyone who comes later. [`decide`] is the only place where
-//! it is said what a command does to it.
+//! A claim is a durable record under a key. The first caller makes it, its owner settles it once, and later callers
+//! read it. [`decide`] is the only place that defines what a command does to a claim.
 
 mod decide;
 #[cfg(test)]
@@ -20,7 +19,7 @@ use crate::time::Time;
 
 pub use decide::decide;
 
-/// A fencing token: larger for each new owner of the same key, for good.
+/// A fencing token. Each new owner of a key gets a larger token than every owner before it, forever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub i64);
 
@@ -30,16 +29,16 @@ impl fmt::Display for Token {
     }
 }
 
-/// How a claim stands.
+/// The state of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
-    /// Its owner is at work.
+    /// The owner is at work.
     InFlight,
     /// The effect happened.
     Done,
     /// The effect did not happen, and will not under this claim.
     Failed,
-    /// Nobody can say whether the effect happened. A person or a reconcile hook settles it.
+    /// It is not known whether the effect happened. A person or a reconcile hook settles the claim.
     Unknown,
 }
 
@@ -74,12 +73,12 @@ impl fmt::Display for State {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
     pub key: ClaimKey,
-    /// As written. What a caller sees is [`Claim::state_at`].
+    /// As stored. A caller sees [`Claim::state_at`].
     pub state: State,
     pub token: Token,
-    /// Grows by one with each write: a write is made only onto the version it was decided from.
+    /// Grows by one with each write. A write is a compare-and-set on the version that it was decided from.
     pub version: i64,
-    /// Which owner this is: 1, and one more for each take-over.
+    /// The number of this owner: 1 for the first, one more for each take-over.
     pub attempt: i32,
     pub lost: Lost,
     pub lease: Duration,
@@ -87,20 +86,20 @@ pub struct Claim {
     pub expires_at: Time,
     pub created_at: Time,
     pub settled_at: Option<Time>,
-    /// What the claim was made from; a second caller's, if it brings one too, must be the same.
+    /// Identifies the request that made the claim. If a later caller also brings a fingerprint, it must be the same.
     pub fingerprint: Option<String>,
     pub outcome: Option<Bytes>,
-    /// Later callers that met this claim, as last written behind.
+    /// The number of later callers that met this claim. It is written asynchronously, so it may lag.
     pub duplicates: i64,
     pub last_duplicate_at: Option<Time>,
     /// Small JSON for people.
     pub attributes: Option<String>,
-    /// The parts of the key as a JSON array, only where the guard's config keeps them.
+    /// The parts of the key as a JSON array, only if the guard's config keeps them.
     pub parts: Option<String>,
 }
 
 impl Claim {
-    /// Expired and absent are the same to everyone: the window ends at its end, not at the next sweep.
+    /// Every caller sees an expired claim as absent. The window ends at `expires_at`, not at the next sweep.
     pub fn is_live(&self, now: Time) -> bool {
         now < self.expires_at
     }
@@ -109,8 +108,8 @@ impl Claim {
         self.state == State::InFlight && now < self.lease_until
     }
 
-    /// How the claim stands: a lost owner's claim that nobody may take over is `unknown`,
-    /// from the moment its lease ends and without anybody having to write it down.
+    /// The state at `now`. A claim with `Lost::Hold` is `unknown` from the moment its owner's lease ends,
+    /// without any write.
     pub fn state_at(&self, now: Time) -> State {
         match self.state {
             State::InFlight if self.lost == Lost::Hold && now >= self.lease_until => State::Unknown,
@@ -128,19 +127,19 @@ pub struct Terms {
     pub fingerprint: Option<String>,
     pub attributes: Option<String>,
     pub parts: Option<String>,
-    /// The effect is written in the same commit: the claim is settled as it is made, with this.
+    /// The outcome of an effect that is written in the same commit: the claim is created as settled with it.
     pub outcome: Option<Bytes>,
-    /// The owner that is to be succeeded, though its window has not ended: what it stands for is over. Another's claim is met
-    /// as ever.
+    /// Replaces the live claim with this token, although its window has not ended, because what that claim protects is over.
+    /// A live claim with another token is met as usual.
     pub replaces: Option<Token>,
 }
 
-/// How an owner settles.
+/// How an owner settles its claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
     Done,
     Failed,
-    /// The owner itself cannot say.
+    /// The owner itself does not know whether the effect happened.
     Unknown,
 }
 
@@ -154,11 +153,11 @@ impl Verdict {
     }
 }
 
-/// What somebody wants of the claim under a key.
+/// A command on the claim under a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     Claim(Terms),
-    /// The owner lives. `lease` overrides the length that the claim was made with.
+    /// The owner is alive. `lease` overrides the lease that the claim was made with.
     Renew {
         token: Token,
         lease: Option<Duration>,
@@ -168,20 +167,20 @@ pub enum Command {
         verdict: Verdict,
         outcome: Option<Bytes>,
     },
-    /// The owner gives the key back: nothing happened.
+    /// The owner gives the key back, because the effect did not happen.
     Release {
         token: Token,
     },
-    /// The owner stops, and cannot say whether the effect happened. The claim is what it would be at the end of its lease:
+    /// The owner stops and does not know whether the effect happened. The claim is treated as if its lease had ended:
     /// the next caller takes over, or the claim is `unknown`.
     Abandon {
         token: Token,
     },
-    /// Whoever made the claim takes it back, though it is settled: what it was settled with did not happen after all.
+    /// The owner takes its claim back, even after it was settled, because the effect did not happen after all.
     Retract {
         token: Token,
     },
-    /// A person deletes the lock.
+    /// A person deletes the claim.
     Forget,
     /// A person, or a reconcile hook, settles an unknown claim.
     Resolve {
@@ -190,42 +189,42 @@ pub enum Command {
     },
 }
 
-/// When, as the store says in the statement or transaction that reads the record.
+/// The time of a decision. The store reads it in the statement or transaction that reads the record.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
     pub now: Time,
-    /// The largest token of a record that has been removed. With it tokens keep growing
+    /// The largest token of any removed record. It keeps tokens growing
     /// when the record is gone and the clock has stepped back.
     pub token_floor: Token,
 }
 
-/// What somebody is told. The claim in it is shared with the store, which writes it or remembers it.
+/// The answer to a command. It shares its claim with the store, which writes or caches that claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// To a claim: the caller is the owner.
+    /// Answers `Claim`: the caller is the owner.
     Won(Arc<Claim>),
-    /// To a claim: settled already.
+    /// Answers `Claim`: the claim is already settled.
     Duplicate(Arc<Claim>),
-    /// To a claim: its owner is at work.
+    /// Answers `Claim`: another owner is at work.
     InFlight(Arc<Claim>),
-    /// To a claim: made from another fingerprint.
+    /// Answers `Claim`: the claim was made with another fingerprint.
     Mismatch(Arc<Claim>),
-    /// To a claim: `unknown`; nobody may take over.
+    /// Answers `Claim`: the claim is `unknown`, and no caller may take over.
     Held(Arc<Claim>),
-    /// To every other command: done, and this is the claim now.
+    /// Answers every other command: applied, and this is the claim now.
     Applied(Arc<Claim>),
-    /// To a settle that had happened already, with this same outcome.
+    /// Answers a repeated settle: the claim was already settled with the same outcome.
     Already(Arc<Claim>),
     Refused(Refusal),
 }
 
 impl Answer {
-    /// Whether the command got what it wanted. A commit is written only if all of its commands did.
+    /// Whether the command succeeded. A commit is written only if all of its commands are accepted.
     pub fn is_accepted(&self) -> bool {
         matches!(self, Answer::Won(_) | Answer::Applied(_) | Answer::Already(_))
     }
 
-    /// The claim that a caller met and that was somebody else's.
+    /// The claim of another owner that the caller met.
     pub fn met(&self) -> Option<&Arc<Claim>> {
         match self {
             Answer::Duplicate(claim) | Answer::InFlight(claim) | Answer::Mismatch(claim) | Answer::Held(claim) => {
@@ -250,7 +249,7 @@ impl Answer {
     }
 }
 
-/// Why a command on a claim changed nothing. Each way has its own name.
+/// Why a command on a claim changed nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     #[error("there is no such claim, or its window has ended")]
@@ -283,10 +282,10 @@ impl Refusal {
     }
 }
 
-/// What to write, if anything, and what to say.
+/// What to write, if anything, and what to answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// The next record: created where there was none, else replacing the version that was decided from.
+    /// The next record. It is created if there was none; otherwise it replaces the version that was decided from.
     pub write: Option<Arc<Claim>>,
     pub answer: Answer,
 }

@@ -271,8 +271,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// Over any history, also with a clock that steps back: tokens grow, an owner's verb is accepted
-    /// only from the newest owner, and what is settled stays as it is for the life of the claim.
+    /// Over any history, also with a clock that steps back: tokens grow, an owner's command is accepted
+    /// only from the newest owner, and a settled claim keeps its outcome for the rest of its life.
     #[test]
     fn one_owner_one_outcome_and_growing_tokens(steps in steps()) {
         let mut record = Record(None);

@@ -31,7 +31,7 @@ pub fn decide(job: &Job, command: &Command, now: Time) -> Decision {
             false => Err(Refusal::Started),
             true => Ok(Next::Keep(Job { payload: payload.clone(), due_at: *due_at, ..job.clone() })),
         },
-        // One whose worker is gone may have happened, if it had begun.
+        // The worker is lost. If its try had begun, the effect may have happened.
         Command::Cancel if job.state == State::Running && !job.is_leased(now) => {
             Ok(Next::End(if job.begun { End::Unknown } else { End::Cancelled }))
         }
@@ -51,7 +51,7 @@ enum Next {
     End(End),
 }
 
-/// Leases what is due. Of what its last worker had begun nobody knows how far it came.
+/// Leases a job that is due, or whose last worker is lost. If that worker had begun a try, the effect may have happened.
 fn leased(job: &Job, lease: Duration, now: Time) -> Result<Job, Refusal> {
     match job.state {
         State::Pending if now < job.wakes_at() => return Err(Refusal::NotDue { at: job.wakes_at() }),
@@ -82,7 +82,7 @@ fn untried(job: &Job) -> Job {
 }
 
 fn begun(job: &Job) -> Job {
-    // One more than there may be, at most: that is how it is given up.
+    // Saturates at max + 1, which `fate()` reads as exhausted.
     let tried = (job.tried + 1).min(job.tries.max.saturating_add(1));
     Job { begun: true, tried, ..job.clone() }
 }
@@ -100,8 +100,8 @@ fn failed(job: &Job, failure: &Failure, now: Time) -> Next {
     Next::Keep(Job { state: State::Pending, due_at, begun: false, ..job })
 }
 
-/// Doubles with every try, less up to a half: jobs that failed together do not come back together. By how much
-/// less follows from the job, so that the same decision is the same everywhere.
+/// The backoff before the next try. It doubles with every try, less a jitter of up to one half, so that jobs that failed
+/// together are not retried together. The jitter is derived from the job, so that the decision is deterministic.
 fn pause(job: &Job) -> Duration {
     let doublings = u32::try_from(job.tried - 1).unwrap_or(0).min(30);
     let full = job.tries.pause.saturating_mul(1 << doublings).min(job.tries.pause_max);
@@ -109,7 +109,7 @@ fn pause(job: &Job) -> Duration {
     full.mul_f64(1.0 - (mixed >> 32) as f64 / 2_f64.powi(33))
 }
 
-/// The job, if whoever brings `token` has it now.
+/// The job, if `token` is that of its last lease and that lease has not ended.
 fn owned(job: &Job, token: Token, now: Time) -> Result<&Job, Refusal> {
     match job.state {
         _ if job.token != token => Err(Refusal::TokenOutdated),
@@ -119,7 +119,7 @@ fn owned(job: &Job, token: Token, now: Time) -> Result<&Job, Refusal> {
     }
 }
 
-/// The job, if no worker has had it since it was last put into the queue.
+/// The job, if it is pending: no worker has leased it since it was last put into the queue.
 fn waiting(job: &Job) -> Result<&Job, Refusal> {
     match job.state {
         State::Pending => Ok(job),

@@ -1,11 +1,11 @@
-//! Jobs: something to do once it is due, by whoever leases it.
+//! Jobs: work that a worker leases and does once it is due.
 //!
-//! A message to send, a scheduled action, a command of a saga, a reminder: all of them are rows of one queue, under one
-//! set of rules. A worker leases a job under a token that grows with every lease, and finishes it under that token;
-//! one that was paused past its lease is refused. [`decide`] is the only place where it is said what a command does.
+//! A message to send, a scheduled action, a command of a saga and a reminder are all rows of one queue, under one
+//! set of rules. A worker leases a job under a token that grows with every lease, and finishes the job under that token.
+//! A worker that was paused past its lease is refused. [`decide`] is the only place that defines what a command does.
 //!
-//! The queue holds live work only. What has ended leaves it, in the commit that writes down how it ended on the record that
-//! the job is for: the record is what people look at.
+//! The queue holds live work only. A job that has ended leaves the queue in the commit that writes its end on the record
+//! that the job is for. People look at the record.
 
 mod decide;
 mod share;
@@ -24,14 +24,14 @@ use crate::time::Time;
 pub use decide::decide;
 pub use share::{Due, Share, share};
 
-/// Why a try failed whose worker did not live to say so.
+/// The error of a try whose worker was lost before it could report one.
 pub const WORKER_LOST: &str = "its worker was lost";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
-    /// Waits until it is due and somebody leases it.
+    /// Waits until it is due and a worker leases it.
     Pending,
-    /// A worker has it, or had it when it was lost.
+    /// A worker has leased it. That worker may be lost since.
     Running,
 }
 
@@ -39,33 +39,33 @@ pub enum State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum End {
     Completed,
-    /// It surely did not happen, and there are no more tries.
+    /// The effect surely did not happen, and there are no more tries (dead letter).
     Dead,
-    /// It may have happened, and must not happen twice; or nobody could tell until the last try.
+    /// The effect may have happened, and must not happen twice; or it was still in doubt after the last try.
     Unknown,
     Cancelled,
 }
 
-/// What becomes of a try of which nobody can say whether it reached anybody.
+/// Whether to retry after a try that may or may not have reached the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Delivery {
-    /// It is repeated, under the same key: for receivers that honour it.
+    /// Retry under the same idempotency key, for receivers that honour it.
     AtLeastOnce,
-    /// It is not repeated.
+    /// Do not retry.
     AtMostOnce,
 }
 
-/// How often, and how far apart.
+/// The number of tries, and the backoff between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tries {
     pub max: i32,
-    /// Between the first and the second. It doubles from try to try,
+    /// The backoff between the first try and the second. It doubles with each further try,
     pub pause: Duration,
     /// up to this.
     pub pause_max: Duration,
 }
 
-/// Whether a try reached anybody.
+/// Whether a try reached the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reached {
     /// Surely not.
@@ -77,30 +77,30 @@ pub enum Reached {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Job {
     pub workspace: WorkspaceName,
-    /// Also the key under which every try reaches the receiver, and the id of the record that the job is for.
+    /// Also the idempotency key that every try sends to the receiver, and the id of the record that the job is for.
     pub id: Uuid,
-    /// What to do: which handler it is for.
+    /// Which handler the job is for.
     pub kind: String,
     pub payload: Bytes,
-    /// Jobs in one lane are not at work at the same time: the one that has started has the lane until it ends.
+    /// The group of the job. Jobs of one group never run at the same time: the job that has started holds the group until it ends.
     pub lane: Option<String>,
     pub state: State,
-    /// A worker has leased it, and it has its lane until it ends: also while it waits for another try, or was given back.
+    /// A worker has leased it, so it holds its group until it ends, even while it waits for a retry or after it was given back.
     pub started: bool,
     pub due_at: Time,
-    /// It waits for its lane until then, though it is due. When the lane is free, it is woken before.
+    /// The job waits for its group until this time, even if it is due. It is woken earlier when the group becomes free.
     pub postponed_until: Time,
-    /// Of the last lease.
+    /// The token of the last lease.
     pub token: Token,
     pub lease_until: Time,
-    /// Grows by one with each write: a write is made only onto the version it was decided from.
+    /// Grows by one with each write. A write is a compare-and-set on the version that it was decided from.
     pub version: i64,
-    /// Tries that have begun.
+    /// The number of tries that have begun.
     pub tried: i32,
     pub tries: Tries,
     pub delivery: Delivery,
-    /// The try of this lease may be under way. What is sent at most once is not, until its worker has written down that
-    /// it begins; otherwise a lease is as good as a try.
+    /// The try of this lease may be under way. With `AtMostOnce` it begins only after the worker has written `Begin`;
+    /// with `AtLeastOnce` every lease counts as a try.
     pub begun: bool,
     /// Whether any try may have reached the receiver.
     pub reached: Reached,
@@ -110,7 +110,7 @@ pub struct Job {
 }
 
 impl Job {
-    /// A new one, that nobody has leased: due at once, in no lane, to be done at least once.
+    /// A new job that no worker has leased: due at once, in no group, delivered at least once.
     pub fn new(
         workspace: &WorkspaceName,
         id: Uuid,
@@ -146,7 +146,7 @@ impl Job {
         self.state == State::Running && now < self.lease_until
     }
 
-    /// When somebody has to look at it next: to run it, or to see to it that its worker is gone.
+    /// When a worker must look at the job next: to run it, or to take it over from a lost worker.
     pub fn wakes_at(&self) -> Time {
         match self.state {
             State::Pending => self.due_at.max(self.postponed_until),
@@ -154,13 +154,13 @@ impl Job {
         }
     }
 
-    /// Nobody has ever leased it: it may still become something else. What was leased and given back may not, since somebody may have
-    /// seen it start, and gone on from there.
+    /// No worker has ever leased the job, so it may still be revised. A job that was leased and given back may not be revised,
+    /// because a caller may have seen it start and acted on that.
     pub fn is_untouched(&self) -> bool {
         !self.started && self.token == Token(0)
     }
 
-    /// The same job from the beginning, for the next time that it is due.
+    /// The same job, reset to run again from the beginning at `due_at`.
     pub fn again(&self, payload: Bytes, due_at: Time) -> Job {
         Job {
             payload,
@@ -177,7 +177,7 @@ impl Job {
         }
     }
 
-    /// To whoever has leased it: how it ends without another try, or `None` if it is to be tried.
+    /// For the worker that has leased the job: how the job ends without another try, or `None` if the worker must try it.
     pub fn fate(&self) -> Option<End> {
         match self.delivery {
             Delivery::AtMostOnce if self.reached == Reached::Maybe => Some(End::Unknown),
@@ -186,7 +186,7 @@ impl Job {
         }
     }
 
-    /// There are no more tries.
+    /// How the job ends when there are no more tries.
     fn given_up(&self) -> End {
         match self.reached {
             Reached::No => End::Dead,
@@ -194,7 +194,7 @@ impl Job {
         }
     }
 
-    /// Up to when a decision of its worker stands: past its lease it is no longer the worker's.
+    /// Until when a decision of the worker is valid. After its lease ends, the worker no longer owns the job.
     pub fn stands_until(&self) -> Time {
         match self.state {
             State::Pending => Time::NEVER,
@@ -205,16 +205,16 @@ impl Job {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// A worker takes it.
+    /// A worker takes the job.
     Lease {
         lease: Duration,
     },
-    /// The worker is still at it.
+    /// The worker is still at work.
     Renew {
         token: Token,
         lease: Duration,
     },
-    /// The worker is about to do it: from here on it may happen.
+    /// The worker is about to try: from here on the effect may happen.
     Begin {
         token: Token,
     },
@@ -225,30 +225,31 @@ pub enum Command {
         token: Token,
         failure: Failure,
     },
-    /// The worker writes down what [`Job::fate`] says.
+    /// The worker ends the job as [`Job::fate`] says.
     GiveUp {
         token: Token,
     },
-    /// The worker stops without having begun: as if it had not leased it.
+    /// The worker stops without having begun, as if it had not leased the job.
     GiveBack {
         token: Token,
     },
-    /// The worker has found that it cannot be done before then, and has not tried: as if it had not leased it, and no sooner.
+    /// The worker has found, without a try, that the job cannot be done before `until`. The job becomes as if it had not been
+    /// leased, and is due at `until`.
     PutOff {
         token: Token,
         until: Time,
         why: String,
     },
-    /// Another in its lane has started: it has to wait, until woken or until then.
+    /// Another job of its group has started. The job waits until it is woken, or until `until`.
     Postpone {
         until: Time,
     },
-    /// It is to be something else, at another time; if it is untouched.
+    /// Changes the payload and the due time of an untouched job.
     Revise {
         payload: Bytes,
         due_at: Time,
     },
-    /// A person's verbs.
+    /// `Cancel` and `RunNow` are a person's commands.
     Cancel,
     RunNow,
 }
@@ -258,19 +259,19 @@ pub enum Command {
 pub struct Failure {
     pub error: String,
     pub reached: Reached,
-    /// The same again would fail again.
+    /// A retry would fail in the same way.
     pub is_final: bool,
-    /// The receiver may have said when to come back; no sooner than the next try is due anyway.
+    /// The receiver may have asked for a delay. The retry waits for the longer of this delay and the backoff.
     pub retry_in: Option<Duration>,
 }
 
-/// What became of a command, and what to write.
+/// The result of a command, and what to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "most of them carry a job")]
 pub enum Decision {
-    /// It stays in the queue, like this.
+    /// The job stays in the queue, with this content.
     Keep(Job),
-    /// It leaves the queue.
+    /// The job leaves the queue.
     End(End),
     Refuse(Refusal),
 }

@@ -1,31 +1,31 @@
-//! Who gets how many of the free slots: one workspace's jobs do not hold up another's, however many they are.
+//! Shares the free slots fairly between workspaces: many jobs of one workspace do not delay another workspace's jobs.
 
 use std::collections::BTreeMap;
 
 use crate::names::WorkspaceName;
 use crate::time::Time;
 
-/// A workspace takes another slot only while it has fewer than so many times those that are left: some are always left for
-/// whoever comes next.
+/// A workspace takes another slot only while it has fewer slots than this many times the free ones. Some slots therefore
+/// always stay free for the next workspace.
 const OF_WHAT_IS_LEFT: usize = 3;
 
 /// A workspace with jobs that are due.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Due {
     pub workspace: WorkspaceName,
-    /// When the first of them was to be looked at.
+    /// When the first of these jobs needed a worker.
     pub since: Time,
 }
 
-/// So many jobs of this workspace, at most.
+/// At most this many jobs of this workspace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
     pub workspace: WorkspaceName,
     pub jobs: usize,
 }
 
-/// Shares `free` slots between those who have something due, `max` of them at most. `taken` says how many each has already. Whoever has
-/// fewest comes first, and of those who have as many, the one that has waited longest.
+/// Shares at most `max` of the `free` slots between the workspaces with due jobs. `taken` says how many slots each workspace
+/// already has. The workspace with the fewest slots comes first; among equals, the one that has waited longest.
 pub fn share(mut due: Vec<Due>, taken: &BTreeMap<WorkspaceName, usize>, free: usize, max: usize) -> Vec<Share> {
     let taken = |workspace: &WorkspaceName| taken.get(workspace).copied().unwrap_or(0);
     due.sort_by_key(|due| (taken(&due.workspace), due.since));
@@ -33,7 +33,7 @@ pub fn share(mut due: Vec<Due>, taken: &BTreeMap<WorkspaceName, usize>, free: us
     let mut shares = vec![];
     for (place, Due { workspace, .. }) in due.iter().enumerate() {
         let has = taken(workspace);
-        // Whoever has none may have the last one.
+        // A workspace without a slot may take the last one.
         let may_take =
             ((OF_WHAT_IS_LEFT * left).saturating_sub(has) / (OF_WHAT_IS_LEFT + 1)).max(usize::from(has == 0));
         let jobs = more.div_ceil(due.len() - place).min(may_take).min(more);

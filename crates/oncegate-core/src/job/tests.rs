@@ -54,7 +54,7 @@ fn lease(job: &Job, now: Time) -> Job {
     kept(job, Command::Lease { lease: LEASE }, now)
 }
 
-/// Leased, and begun.
+/// Leases the job and begins a try.
 fn begin(job: &Job, now: Time) -> Job {
     let leased = lease(job, now);
     kept(&leased, Command::Begin { token: leased.token }, now)
@@ -119,7 +119,7 @@ fn a_failed_try_comes_back_later_each_time_until_there_are_no_more() {
             now = job.due_at;
         }
         job = lease(&job, now);
-        // What may have been reached once may have been reached, whatever came after.
+        // Once a try may have reached the receiver, a later failure does not undo that.
         assert_eq!(decide(&job, &fail(&job, Reached::No), now), Decision::End(last_word));
     }
 }
@@ -155,7 +155,7 @@ fn at_most_once_is_not_repeated_when_it_may_have_happened() {
     assert_eq!(refused(&leased, Command::GiveUp { token: Token(1) }, at(1)), Refusal::NotGivenUp);
     let mut found = lease(&leased, at(30));
     assert_eq!((found.fate(), found.error.as_deref()), (Some(End::Unknown), Some("its worker was lost")));
-    // Whoever found it may be lost too.
+    // The worker that found the lost job may be lost too.
     found = lease(&found, at(60));
     assert_eq!(decide(&found, &Command::GiveUp { token: found.token }, at(61)), Decision::End(End::Unknown));
 }
@@ -193,7 +193,7 @@ fn people_cancel_and_hasten_what_waits_and_nothing_else() {
     }
 }
 
-/// Any commands, by workers who know this or that token, at times that only go forward.
+/// Random commands by workers with current or stale tokens, at times that only go forward.
 #[derive(Clone, Debug)]
 struct Step {
     command: Command,
@@ -232,7 +232,7 @@ proptest! {
     ) {
         let delivery = if at_most_once { Delivery::AtMostOnce } else { Delivery::AtLeastOnce };
         let (mut job, mut now) = (job(delivery), NOW);
-        // Tries that ended in doubt, or whose worker was lost; and the one that is under way.
+        // `in_doubt`: a try ended in doubt, or its worker was lost. `under_way`: a try is running now.
         let (mut in_doubt, mut under_way) = (false, false);
         for Step { command, millis } in steps {
             now = now + Duration::from_millis(millis);
@@ -305,7 +305,7 @@ fn what_is_put_off_has_not_been_tried_and_comes_again_then() {
     for delivery in [Delivery::AtLeastOnce, Delivery::AtMostOnce] {
         let mut now = NOW;
         let mut job = job(delivery);
-        // As often as it takes: more often than it may be tried.
+        // More often than the job may be tried.
         for _ in 0..10 {
             let leased = lease(&job, now);
             let command =

@@ -1,4 +1,4 @@
-//! A JSON client that never asks twice by itself: what became of a lost request is the caller's to find out.
+//! A JSON client that never retries by itself: the caller has to find out the outcome of a lost request.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,17 +14,17 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// A stopped server does not answer. Longer than any pause that a request is to survive.
+/// A stopped server does not answer. Longer than any pause that a request should survive.
 const ANSWER_MAX: Duration = Duration::from_secs(8);
 
 pub struct Client {
     address: SocketAddr,
-    /// A server never answers 500, whatever happens to its store.
+    /// Counts answers with status 500. A server never gives one, whatever happens to its store.
     failures: Arc<AtomicU64>,
     connection: Option<SendRequest<Full<Bytes>>>,
 }
 
-/// An answer whose status is no promise about the store's state.
+/// An answer. Its status promises nothing about the store's state.
 #[derive(Clone, Debug)]
 pub struct Answer {
     pub status: u16,
@@ -34,7 +34,7 @@ pub struct Answer {
 /// Why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lost {
-    /// Nothing was written: the server could not be reached, or said so.
+    /// Nothing was written: the server could not be reached, or said that nothing was written.
     NotWritten,
     /// The write may have happened, or may yet happen.
     Unknown,
@@ -120,7 +120,7 @@ impl Client {
         self.connection = None;
         let connected = timeout(ANSWER_MAX, TcpStream::connect(self.address)).await;
         let Ok(Ok(stream)) = connected else {
-            // Clients do not knock in a loop.
+            // Wait, so that clients do not reconnect in a tight loop.
             tokio::time::sleep(Duration::from_millis(50)).await;
             return Err(Lost::NotWritten);
         };

@@ -1,4 +1,4 @@
-//! Chance that a seed repeats.
+//! Random numbers that a seed repeats.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -12,7 +12,7 @@ impl Dice {
         Dice(seed)
     }
 
-    /// Another sequence for each name: what one part of the load does does not change the faults.
+    /// A separate sequence for each name, so that one part of the load does not change the faults.
     pub fn of(seed: u64, name: &str, number: u64) -> Dice {
         let mut mixed = Dice(seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         for byte in name.bytes() {

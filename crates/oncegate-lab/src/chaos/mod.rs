@@ -1,6 +1,6 @@
 //! Two servers, one store, a mixed load and faults, all chosen by one seed.
 //!
-//! Each part of the load checks what it was told and what the provider received. The first violation ends the run.
+//! Each part of the load checks the servers' answers and what the provider received. The first violation ends the run.
 
 mod client;
 mod dice;
@@ -37,13 +37,13 @@ pub enum StoreKind {
 /// A promise that is broken on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
-    /// As `synchronous=OFF`.
+    /// As with `synchronous=OFF`.
     NoSync,
-    /// Between the servers and PostgreSQL: a COMMIT that is cut off is answered as done.
+    /// Between the servers and PostgreSQL: a COMMIT whose connection is cut is answered as done.
     BelieveCommits,
-    /// Between the load and the servers: a refused verb is said again with the current token.
+    /// Between the load and the servers: a refused verb is retried with the current token.
     NoFence,
-    /// Between the load and the servers: a claim that is in flight is forgotten, and claimed again.
+    /// Between the load and the servers: a claim in flight is released, and claimed again.
     NoLease,
 }
 
@@ -53,7 +53,7 @@ pub struct Options {
     pub length: Duration,
     pub seed: u64,
     pub server: PathBuf,
-    /// Faults by name; all, if it is empty.
+    /// The names of the faults to make; empty means all.
     pub only: Vec<String>,
     pub broken: Option<Broken>,
     pub asynchronous: bool,
@@ -68,13 +68,13 @@ pub struct Run {
     started: Instant,
     stamps: Stamps,
     tally: Arc<Tally>,
-    /// When servers were woken from a pause: what they had begun before it may still arrive.
+    /// When servers were resumed from a pause. Calls that began before the pause may still arrive.
     woken: Mutex<Vec<Instant>>,
-    /// The faults are over, and everything works again.
+    /// The faults are over, and all parts work again.
     is_calm: AtomicBool,
 }
 
-/// What was counted, and the first violation.
+/// The counters, and the first violation.
 #[derive(Default)]
 struct Tally {
     operations: Mutex<BTreeMap<&'static str, u64>>,
@@ -82,12 +82,12 @@ struct Tally {
     violation: Mutex<Option<String>>,
     /// The longest time from a healed fault of the store until both servers were ready.
     slowest_recovery: Mutex<Duration>,
-    /// Commits are lost on purpose: what the load finds is counted, and ends nothing.
+    /// Commits are lost on purpose: violations are counted, but do not end the run.
     expects_losses: bool,
 }
 
 impl Tally {
-    /// Of the load, or of the provider.
+    /// Reports a violation, found by the load or the provider.
     fn violate(&self, what: String) {
         match self.expects_losses {
             true => self.count("losses found", 1),
@@ -118,7 +118,7 @@ impl Tally {
 }
 
 impl Run {
-    /// A stamp for a history.
+    /// A timestamp for a history.
     fn now(&self) -> Stamp {
         self.stamps.next(i64::try_from(self.started.elapsed().as_micros()).unwrap_or(i64::MAX))
     }
@@ -127,7 +127,7 @@ impl Run {
         Dice::of(self.options.seed, name, number)
     }
 
-    /// Faults are made until then.
+    /// Whether the time for faults is over.
     fn time_is_up(&self) -> bool {
         self.started.elapsed() >= self.options.length || self.tally.is_violated()
     }
@@ -140,7 +140,7 @@ impl Run {
         Clients::new(self)
     }
 
-    /// Whether a server was woken so shortly before that a call of it may have been under way since before its pause.
+    /// Whether a server was resumed so recently that one of its calls may have begun before its pause.
     fn was_just_woken(&self, at: Instant) -> bool {
         let late = Duration::from_secs(2);
         self.woken.lock().expect("no holder panics").iter().any(|woken| at >= *woken && at < *woken + late)
@@ -160,7 +160,7 @@ impl Clients {
         &mut self.0[server]
     }
 
-    /// A GET, of one server after the other, until one has an answer.
+    /// Sends a GET to one server after the other, until one answers.
     async fn get(&mut self, run: &Run, path: &str) -> Result<Answer, String> {
         let mut patience = Patience::default();
         loop {
@@ -174,7 +174,7 @@ impl Clients {
     }
 }
 
-/// Waits for as long as there are faults, and for a while longer.
+/// Waits as long as there are faults, and for a limited time after that.
 #[derive(Default)]
 struct Patience {
     calm_since: Option<Instant>,
@@ -183,7 +183,7 @@ struct Patience {
 impl Patience {
     const CALM_MAX: Duration = Duration::from_secs(90);
 
-    /// A moment. An error says what did not happen, or nothing if the run ends anyway.
+    /// Waits for a moment. An error says what did not happen, or is empty if the run ends anyway.
     async fn wait(&mut self, run: &Run, what: &str) -> Result<(), String> {
         if run.tally.is_violated() {
             return Err(String::new());
@@ -196,7 +196,7 @@ impl Patience {
     }
 }
 
-/// Another one each time.
+/// A different seed each time.
 pub fn new_seed() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Dice::new(u64::try_from(now.as_nanos()).unwrap_or_default()).number() % 1_000_000
@@ -204,7 +204,7 @@ pub fn new_seed() -> u64 {
 
 /// Runs until the time is up or a promise is broken.
 pub async fn run(mut options: Options) -> Result<Report, String> {
-    // The servers run in folders of their own.
+    // Absolute, because the servers run in folders of their own.
     let found = options.server.canonicalize();
     options.server = found.map_err(|error| format!("{}: {error}", options.server.display()))?;
     let tally = Arc::new(Tally { expects_losses: options.asynchronous, ..Tally::default() });
@@ -229,7 +229,7 @@ pub async fn run(mut options: Options) -> Result<Report, String> {
         let healed = faults.map_err(|error| error.to_string()).flatten();
         healed.map_err(|error| format!("seed {}: a fault could not be made: {error}", run.options.seed))
     };
-    // A fault that cannot be made, or healed, ends the run. A load that ends first waits until every server is ready again.
+    // If a fault cannot be made or healed, the run ends. If the load ends first, it waits until every server is ready again.
     let ended = tokio::select! {
         ended = &mut faults => {
             let healed = healed(ended);
@@ -245,7 +245,7 @@ pub async fn run(mut options: Options) -> Result<Report, String> {
     };
     progress.abort();
     if ended.is_err() {
-        // An hour that ends so still says what it has seen.
+        // A long run that ends with an error still prints its report.
         eprintln!("{}", Report::of(&run));
     }
     ended?;

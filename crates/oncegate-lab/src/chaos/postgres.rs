@@ -1,4 +1,4 @@
-//! A private PostgreSQL: made, crashed, frozen, copied and promoted.
+//! A private PostgreSQL: created, crashed, frozen, copied and promoted.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -10,9 +10,9 @@ use tokio::process::Command;
 
 use super::process::free_address;
 
-/// A crash recovery on a busy machine.
+/// The time limit for a crash recovery on a busy machine.
 const START_MAX: Duration = Duration::from_secs(60);
-/// Tools that hang are ended, and their step counts as failed.
+/// A tool that hangs is killed after this time, and its step counts as failed.
 const TOOL_MAX: Duration = Duration::from_secs(300);
 
 /// One cluster in a folder of its own. Stopped and removed when it is dropped.
@@ -23,7 +23,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Makes an empty cluster, and starts it.
+    /// Creates an empty cluster, and starts it.
     pub async fn create(folder: &Path) -> Result<Cluster, String> {
         let cluster = Cluster::at(folder)?;
         let data = cluster.data();
@@ -78,13 +78,13 @@ impl Cluster {
         }
     }
 
-    /// Starts it, also while the processes of a crash are still ending.
+    /// Starts the cluster, even while the processes of a crash are still ending.
     pub async fn start(&self) -> Result<(), String> {
         let deadline = Instant::now() + START_MAX;
         let (data, log) = (self.data(), self.folder.join("log").display().to_string());
         let options = format!("-p {} -k {}", self.address.port(), self.folder.display());
         loop {
-            // Its output goes to a file: a postmaster that has the pipe would keep pg_ctl's reader waiting.
+            // Its output goes to a file: a postmaster that holds the pipe would block pg_ctl's reader.
             match self.tool("pg_ctl", &["-D", &data, "-l", &log, "-w", "-s", "-o", &options, "start"]).await {
                 Ok(_) => return Ok(()),
                 Err(error) if Instant::now() > deadline => return Err(error),
@@ -103,7 +103,7 @@ impl Cluster {
     fn postmaster(&self) -> Option<i32> {
         let file = fs::read_to_string(self.folder.join("data/postmaster.pid")).ok()?;
         let pid: i32 = file.lines().next()?.trim().parse().ok()?;
-        // The file outlives a crash, and the number may be another process's by then.
+        // The file outlives a crash, and its process id may belong to another process by then.
         let command = fs::read_to_string(format!("/proc/{pid}/cmdline")).ok()?;
         command.contains(&self.data()).then_some(pid)
     }
@@ -127,7 +127,7 @@ impl Cluster {
         }
     }
 
-    /// Ends it at once, by SIGQUIT to the postmaster or by SIGKILL to all of its processes. Gone when this returns.
+    /// Ends the cluster at once, by SIGQUIT to the postmaster or by SIGKILL to all of its processes. They are gone when this returns.
     pub async fn crash(&self, signal: Signal) {
         let pids = self.processes();
         let told = if signal == Signal::QUIT { &pids[..pids.len().min(1)] } else { &pids[..] };
@@ -150,7 +150,7 @@ impl Cluster {
         self.start().await
     }
 
-    /// Stops all of its processes for a while.
+    /// Stops all processes of the cluster for a while.
     pub async fn freeze(&self, length: Duration) {
         let pids = self.processes();
         self.signal_all(&pids, Signal::STOP);
@@ -158,7 +158,7 @@ impl Cluster {
         self.signal_all(&pids, Signal::CONT);
     }
 
-    /// A standby that streams from this cluster by way of `through`.
+    /// A standby that streams from this cluster through the proxy at `through`.
     pub async fn standby(&self, folder: &Path, through: SocketAddr) -> Result<Cluster, String> {
         let standby = Cluster::at(folder)?;
         let (data, port) = (standby.data(), through.port().to_string());
@@ -175,7 +175,7 @@ impl Cluster {
         Ok(standby)
     }
 
-    /// From now on a commit is answered only when the standby has it. Returns when that is so.
+    /// Makes the cluster answer a commit only when the standby has it. Returns when that holds.
     pub async fn wait_for_standby(&self) -> Result<(), String> {
         self.sql("ALTER SYSTEM SET synchronous_standby_names = '*'").await?;
         self.sql("SELECT pg_reload_conf()").await?;
@@ -186,12 +186,12 @@ impl Cluster {
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        // Backends read the setting when they are told to: those that commit in this moment have it within milliseconds.
+        // Backends read the setting when they get a signal. A backend that is committing at this moment has it within milliseconds.
         tokio::time::sleep(Duration::from_millis(500)).await;
         Ok(())
     }
 
-    /// The standby is the primary now.
+    /// Makes the standby the primary.
     pub async fn promote(&self) -> Result<(), String> {
         let data = self.data();
         self.tool("pg_ctl", &["-D", &data, "-w", "-s", "promote"]).await.map(drop)

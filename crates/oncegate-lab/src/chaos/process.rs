@@ -1,4 +1,4 @@
-//! A running server, and the signals that it gets.
+//! A running server, and the signals that it receives.
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Its log goes to the end of a file.
+    /// Starts the command and appends its log to a file.
     pub fn start(mut command: Command, log: &Path) -> Result<Process, std::io::Error> {
         let log = File::options().create(true).append(true).open(log)?;
         command.stdin(Stdio::null()).stderr(log.try_clone()?).stdout(log);
@@ -21,7 +21,7 @@ impl Process {
     }
 
     pub fn signal(&self, signal: Signal) {
-        // A process that ended meanwhile gets no signal: it is still ours until it was waited for.
+        // A process that has ended gets no signal. Until it was waited for, its id still belongs to it.
         if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
             let _ = kill_process(pid, signal);
         }
@@ -31,7 +31,7 @@ impl Process {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// SIGKILL, and gone when this returns.
+    /// Sends SIGKILL, and returns when the process is gone.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -1,4 +1,4 @@
-//! A provider that counts what arrives, and reports at once what must not arrive.
+//! A provider that counts the calls, and reports at once a call that must not happen.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -18,9 +18,9 @@ use tokio::net::TcpListener;
 
 use super::dice::Dice;
 
-/// In a hundred requests: taken, and cut before the answer.
+/// The percentage of requests that are accepted and cut before the answer.
 const CUT_PERCENT: usize = 2;
-/// In a hundred requests: answered late.
+/// The percentage of requests that are answered late.
 const SLOW_PERCENT: usize = 3;
 const SLOW: Duration = Duration::from_millis(300);
 
@@ -33,7 +33,7 @@ pub struct Arrival {
     pub at: Instant,
 }
 
-/// What a path promises about the effects that arrive there.
+/// What a path promises about the effects of its calls.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Promise {
     /// The provider does not honour keys: one arrival for each effect.
@@ -46,7 +46,7 @@ enum Promise {
 
 pub struct Provider {
     pub address: SocketAddr,
-    /// By path and effect.
+    /// Calls by path and effect.
     arrivals: Mutex<HashMap<(String, String), Vec<Arrival>>>,
     dice: Mutex<Dice>,
     violation: Box<dyn Fn(String) + Send + Sync>,
@@ -130,7 +130,7 @@ async fn answer(provider: Arc<Provider>, request: Request<Incoming>) -> Result<R
     let path = request.uri().path().to_owned();
     let key = request.headers().get("idempotency-key").and_then(|key| key.to_str().ok()).unwrap_or_default().to_owned();
     let Ok(body) = request.into_body().collect().await else {
-        // It did not arrive whole, so it did not arrive.
+        // The body did not arrive completely, so the call counts as not arrived.
         return Ok(Response::new(Full::default()));
     };
     let body: Value = serde_json::from_slice(&body.to_bytes()).unwrap_or_default();

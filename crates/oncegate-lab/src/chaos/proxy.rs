@@ -1,4 +1,4 @@
-//! A network that breaks when told to, between one server and PostgreSQL.
+//! A network between one server and PostgreSQL, with faults on demand.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use tokio::sync::{Notify, watch};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     Forward,
-    /// Each piece comes late, both ways.
+    /// Delays each piece of data, both ways.
     Delay(Duration),
-    /// Takes everything and passes nothing on, either way: half open.
+    /// Accepts everything and passes nothing on, in either direction: half open.
     Swallow,
-    /// Refuses connections, and ends those that are open.
+    /// Refuses connections, and ends the open ones.
     Down,
     /// Cuts the next connection that sends COMMIT, before the server has it, and goes `Down`.
     CutBeforeCommit,
@@ -32,13 +32,13 @@ pub struct Proxy {
 struct Shared {
     mode: watch::Sender<Mode>,
     target: watch::Sender<SocketAddr>,
-    /// A negative control: a COMMIT that is cut off is answered as done.
+    /// A negative control: a COMMIT whose connection is cut is answered as done.
     lies: bool,
 }
 
-/// Before the connection is cut.
+/// The pause before the connection is cut, so that the false answer arrives.
 const LIE_ARRIVES: Duration = Duration::from_millis(20);
-/// PostgreSQL's answer to a COMMIT: it is complete, and the connection is idle.
+/// PostgreSQL's answer to a COMMIT: the command is complete, and the connection is idle.
 const COMMITTED: &[u8] = b"C\0\0\0\x0bCOMMIT\0Z\0\0\0\x05I";
 
 impl Proxy {
@@ -60,12 +60,12 @@ impl Proxy {
         self.shared.mode.send_replace(mode);
     }
 
-    /// From now on this server is behind it. Open connections are cut.
+    /// Leads to this server from now on. Cuts open connections.
     pub fn lead_to(&self, target: SocketAddr) {
         self.shared.target.send_replace(target);
     }
 
-    /// Until a one-time fault has happened, or this time has passed. Says whether it has.
+    /// Waits until a one-time fault has happened or the limit has passed. Returns whether the fault has happened.
     pub async fn has_struck(&self, limit: Duration) -> bool {
         let mut mode = self.shared.mode.subscribe();
         tokio::time::timeout(limit, mode.wait_for(|mode| *mode == Mode::Down)).await.is_ok()
@@ -85,7 +85,7 @@ async fn serve(client: TcpStream, shared: Arc<Shared>) {
     let is_silenced = watch::Sender::new(false);
     let lie = Notify::new();
     let mut mode = shared.mode.subscribe();
-    // The first to end ends all, and with them the sockets.
+    // The first of these that ends, ends all of them and closes their sockets.
     tokio::select! {
         () = forward_requests(from_client, to_server, &shared, &is_silenced, &lie) => {}
         () = forward_answers(from_server, to_client, &shared, &is_silenced, &lie) => {}

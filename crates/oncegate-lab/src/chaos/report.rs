@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{Run, StoreKind};
 
-/// What was done, what went wrong on purpose, and what went wrong otherwise.
+/// What the run did, the faults that it made, and what went wrong otherwise.
 #[derive(Clone, Debug)]
 pub struct Report {
     pub store: StoreKind,
@@ -20,7 +20,7 @@ pub struct Report {
     pub arrivals: usize,
     /// The longest time from a healed fault of the store until both servers were ready.
     pub slowest_recovery: Duration,
-    /// The first one, with its history.
+    /// The first violation, with its history.
     pub violation: Option<String>,
 }
 

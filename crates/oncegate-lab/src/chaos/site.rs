@@ -19,16 +19,16 @@ use super::{Broken, Options, StoreKind};
 use crate::{clock, power};
 
 pub const SERVERS: usize = 2;
-/// How long a server may take to become ready, on a busy machine too.
+/// How long a server may take to become ready, even on a busy machine.
 const READY_MAX: Duration = Duration::from_secs(40);
-/// The saga that ships.
+/// The saga that ships with Oncegate.
 const SAGA: &str = include_str!("../../../../sagas/search-import.toml");
 
-/// A place for a server: at one address, for as many lives as it takes.
+/// A place for a server: its address stays the same across restarts.
 struct Slot {
     address: SocketAddr,
     process: Option<Process>,
-    /// A fault keeps it down.
+    /// A fault keeps the server down.
     is_held: bool,
 }
 
@@ -37,23 +37,23 @@ pub struct Site {
     options: Options,
     slots: Vec<Mutex<Slot>>,
     pub provider: Arc<Provider>,
-    /// Answers with status 500.
+    /// Counts answers with status 500.
     pub failures: Arc<AtomicU64>,
     pub disk: Option<Disk>,
     pub network: Option<Network>,
-    // Last: it is removed when the servers are gone.
+    // Last, so that it is removed after the servers are gone.
     _place: Option<TempDir>,
 }
 
-/// What SQLite's servers stand on.
+/// The disk of SQLite's servers.
 pub struct Disk {
     pub power: power::Shim,
     pub clock: clock::Shim,
 }
 
-/// What is between the servers and PostgreSQL.
+/// The network between the servers and PostgreSQL.
 pub struct Network {
-    /// One for each server.
+    /// One proxy for each server.
     pub proxies: Vec<Proxy>,
     pub primary: tokio::sync::Mutex<Cluster>,
 }
@@ -64,7 +64,7 @@ impl Site {
         let place = tempfile::Builder::new().prefix("oncegate-chaos-").tempdir().map_err(text)?;
         let folder = place.path().to_path_buf();
         if options.store == StoreKind::Postgres {
-            // The user postgres has to reach its clusters in it.
+            // The user `postgres` has to reach its clusters in this folder.
             use std::os::unix::fs::PermissionsExt;
             std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o755)).map_err(text)?;
         }
@@ -128,7 +128,7 @@ impl Site {
         let provider = format!("http://{}", self.provider.address);
         let (folder, saga) = (self.folder.join(format!("server-{server}")), self.folder.join("saga.toml"));
         std::fs::create_dir_all(&folder)?;
-        // Leases are short, so that what a dead server left is taken up while the run lasts.
+        // Leases are short, so that work of a dead server is taken over during the run.
         let config = format!(
             r#"store = {store:?}
 data_dir = {data:?}
@@ -175,7 +175,7 @@ files = [{saga:?}]
         std::fs::write(folder.join("oncegate.toml"), config)
     }
 
-    /// Starts a server, unless it runs.
+    /// Starts a server, unless it is running.
     pub fn start(&self, server: usize) -> Result<(), String> {
         self.start_in(&mut self.slot(server), server)
     }
@@ -184,7 +184,7 @@ files = [{saga:?}]
         let folder = self.folder.join(format!("server-{server}"));
         let mut command = Command::new(&self.options.server);
         command.arg("serve").current_dir(&folder);
-        // A developer's own settings are not the servers'.
+        // The servers must not see a developer's own settings.
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("ONCEGATE_")) {
             command.env_remove(name);
         }
@@ -203,7 +203,7 @@ files = [{saga:?}]
         Ok(())
     }
 
-    /// Until the server answers.
+    /// Waits until the server answers.
     pub async fn is_ready(&self, server: usize) -> Result<(), String> {
         let deadline = Instant::now() + READY_MAX;
         let mut client = Client::new(self.address(server), self.failures.clone());
@@ -219,7 +219,7 @@ files = [{saga:?}]
         Ok(())
     }
 
-    /// SIGKILL. It stays down until it is started.
+    /// Sends SIGKILL. The server stays down until it is started.
     pub fn kill(&self, server: usize) {
         let mut slot = self.slot(server);
         slot.is_held = true;
@@ -234,7 +234,7 @@ files = [{saga:?}]
         }
     }
 
-    /// Whether the servers answered 500, or panicked.
+    /// Checks that the servers neither answered 500 nor panicked.
     pub fn check_servers(&self) -> Result<(), String> {
         let failures = self.failures.load(Ordering::Relaxed);
         if failures > 0 {
@@ -244,14 +244,14 @@ files = [{saga:?}]
         if panics > 0 { Err(format!("servers panicked {panics} times: see their logs (--keep)")) } else { Ok(()) }
     }
 
-    /// Lines of a server's log about an event.
+    /// The number of lines about an event in a server's log.
     pub fn logged(&self, server: usize, event: &str) -> usize {
         let log = std::fs::read_to_string(self.folder.join(format!("server-{server}/log"))).unwrap_or_default();
         log.lines().filter(|line| line.contains(event)).count()
     }
 }
 
-/// Starts servers again that ended by themselves: a refusal or a clean stop is allowed to them.
+/// Restarts servers that ended by themselves: they may refuse to start, or stop cleanly.
 async fn supervise(site: std::sync::Weak<Site>) {
     loop {
         tokio::time::sleep(Duration::from_millis(200)).await;
@@ -259,7 +259,7 @@ async fn supervise(site: std::sync::Weak<Site>) {
         for server in 0..SERVERS {
             let mut slot = site.slot(server);
             if !slot.is_held && slot.process.as_mut().is_none_or(Process::has_ended) {
-                // It is tried again by the next look. The lock is kept: a power cut must find no server that it did not end.
+                // If this fails, the next round retries it. The lock is held, so that a power cut finds no server that it did not end.
                 let _ = site.start_in(&mut slot, server);
             }
         }

@@ -1,4 +1,4 @@
-//! The clock of the PostgreSQL server steps: what it would remove for good stays until the new time is confirmed.
+//! The clock of the PostgreSQL server steps. Nothing is permanently removed until the new time is confirmed.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use oncegate_store::{Op, Store};
 
 use crate::support::{Schema, connect};
 
-/// Every statement reads the time through this function.
+/// Moves the server's clock: every statement reads the time through this function.
 async fn step(schema: &Schema, by: Duration) {
     let sql = format!(
         "CREATE OR REPLACE FUNCTION {}.store_time(injected bigint) RETURNS bigint LANGUAGE sql VOLATILE

@@ -1,4 +1,4 @@
-//! What holds when a standby takes over, or stands where the server is expected.
+//! The guarantees when a standby takes over, or a standby answers in place of the server.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -39,7 +39,7 @@ async fn win(store: &dyn Store, part: &str) -> Token {
     }
 }
 
-/// Until the store can commit again.
+/// Waits until the store can commit again, and returns how long that took.
 async fn is_back(store: &dyn Store) -> Duration {
     let from = Instant::now();
     while let Err(error) = store.confirm().await {
@@ -79,7 +79,7 @@ async fn a_read_only_standby_is_no_store() {
     assert!(store.report().await.expect("ready").warnings.is_empty(), "nothing was lost");
 }
 
-/// A standby says of a claim that it has not heard of that there is none. Its owner must not be told so.
+/// A standby that has not received a claim answers that there is none. The claim's owner must not get that answer.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: run make test"]
 async fn an_owner_hears_nothing_definitive_from_a_standby_that_is_behind() {
@@ -99,7 +99,7 @@ async fn an_owner_hears_nothing_definitive_from_a_standby_that_is_behind() {
     }
 }
 
-/// The name of the server is moved, and connections that are there are not cut.
+/// The server's name leads to another server, but open connections are not cut.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: run make test"]
 async fn once_a_replica_has_met_the_next_server_it_asks_the_last_one_nothing_more() {
@@ -115,7 +115,7 @@ async fn once_a_replica_has_met_the_next_server_it_asks_the_last_one_nothing_mor
     proxy.redirect(&standby.url());
     let other = open(&standby.url(), None).await;
     let token = win(&other, "new").await;
-    // One connection is lost, the one that writes; all others still lead to the last server.
+    // One connection is lost, the writing one. All others still lead to the last server.
     let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'COMMIT%' AND application_name = 'moved'";
     primary.connect().await.query(end, &[]).await.expect("a superuser terminates");
     is_back(&store).await;
@@ -125,7 +125,7 @@ async fn once_a_replica_has_met_the_next_server_it_asks_the_last_one_nothing_mor
     assert_eq!(found.token, token);
 }
 
-/// A COMMIT is on its way to the last server, which does not wait for the standby, while another connection meets the next one.
+/// A COMMIT is on its way to the last server, which does not wait for the standby, while another connection meets the next server.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: run make test"]
 async fn a_commit_to_a_server_that_was_replaced_meanwhile_is_not_told_as_done() {
@@ -147,7 +147,7 @@ async fn a_commit_to_a_server_that_was_replaced_meanwhile_is_not_told_as_done() 
     });
     proxy.holds_a_commit().await;
     win(&other, "k").await;
-    // All connections but the one that holds its COMMIT are lost: some of them meet the next server.
+    // All connections are lost except the one that holds its COMMIT. Some of them meet the next server.
     let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
                WHERE application_name = 'moved' AND state <> 'idle in transaction'";
     primary.connect().await.query(end, &[]).await.expect("a superuser terminates");
@@ -157,7 +157,7 @@ async fn a_commit_to_a_server_that_was_replaced_meanwhile_is_not_told_as_done() 
     assert!(!matches!(answer, Ok(Answer::Won(_))), "two owners of one key: {answer:?}");
 }
 
-/// The last server is still reachable, and its COMMIT waits for the standby that has become the next one.
+/// The last server is still reachable, and its COMMIT waits for the standby that has become the next server.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: run make test"]
 async fn an_owner_is_not_refused_by_a_server_that_was_replaced() {
@@ -174,7 +174,7 @@ async fn an_owner_is_not_refused_by_a_server_that_was_replaced() {
     assert!(matches!(apply(&ahead, "k", settle(token, "1")).await, Ok(Answer::Applied(_))));
 }
 
-/// After a restart a server shows commits that its standby does not have. A promotion takes them back.
+/// After a restart a server shows commits that its standby does not have. A promotion of that standby loses them.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: run make test"]
 async fn a_claim_that_no_standby_has_is_not_told_after_a_restart() {
@@ -241,7 +241,7 @@ async fn a_synchronous_standby_that_is_promoted_has_all_that_was_acknowledged_an
     for i in 0..50 {
         win(&*cut, &format!("before {i}")).await;
     }
-    // The standby does not hear of this commit any more; its replica does not hear of it either.
+    // From here on the standby does not receive this commit, and the replica gets no answer to it.
     standby.stop("immediate");
     proxy.set_then(Mode::CutAfterCommit, Mode::Refuse);
     let claiming = tokio::spawn({
@@ -299,7 +299,7 @@ async fn tokens_grow_though_a_server_with_an_earlier_clock_has_lost_the_claim() 
     let store = open(&cluster.url(), Some(clock.clone())).await;
     let before = win(&store, "k").await;
     win(&store, "other").await;
-    // What a failover does: the claim is gone, and the clock is an hour behind.
+    // The effect of a failover: the claim is gone, and the clock is an hour behind.
     cluster
         .connect()
         .await

@@ -1,4 +1,4 @@
-//! What holds when the network or the server breaks under the store, or a caller goes away.
+//! The guarantees when the network or the server breaks under the store, or a caller goes away.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use uuid::Uuid;
 use crate::support::proxy::{Mode, Proxy};
 use crate::support::{Schema, connect, server_url};
 
-/// A store behind a proxy, and one that goes straight to the same server.
+/// A store behind a proxy, and a second one that connects directly to the same server.
 struct Broken {
     proxy: Proxy,
     store: Arc<PostgresStore>,
@@ -28,7 +28,7 @@ impl Broken {
         let options = Options { lanes: 1, ..schema.options(clock) };
         let store = Arc::new(PostgresStore::open(&proxy.url(&schema.name), options).await.expect("opens"));
         let broken = Broken { proxy, store, direct, schema };
-        // Every lane is connected and has its statements prepared.
+        // Connects every lane and prepares its statements.
         let token = broken.win(&key("warm")).await;
         broken.apply(&key("warm"), settle(token, "1")).await.expect("settles");
         broken
@@ -38,8 +38,7 @@ impl Broken {
         apply(&*self.store, key, command).await
     }
 
-    /// The answer to a command on the key `k`, where `meanwhile` happens after its record was read and before
-    /// anything is written.
+    /// The answer to a command on the key `k`. `meanwhile` runs after its record was read and before anything is written.
     async fn paused(&self, command: Command, meanwhile: impl AsyncFnOnce()) -> Answer {
         let before = self.proxy.requests();
         self.proxy.set(Mode::HoldAnswers);
@@ -48,7 +47,7 @@ impl Broken {
         while self.proxy.requests() == before {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        // Passed on to the server; and now so long that the server has read.
+        // The request has reached the server. The pause is long enough for the server to read.
         tokio::time::sleep(Duration::from_millis(50)).await;
         meanwhile().await;
         self.proxy.set(Mode::Forward);
@@ -83,7 +82,7 @@ async fn a_commit_that_did_not_arrive_is_found_to_be_undone_and_made_again() {
     win_and_settle_with_every_commit(Mode::CutBeforeCommit).await;
 }
 
-/// A claim or none, a record, and a job, in one commit.
+/// A claim or no claim, a record, and a job, in one commit.
 async fn commit_with_changes(cut: Mode) {
     let world = Broken::new(None).await;
     let record = |number: u128, version: i64| Record {
@@ -264,7 +263,7 @@ async fn terminated_backends_cost_no_acknowledged_work_and_give_no_wrong_answer(
     }
 }
 
-// On one thread: both are in line before any lane runs, and so are read together.
+// One thread: both commits are queued before any lane runs, so they are read together.
 #[tokio::test]
 #[ignore = "needs PostgreSQL: run make test"]
 async fn who_follows_a_caller_that_went_away_is_served_all_the_same() {
@@ -273,7 +272,7 @@ async fn who_follows_a_caller_that_went_away_is_served_all_the_same() {
     let store = Arc::new(PostgresStore::open(&server_url(), options).await.expect("opens"));
     let token = win(&*store, &key("held")).await;
 
-    // The one lane that writes waits for a row.
+    // The only writing lane waits for a row.
     let holder = connect().await;
     let hold = format!("BEGIN; SELECT FROM {}.claims FOR UPDATE", schema.name);
     holder.batch_execute(&hold).await.expect("locks");
@@ -290,7 +289,7 @@ async fn who_follows_a_caller_that_went_away_is_served_all_the_same() {
     let key = key("k");
     let (mut first, mut second) = (Box::pin(win(&*store, &key)), Box::pin(win(&*store, &key)));
     assert!(futures::poll!(&mut first).is_pending() && futures::poll!(&mut second).is_pending());
-    // So long that both have been read.
+    // Long enough for both commits to be read.
     tokio::time::sleep(Duration::from_millis(200)).await;
     drop(first);
     holder.batch_execute("ROLLBACK").await.expect("unlocks");

@@ -1,7 +1,7 @@
-//! What is believed of a COMMIT without an answer when the server has crashed in between, and another replica has written.
+//! How the store resolves a COMMIT without an answer if the server has crashed meanwhile, and another replica has written.
 //!
-//! After a crash the server gives the same transaction id to another transaction, and another replica may own the same key
-//! under a larger token. Neither says anything of the lost COMMIT.
+//! After a crash the server gives the same transaction id to another transaction, and another replica may own the same key under a
+//! larger token. Neither proves anything about the lost COMMIT.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ use uuid::Uuid;
 use crate::support::cluster::Cluster;
 use crate::support::proxy::{Mode, Proxy};
 
-/// A replica behind a proxy, and another that goes straight to the same server.
+/// A replica behind a proxy, and another one that connects directly to the same server.
 struct Replicas {
     cluster: Cluster,
     proxy: Proxy,
@@ -30,7 +30,7 @@ struct Replicas {
 
 impl Replicas {
     async fn start() -> Replicas {
-        // The log is written only by COMMIT: so the crash loses the open transaction, its number, and all that it wrote.
+        // Only COMMIT writes the log, so the crash loses the open transaction, its number, and all that it wrote.
         let cluster = Cluster::start("wal_writer_delay = 10s");
         let proxy = Proxy::to(&cluster.url()).await;
         let cut = open(&proxy.url("cut")).await;
@@ -38,8 +38,8 @@ impl Replicas {
         Replicas { cluster, proxy, cut: Arc::new(cut) }
     }
 
-    /// Commits over the replica that is cut at its COMMIT. Before it can look anything up, the server crashes and starts,
-    /// and `meanwhile` happens over another replica.
+    /// Commits through the replica whose connection is cut at its COMMIT. Before that replica can look anything up, the server crashes
+    /// and restarts, and `meanwhile` runs on another replica.
     async fn commit_cut<T: Send + 'static>(
         &self,
         commit: impl Future<Output = T> + Send + 'static,
@@ -86,7 +86,7 @@ async fn a_lost_commit_is_not_believed_on_another_replicas_claim() {
             })
             .await;
         assert!(!matches!(answer, Ok(Answer::Won(_))), "round {round}: two owners of one key");
-        // Unavailable: it was found to be undone, and no time was left to try it again.
+        // Unavailable: the commit was found to be undone, and no time was left to retry it.
         answered += usize::from(matches!(answer, Ok(Answer::InFlight(_)) | Err(StoreError::Unavailable(_))));
     }
     assert!(answered > 0, "in some round the server was back in time, and the commit was looked up");
@@ -95,12 +95,12 @@ async fn a_lost_commit_is_not_believed_on_another_replicas_claim() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: run make test"]
 async fn each_commit_of_a_lost_batch_is_answered_by_what_became_of_it() {
-    // So few that they get in line in this order: the first one is the key that another replica claims.
+    // Few enough to be queued in this order: the first is the key that another replica claims.
     const KEYS: usize = 30;
     let replicas = Replicas::start().await;
     let store = replicas.cut.clone();
     let commits: Vec<Commit> = (0..KEYS).map(|i| claim_op(&format!("batch {i}")).into()).collect();
-    // While a read is under way all of them get in line, and so they are one transaction.
+    // While a read is under way all of them are queued, so they become one transaction.
     replicas.proxy.set(Mode::HoldAnswers);
     let first = {
         let store = replicas.cut.clone();
@@ -148,7 +148,7 @@ async fn a_record_that_is_told_as_written_is_there() {
     assert_eq!(is_told, found[0].is_some(), "told as written, and there");
 }
 
-/// The same with nothing in between.
+/// The same, but nothing happens between the crash and the lookup.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: run make test"]
 async fn a_commit_that_a_crash_undid_is_there_if_it_is_told_as_won() {
@@ -156,7 +156,7 @@ async fn a_commit_that_a_crash_undid_is_there_if_it_is_told_as_won() {
     let store = replicas.cut.clone();
     let answer = replicas.commit_cut(async move { claim(&*store, "k").await }, async |_| {}).await;
     match answer {
-        // Made again, and there.
+        // The claim was retried, and exists.
         Ok(Answer::Won(told)) => {
             let found = replicas.cut.read(&key("k")).await.expect("reads").value.expect("is there");
             assert_eq!((found.token, found.version), (told.token, 1));
@@ -201,7 +201,7 @@ async fn clients_that_share_keys_see_one_owner_while_the_server_crashes_and_conn
     assert!(faults >= 4 && figures.successions > 0, "{faults} faults: {figures:?}");
 }
 
-/// Calls one store and the other in turn.
+/// Calls the two stores alternately.
 struct Both {
     stores: [PostgresStore; 2],
     calls: AtomicU64,

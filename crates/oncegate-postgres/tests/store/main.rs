@@ -1,6 +1,6 @@
 //! The store, on a real PostgreSQL.
 //!
-//! One program for all of these tests, which is linked once.
+//! All of these tests are one program, so that it is linked only once.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! The schema is brought up to date once, whoever starts first.
+//! The schema is migrated once, whichever replica starts first.
 
 use oncegate_postgres::{Options, PostgresStore, migrate, migrations};
 use oncegate_store::{Store, StoreError};
@@ -119,7 +119,7 @@ async fn who_may_not_create_the_schema_is_told_what_to_do_and_needs_no_more_than
     owner.batch_execute(hint).await.expect("is a superuser");
     PostgresStore::open(&url, Options::default()).await.expect("opens now").close().await;
 
-    // Once the schema is up to date nothing needs to be created any more.
+    // Once the schema is up to date, nothing needs to be created any more.
     owner
         .batch_execute(&format!(
             "ALTER SCHEMA oncegate OWNER TO CURRENT_USER; GRANT USAGE ON SCHEMA oncegate TO {role}"

@@ -1,4 +1,4 @@
-//! What a store needs of the server and of the way to it, and what it says where that is missing.
+//! What a store needs from the server and the network, and its errors when that is missing.
 
 use std::process::{Child, Command as Process};
 use std::time::{Duration, Instant};
@@ -115,7 +115,7 @@ async fn behind_a_slow_network_every_caller_is_answered_in_time() {
     let store = std::sync::Arc::new(store);
     claim(&*store, "warm").await.expect("the server is there");
     store.read(&key("warm")).await.expect("the server is there");
-    // No single answer takes so long that it counts as lost; a commit needs three of them.
+    // No single answer takes so long that the connection counts as lost, but a commit needs three answers.
     proxy.set(Mode::Delay(Duration::from_millis(1_150)));
     let callers = (0..40).map(|i| {
         let store = store.clone();
@@ -132,7 +132,7 @@ async fn behind_a_slow_network_every_caller_is_answered_in_time() {
         let took = caller.await.expect("does not panic");
         assert!(took < Duration::from_secs(6), "took {took:?}");
     }
-    // After a failed commit these wait for one that succeeds, and then for their own answer.
+    // After a failed commit these calls wait for a commit that succeeds, and then for their own answer.
     let wanted = Wanted::new(["a"], Duration::from_secs(1), Whose::One { workspace: workspace("default"), max: 1 });
     let sparse =
         Query { workspace: workspace("default"), guard: None, state: Some(State::Done), limit: 10, after: None };

@@ -1,4 +1,4 @@
-//! What holds when several replicas share one schema.
+//! The guarantees when several replicas share one schema.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use uuid::Uuid;
 use crate::support::{Database, Schema, listen};
 
 async fn two_replicas(open: impl AsyncFn() -> PostgresStore) -> [Arc<PostgresStore>; 2] {
-    // At once: they also race for the migrations.
+    // Both at once, so that they also race for the migrations.
     let (a, b) = tokio::join!(open(), open());
     [Arc::new(a), Arc::new(b)]
 }
@@ -31,7 +31,7 @@ async fn commit(store: &dyn Store, changes: Vec<Change>) -> Committed {
     store.commit(Commit { ops: vec![], changes }).await.expect("the server is there")
 }
 
-/// In a database of its own, so that they are no other test's.
+/// The number of deadlocks in a separate database, so that other tests' deadlocks do not count.
 async fn deadlocks(database: &Database) -> i64 {
     let sql = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()";
     database.connect().await.query_one(sql, &[]).await.expect("reads").get(0)
@@ -52,7 +52,7 @@ async fn overlapping_commits_in_adverse_orders_have_one_winner_each_and_no_deadl
             let mut won: Vec<String> = vec![];
             for round in 0..ROUNDS {
                 barrier.wait().await;
-                // One replica goes up, the other down; every task begins elsewhere; some take all at once.
+                // One replica goes up, the other down. Every task begins at a different key, and some tasks claim all keys at once.
                 let mut parts: Vec<String> = (0..KEYS).map(|i| format!("{round} {}", (i + task) % KEYS)).collect();
                 if task % 2 == 1 {
                     parts.reverse();
@@ -67,7 +67,7 @@ async fn overlapping_commits_in_adverse_orders_have_one_winner_each_and_no_deadl
     });
     let mut winners: HashMap<String, usize> = HashMap::new();
     for task in tasks.collect::<Vec<_>>() {
-        // One that fails leaves the others at the barrier.
+        // If one task fails, the others stay at the barrier.
         let won = tokio::time::timeout(Duration::from_secs(60), task).await.expect("nobody fails or hangs");
         for part in won.expect("does not panic") {
             *winners.entry(part).or_default() += 1;
@@ -81,7 +81,7 @@ async fn overlapping_commits_in_adverse_orders_have_one_winner_each_and_no_deadl
     assert_eq!(deadlocks(&database).await, 0);
 }
 
-/// Claims all of `parts` together; whoever wins them settles them together, in the other order.
+/// Claims all of `parts` together. The store that wins them settles them together, in the opposite order.
 async fn claim_and_settle(store: &dyn Store, parts: &[String]) -> Vec<String> {
     let ops = parts.iter().map(|part| op(part, Command::Claim(terms()))).collect();
     let claimed = store.commit(Commit { ops, changes: vec![] }).await.expect("the server is there");
@@ -111,7 +111,7 @@ async fn a_settle_in_one_replica_wakes_a_waiter_of_the_other() {
         let Answer::Won(claim) = apply(&*here, &part, Command::Claim(terms())).await else { panic!("is new") };
         let mut waiter = waiters.register(&claim.key.workspace, claim.key.id);
         there.expect_wake(&claim.key).await.expect("the server is there");
-        // A wake-up of everybody, from when the listener connected, may still be on its way.
+        // A wake-up of all waiters, from the time when the listener connected, may still be on its way.
         while tokio::time::timeout(Duration::from_millis(300), waiter.woken()).await.is_ok() {}
         apply(&*here, &part, Command::Renew { token: claim.token, lease: None }).await;
         let early = tokio::time::timeout(Duration::from_millis(100), waiter.woken()).await;
@@ -135,7 +135,7 @@ async fn only_awaited_claims_are_announced() {
         }
         apply(&store, &part, settle(claim.token, "1")).await;
     }
-    // Announcements come in the order of their commits: when the last is here, so is every other.
+    // Announcements arrive in the order of their commits: when the last has arrived, so has every other.
     let announced = [heard.recv().await, heard.recv().await].map(|payload| payload.expect("still listening"));
     assert_eq!(announced, [20, 49].map(|i| format!("default {}", key(&i.to_string()).id)));
 }
@@ -170,8 +170,8 @@ async fn sweeping_while_records_are_written_leaves_no_half_of_one_and_no_deadloc
             let store = stores[replica].clone();
             tokio::spawn(async move { while store.sweep(3).await.expect("sweeps").records > 0 {} })
         });
-        // Some move the end of two at once, one replica in the order of ids and the other against it, with names that they have
-        // and names that are new; some want the names for records of their own.
+        // Some writers move the end of two records at once, with existing names and with new ones. One replica writes in the order of
+        // ids and the other in reverse. Other writers want the names for records of their own.
         let writers = numbers.clone().map(|number| {
             let store = stores[(number % 2) as usize].clone();
             let other = if number % 2 == 0 { number + 1 } else { number - 1 };
@@ -236,7 +236,7 @@ async fn sweeping_while_expired_keys_are_claimed_again_keeps_tokens_growing_and_
         for sweeper in sweepers {
             sweeper.await.expect("does not panic");
         }
-        // The clock steps back from time to time; the window ends all the same.
+        // The clock steps back from time to time. The window ends anyway.
         match round % 3 {
             2 => {
                 for part in last.keys() {

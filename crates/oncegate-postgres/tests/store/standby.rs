@@ -1,4 +1,4 @@
-//! What holds when the server waits for a standby that is not there.
+//! The guarantees when the server waits for a standby that is missing.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ async fn claim(store: &dyn Store, part: &str) -> Result<Answer, StoreError> {
     Ok(store.commit(op.into()).await?.only())
 }
 
-/// The setting is the whole server's: the test runs itself again, on a server of its own.
+/// The setting applies to the whole server, so the test runs itself again on a separate server.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: run make test"]
 async fn what_no_standby_has_confirmed_is_not_answered_as_committed() {
@@ -28,7 +28,7 @@ async fn on_a_server_without_its_standby() {
     assert!(matches!(claim(&store, "before").await, Ok(Answer::Won(_))));
     let admin = connect().await;
     let set_standbys = async |value: &str| {
-        // One at a time: it does not run in a transaction.
+        // One statement at a time, because ALTER SYSTEM cannot run in a transaction.
         admin.batch_execute(&format!("ALTER SYSTEM SET synchronous_standby_names = '{value}'")).await.expect("sets");
         admin.batch_execute("SELECT pg_reload_conf()").await.expect("reloads");
         tokio::time::sleep(Duration::from_millis(300)).await;
@@ -61,7 +61,7 @@ async fn on_a_server_without_its_standby() {
     assert_eq!(waiters().await, before + 1, "it still waits");
     assert_eq!(store.read(&key("left alone")).await.expect("reads").value, None, "and nobody sees it");
 
-    // However often callers try, no more backends wait: the first one has to be over.
+    // However often callers retry, no more backends wait: the first one has to end before.
     let tried = Instant::now();
     while tried.elapsed() < Duration::from_secs(6) {
         let answer = claim(&store, "tried").await;

@@ -1,4 +1,4 @@
-//! An encrypted connection, to the server that was meant.
+//! An encrypted connection, to the server that was intended.
 
 use oncegate_core::{Answer, Command};
 use oncegate_postgres::{Options, PostgresStore};
@@ -8,7 +8,7 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 
 use crate::support::{connect, is_on_a_server_of_its_own, server_url};
 
-/// Encryption is the whole server's: the test runs itself again, on a server of its own.
+/// Encryption applies to the whole server, so the test runs itself again on a separate server.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: run make test"]
 async fn an_encrypted_connection_is_made_only_to_a_server_that_proves_its_name() {
@@ -79,7 +79,7 @@ impl Authority {
     }
 }
 
-/// Hands the server its identity, through itself: the files have to be its own.
+/// Gives the server its certificate and key by means of SQL, because the server has to own the files.
 async fn encrypt(identity: Identity) {
     let admin = connect().await;
     for (name, pem) in [("server.crt", identity.certificate), ("server.key", identity.key)] {
@@ -94,7 +94,7 @@ async fn encrypt(identity: Identity) {
     let before = loaded_at().await;
     admin.batch_execute("ALTER SYSTEM SET ssl = on").await.expect("sets");
     admin.batch_execute("SELECT pg_reload_conf()").await.expect("reloads");
-    // A new connection tells when the server that made it had read its files.
+    // A new connection shows when its server process last read the files.
     while loaded_at().await == before {
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }

@@ -1,16 +1,16 @@
 //! Boxes and arrows as layers: every arrow goes down from rank to rank, through a bend in each rank that it passes, and through its
-//! label in one of them. So whatever has a size stands in a rank, and lines run slanted only between the ranks.
+//! label in one of them. So everything with a size is in a rank, and lines are slanted only between the ranks.
 
 use std::ops::Range;
 
 use super::layout::{Arrow, Shape};
 
-/// How near to a corner an arrow may touch a box, and how near to the next arrow.
+/// How close to a corner an arrow may touch a box, and how close to the next arrow.
 const CORNER: f64 = 14.0;
 const PORT_GAP: f64 = 16.0;
 /// Room for an arrowhead above and below a box.
 const STUB: f64 = 12.0;
-/// A line and its label: from the line to the text.
+/// The gap between a line and the text of its label.
 pub(super) const LABEL_GAP: f64 = 8.0;
 
 pub(super) struct Layered {
@@ -25,7 +25,7 @@ pub(super) struct Layered {
 
 pub(super) struct Node {
     pub rank: usize,
-    /// How far it reaches from its axis, which is the middle of a box, or the line that runs through.
+    /// The distance from its axis to its left and right edge. The axis is the middle of a box, or the line that passes through.
     pub left: f64,
     pub right: f64,
     pub height: f64,
@@ -44,7 +44,7 @@ pub(super) struct Link {
 pub(super) struct Chain {
     pub links: Range<usize>,
     pub label: usize,
-    /// Its tip is at its upper end.
+    /// The arrow's tip is at the upper end.
     pub is_upwards: bool,
 }
 
@@ -124,14 +124,14 @@ impl Node {
         Node::new(rank, 0.0, 0.0, 0.0)
     }
 
-    /// Makes room for the arrows that touch a box.
+    /// Widens a box so that its arrows have room.
     fn widen(&mut self, shape: &Shape) {
         let ports = self.links_above.len().max(self.links_below.len());
         let half = shape.size.width.max(2.0 * CORNER + PORT_GAP * (ports as f64 - 1.0)) / 2.0;
         (self.left, self.right) = (half, half + shape.beside.width);
     }
 
-    /// Where arrows touch it, from its axis: so many of them, from left to right.
+    /// The positions where `count` arrows touch the box, from left to right, relative to its axis.
     pub fn ports(&self, count: usize) -> impl Iterator<Item = f64> {
         let gap = ((2.0 * (self.left - CORNER)) / (count.max(2) - 1) as f64).clamp(0.0, 2.0 * PORT_GAP);
         (0..count).map(move |port| (port as f64 - (count as f64 - 1.0) / 2.0) * gap)
@@ -156,7 +156,7 @@ impl Span<'_> {
     }
 }
 
-/// Where each box comes if one follows the arrows from the first on: what leads back from there goes upwards.
+/// The order of the boxes when one follows the arrows from the first box on. Arrows back in this order go upwards.
 fn reading_order(boxes: usize, arrows: &[Arrow]) -> Vec<usize> {
     let mut targets = vec![vec![]; boxes];
     for arrow in arrows {
@@ -187,7 +187,7 @@ fn reading_order(boxes: usize, arrows: &[Arrow]) -> Vec<usize> {
     order
 }
 
-/// A box stands below all that lead to it in reading order. Boxes have the even ranks, so that there is one for labels in between.
+/// A box is below all boxes that lead to it in reading order. Boxes have the even ranks, so that a rank for labels is in between.
 fn ranks(order: &[usize], arrows: &[Arrow]) -> Vec<usize> {
     let mut place = vec![0; order.len()];
     for (position, number) in order.iter().enumerate() {
@@ -207,7 +207,7 @@ fn ranks(order: &[usize], arrows: &[Arrow]) -> Vec<usize> {
     ranks
 }
 
-/// In which rank each label stands: a short arrow has no choice, a long one takes the rank with the most room.
+/// The rank of each label. A short arrow has only one choice. A long arrow takes the rank with the most room.
 fn label_ranks(spans: &[Span]) -> Vec<usize> {
     let mut by_length: Vec<usize> = (0..spans.len()).collect();
     by_length.sort_by_key(|number| spans[*number].bottom - spans[*number].top);

@@ -1,12 +1,12 @@
-//! Where everything of a picture is. No two boxes or labels overlap, and no line runs through one: boxes and labels stand in ranks,
-//! where lines run straight down between them.
+//! The position of everything in a picture. No two boxes or labels overlap, and no line crosses one: boxes and labels are in ranks, and
+//! lines pass straight down between them.
 
 use super::layers::{LABEL_GAP, Layered, Node};
 use super::order::untangle;
 use super::place::{Ports, axes, ports};
 
 const MARGIN: f64 = 20.0;
-/// Between two ranks: the further a line has to go sideways, the more.
+/// The gap between two ranks grows with the distance that a line has to go sideways.
 const RANK_GAP: f64 = 12.0;
 const RANK_GAP_MAX: f64 = 64.0;
 const SLOPE: f64 = 0.2;
@@ -21,11 +21,11 @@ pub(super) struct Size {
 #[derive(Clone, Debug)]
 pub(super) struct Shape {
     pub size: Size,
-    /// Room to its right that belongs to it.
+    /// Additional room to its right.
     pub beside: Size,
-    /// It stands to the right of all others.
+    /// The box is to the right of all others.
     pub is_aside: bool,
-    /// All arrows touch it in one point.
+    /// All arrows touch the box at one point.
     pub is_dot: bool,
 }
 
@@ -54,26 +54,26 @@ pub(super) struct Rect {
 }
 
 impl Rect {
-    /// Between its left and its right.
+    /// The middle between left and right.
     pub fn middle(&self) -> f64 {
         self.x + self.width / 2.0
     }
 
-    /// Between its top and its bottom.
+    /// The middle between top and bottom.
     pub fn centre(&self) -> f64 {
         self.y + self.height / 2.0
     }
 }
 
 pub(super) struct Route {
-    /// From top to bottom; from each to the next there is a curve.
+    /// The runs from top to bottom, connected by curves.
     pub runs: Vec<Run>,
     pub label: Rect,
-    /// Its tip is at its upper end.
+    /// The arrow's tip is at the upper end.
     pub is_upwards: bool,
 }
 
-/// A piece of a line that is straight down.
+/// A straight vertical piece of a line.
 #[derive(Clone, Copy)]
 pub(super) struct Run {
     pub x: f64,
@@ -99,7 +99,7 @@ pub(super) fn lay_out(shapes: &[Shape], arrows: &[Arrow]) -> Layout {
     }
 }
 
-/// The height that a rank takes.
+/// The vertical range of a rank.
 struct Band {
     top: f64,
     bottom: f64,
@@ -160,7 +160,7 @@ impl Placed<'_> {
         }
     }
 
-    /// From the upper end of a link to the end of its rank.
+    /// The run from the upper end of a link to the end of its rank.
     fn run_below(&self, link: usize) -> Run {
         let number = self.layered.links[link].upper;
         let node = &self.layered.nodes[number];
@@ -171,7 +171,7 @@ impl Placed<'_> {
         Run { x: self.axes[number] + self.ports[link].upper, top, bottom: self.band(node).bottom }
     }
 
-    /// From the beginning of a rank to the box at the lower end of a link.
+    /// The run from the beginning of a rank to the box at the lower end of a link.
     fn run_above(&self, link: usize) -> Run {
         let number = self.layered.links[link].lower;
         let x = self.axes[number] + self.ports[link].lower;

@@ -1,11 +1,11 @@
-//! The text of a `stateDiagram-v2`. A state whose name Mermaid could misread has an id of its own, and its name as the description.
+//! The text of a `stateDiagram-v2`. A state whose name Mermaid could misread has a separate id, and its name as the description.
 
 use std::collections::BTreeMap;
 
 use super::Transition;
 use crate::definition::Definition;
 
-/// Words that Mermaid takes for something else, whatever their case, and ids that it uses itself.
+/// Words that Mermaid interprets differently, in upper or lower case, and ids that it uses itself.
 const RESERVED: &str = "accdescr acctitle class classdef click default direction end note root_end root_start scale state statediagram style";
 const OUTSIDE: &str = "[*]";
 
@@ -54,7 +54,7 @@ fn is_plain(name: &str) -> bool {
     is_word && RESERVED.split(' ').all(|reserved| !name.eq_ignore_ascii_case(reserved))
 }
 
-/// An id that no state has as its name.
+/// An id that is no state's name.
 fn free_id(number: usize, states: &[String]) -> String {
     let mut id = format!("s{number}");
     while states.contains(&id) {

@@ -1,7 +1,7 @@
-//! A definition as a picture: as Mermaid's text, and as an SVG that needs nothing else.
+//! Draws a definition as Mermaid text, and as a self-contained SVG.
 //!
-//! Every state is drawn, and every transition that an event may make; what is ignored or unexpected is not. The same definition gives
-//! the same bytes.
+//! Draws every state, and every transition that an event may make, but no ignored or unexpected events. The same definition gives the
+//! same bytes.
 
 mod layers;
 mod layout;
@@ -21,22 +21,22 @@ use crate::definition::Definition;
 /// What is shown beside the definition itself.
 #[derive(Clone, Debug, Default)]
 pub struct Picture {
-    /// Behind the name of a state, say how many instances are in it.
+    /// A label after the name of a state, for example how many instances are in it.
     pub counts: BTreeMap<String, String>,
-    /// The transitions that an instance has made; nothing is where it began.
+    /// The transitions that an instance has made. The first begins at `None`.
     pub walked: BTreeSet<(Option<String>, String)>,
-    /// The state that it is in.
+    /// The current state of the instance.
     pub here: Option<String>,
-    /// It is part of a page that has [`STYLE`] among its own styles.
+    /// The picture is part of a page whose styles contain [`STYLE`].
     pub is_part: bool,
 }
 
 /// The styles of a picture.
 pub const STYLE: &str = include_str!("style.css");
 
-/// The events that lead from a state to a state; to the same, where they are handled and it stays.
+/// The events that lead from one state to another. Both are the same state if the events are handled and the instance stays.
 struct Transition<'a> {
-    /// None, where there is no instance yet.
+    /// `None` if there is no instance yet.
     from: Option<&'a str>,
     to: &'a str,
     events: Vec<&'a str>,
@@ -54,12 +54,12 @@ impl Definition {
         mermaid::draw(self)
     }
 
-    /// An SVG, for light and for dark.
+    /// An SVG for light and dark mode.
     pub fn svg(&self, picture: &Picture) -> String {
         svg::draw(self, picture)
     }
 
-    /// All that is drawn between states, in the order of the states as they are listed.
+    /// All transitions to draw, in the order in which the states are listed.
     fn transitions(&self) -> Vec<Transition<'_>> {
         let states = self.states.iter().map(String::as_str);
         std::iter::once(None).chain(states.map(Some)).flat_map(|from| self.transitions_from(from)).collect()

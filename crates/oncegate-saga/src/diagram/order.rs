@@ -1,12 +1,12 @@
-//! Who stands left of whom in a rank, so that few lines cross: each node goes where its neighbours are, then neighbours in a rank
-//! change places where it helps. The best of several rounds is kept.
+//! Orders the nodes in each rank so that few lines cross. Each node moves towards its neighbours above and below. Then adjacent nodes
+//! in a rank are swapped if that helps. The best of several rounds is kept.
 
 use super::layers::Layered;
 
-/// After so many rounds it starts anew from another order; an odd number, so that every other start begins at the bottom.
+/// After this many rounds the search restarts from another order. The number is odd, so that every other start begins at the bottom.
 const ROUNDS_PER_START: usize = 11;
 const ROUNDS_MAX: usize = 24 * ROUNDS_PER_START;
-/// Nodes that are looked at in all rounds together: a picture too large to be read need not be the best one.
+/// The most nodes to visit in all rounds together. A picture too large to be read need not be the best one.
 const WORK_MAX: usize = 300_000;
 
 pub(super) fn untangle(layered: &mut Layered) {
@@ -31,7 +31,7 @@ pub(super) fn untangle(layered: &mut Layered) {
     layered.ranks = best.1;
 }
 
-/// Another order, the same one every time.
+/// Another order; the same for each run.
 fn shuffle(rank: &mut [usize], round: usize) {
     let factor = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(2 * round as u64 + 1);
     rank.sort_by_key(|node| (*node as u64 + 1).wrapping_mul(factor) >> 32);
@@ -59,8 +59,8 @@ impl Places {
     }
 }
 
-/// Goes through the ranks, and puts each node below the middle of its neighbours above, or the other way round. What stands aside is
-/// always the last.
+/// Goes through the ranks, and puts each node below the middle of its neighbours above, or the other way round. A box that is aside
+/// stays the last.
 fn sweep(layered: &mut Layered, places: &mut Places, downwards: bool) {
     let count = layered.ranks.len();
     for step in 0..count {
@@ -95,7 +95,7 @@ fn swap_neighbours(layered: &mut Layered, places: &mut Places) {
     }
 }
 
-/// How often the lines of two nodes of a rank cross, if they stand in this order.
+/// How often the lines of two nodes of a rank cross if the nodes are in this order.
 fn crossings_of(layered: &Layered, places: &Places, left: usize, right: usize) -> usize {
     let is_after = |left: usize, right: usize| places.0[left] > places.0[right];
     let above =
@@ -105,7 +105,7 @@ fn crossings_of(layered: &Layered, places: &Places, left: usize, right: usize) -
     above.chain(below).sum()
 }
 
-/// How often lines cross at all.
+/// How often lines cross in total.
 fn crossings(layered: &Layered, places: &Places) -> usize {
     layered.ranks.iter().map(|rank| crossings_below(layered, places, rank)).sum()
 }

@@ -1,22 +1,22 @@
-//! Where nodes stand from left to right: as near to their neighbours above and below as the order in their rank allows.
+//! Horizontal positions of the nodes: as close to their neighbours above and below as the order in their rank allows.
 //!
-//! First all are pulled, as by springs, which balances the whole; then lines are straightened, and boxes hardly move.
+//! First all nodes are pulled as if by springs, which balances the picture. Then lines are straightened, and boxes hardly move.
 
 use super::layers::{Chain, Layered, Link, Node};
 use super::order::Places;
 
-/// Between two neighbours in a rank; less between lines, more to what stands aside.
+/// The gap between two neighbours in a rank. Smaller between lines, larger next to a box that is aside.
 const GAP: f64 = 28.0;
 const LINE_GAP: f64 = 18.0;
 const ASIDE_GAP: f64 = 72.0;
 
-/// Rounds after which nothing moves visibly any more.
+/// The numbers of rounds after which no movement is visible.
 const BALANCING: usize = 80;
 const STRAIGHTENING: usize = 4;
-/// A kink that only looks like a mistake.
+/// A kink this small only looks like a mistake.
 const KINK: f64 = 16.0;
 
-/// Where a link begins and ends, from the axes of its nodes.
+/// The positions where a link begins and ends, relative to the axes of its nodes.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Ports {
     pub upper: f64,
@@ -37,7 +37,7 @@ pub(super) fn axes(layered: &Layered, ports: &[Ports]) -> Vec<f64> {
     ground.axes
 }
 
-/// Arrows touch a box in the order of where they come from, so that they do not cross in front of it.
+/// Arrows touch a box in the order of their origins, so that they do not cross in front of it.
 pub(super) fn ports(layered: &Layered) -> Vec<Ports> {
     let places = Places::of(layered);
     let mut ports = vec![Ports::default(); layered.links.len()];
@@ -55,14 +55,14 @@ pub(super) fn ports(layered: &Layered) -> Vec<Ports> {
 struct Ground<'a> {
     layered: &'a Layered,
     ports: &'a [Ports],
-    /// For each node, how far its axis is from the first of its rank, at least, and who stands left and right of it.
+    /// For each node, the smallest distance from its axis to the first of its rank, and its left and right neighbours.
     offsets: Vec<f64>,
     neighbours: Vec<(Option<usize>, Option<usize>)>,
     axes: Vec<f64>,
 }
 
 impl<'a> Ground<'a> {
-    /// All nodes as close as they may stand, each rank around the same middle.
+    /// Places all nodes as close together as allowed, each rank around the same middle.
     fn new(layered: &'a Layered, ports: &'a [Ports]) -> Ground<'a> {
         let count = layered.nodes.len();
         let (mut offsets, mut neighbours, mut axes) = (vec![0.0; count], vec![(None, None); count], vec![0.0; count]);
@@ -79,8 +79,8 @@ impl<'a> Ground<'a> {
         Ground { layered, ports, offsets, neighbours, axes }
     }
 
-    /// Puts the nodes of a rank where they are pulled, as far as they keep their order: those that would come too close become a
-    /// block, which then goes where it is pulled as a whole.
+    /// Moves the nodes of a rank to where they are pulled, as far as their order allows. Nodes that would come too close become a
+    /// block, which moves as a whole.
     fn balance(&mut self, rank: usize) {
         let mut blocks: Vec<Block> = vec![];
         for node in &self.layered.ranks[rank] {
@@ -95,19 +95,19 @@ impl<'a> Ground<'a> {
         }
     }
 
-    /// What the neighbours above and below say.
+    /// How the neighbours above and below pull the node.
     fn pull(&self, node: usize) -> Block {
         let Node { links_above, links_below, .. } = &self.layered.nodes[node];
         let above = links_above.iter().map(|link| (*link, self.upper_end(*link) - self.ports[*link].lower));
         let below = links_below.iter().map(|link| (*link, self.lower_end(*link) - self.ports[*link].upper));
-        // What nothing pulls stays, unless others need the room.
+        // A node that nothing pulls stays, unless others need the room.
         let stay = (self.axes[node], 0.01);
         let pulls = above.chain(below).map(|(link, to)| (to, self.weight(link))).chain([stay]);
         let (sum, weight) = pulls.fold((0.0, 0.0), |(sum, all), (to, weight)| (sum + to * weight, all + weight));
         Block { nodes: vec![], sum: sum - self.offsets[node] * weight, weight }
     }
 
-    /// A line that bends is worse than a slanted one in front of a box.
+    /// A line with a bend is worse than a slanted line in front of a box.
     fn weight(&self, link: usize) -> f64 {
         let Link { upper, lower } = self.layered.links[link];
         if self.layered.nodes[upper].is_line && self.layered.nodes[lower].is_line { 8.0 } else { 2.0 }
@@ -121,7 +121,7 @@ impl<'a> Ground<'a> {
         self.axes[self.layered.links[link].lower] + self.ports[link].lower
     }
 
-    /// Moves a box a little, if that saves the line that comes almost straight from above a kink.
+    /// Moves a box a little if that avoids a kink in a line that comes almost straight from above.
     fn nudge(&mut self, node: usize) {
         let links = self.layered.nodes[node].links_above.iter();
         let kinks = links.map(|link| self.upper_end(*link) - self.lower_end(*link));
@@ -132,7 +132,7 @@ impl<'a> Ground<'a> {
         }
     }
 
-    /// Lets an arrow run straight down as far as there is room between its neighbours, before it bends.
+    /// Lets an arrow run straight down as far as there is room between its neighbours. After that it may bend.
     fn straighten(&mut self, chain: &Chain) {
         let (first, last) = (chain.links.start, chain.links.end - 1);
         let (mut run, mut room): (Vec<usize>, Room) = (vec![], Room::ALL);
@@ -150,7 +150,7 @@ impl<'a> Ground<'a> {
         self.align(&run, room, &[wish, Some(self.lower_end(last))]);
     }
 
-    /// Puts nodes below each other: at the first of the wishes that fits, else in their middle.
+    /// Puts nodes below each other: at the first wish that fits, otherwise in their middle.
     fn align(&mut self, run: &[usize], room: Room, wishes: &[Option<f64>]) {
         let middle = run.iter().map(|node| self.axes[*node]).sum::<f64>() / run.len() as f64;
         let axis = wishes.iter().flatten().copied().find(|wish| room.holds(*wish));
@@ -168,7 +168,7 @@ impl<'a> Ground<'a> {
     }
 }
 
-/// How far the axes of two neighbours are from each other, at least.
+/// The smallest distance between the axes of two neighbours.
 fn distance(left: &Node, right: &Node) -> f64 {
     let gap = match (left.is_aside || right.is_aside, left.is_line && right.is_line) {
         (true, _) => ASIDE_GAP,
@@ -178,7 +178,7 @@ fn distance(left: &Node, right: &Node) -> f64 {
     left.right + gap + right.left
 }
 
-/// Nodes that stand as close as they may, and what pulls at them.
+/// Nodes that are as close as allowed, and the pull on them.
 struct Block {
     nodes: Vec<usize>,
     sum: f64,
@@ -186,7 +186,7 @@ struct Block {
 }
 
 impl Block {
-    /// Where the first of its rank would stand, if all stood as close.
+    /// The position of the first node of the rank, if all nodes were this close together.
     fn start(&self) -> f64 {
         self.sum / self.weight
     }

@@ -1,4 +1,4 @@
-//! The box of a state: its name, how many are in it, and the loop of the events that leave it as it is.
+//! The box of a state: its name, its count of instances, and the loop of the events that leave the state unchanged.
 
 use super::layout::{Rect, Shape, Size};
 use super::svg::{BASELINE, LINE_HEIGHT, SMALL_FONT, TIP_HALF, TIP_LENGTH, lines, text_size};
@@ -11,7 +11,7 @@ const HEIGHT: f64 = 38.0;
 const WIDTH_MIN: f64 = 80.0;
 const PADDING: f64 = 16.0;
 const RADIUS: f64 = 8.0;
-/// Between the two borders of a terminal state.
+/// The gap between the two borders of a terminal state.
 const BORDERS: f64 = 3.5;
 const UNREACHED: &str = "unreached";
 
@@ -19,7 +19,7 @@ const BADGE_HEIGHT: f64 = 18.0;
 const BADGE_PADDING: f64 = 6.0;
 const BADGE_GAP: f64 = 8.0;
 
-/// How far a loop reaches out, half its height, and from there to its text.
+/// The width of a loop, half its height, and the gap to its text.
 const LOOP: f64 = 26.0;
 const LOOP_HALF: f64 = 9.0;
 const LOOP_GAP: f64 = 4.0;
@@ -30,7 +30,7 @@ pub(super) struct State<'a> {
     is_terminal: bool,
     is_unreached: bool,
     is_here: bool,
-    /// The events that are handled while it stays.
+    /// The events that are handled without a change of state.
     events: &'a [&'a str],
 }
 
@@ -82,7 +82,7 @@ impl<'a> State<'a> {
         svg + "</g>\n"
     }
 
-    /// The name, and the badge behind it, around a point.
+    /// Draws the name and the badge after it, around a point.
     fn draw_name(&self, middle: f64, centre: f64) -> String {
         let (left, right) = (middle - self.line_width() / 2.0, middle + self.line_width() / 2.0);
         let (x, y) = (left + bold_width(self.name, NAME_FONT) / 2.0, centre + BASELINE * NAME_FONT);

@@ -1,4 +1,4 @@
-//! The picture as SVG: no script, nothing from elsewhere, every text escaped.
+//! The picture as SVG: no script, no external resources, and every text escaped.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::definition::{Definition, NONE};
 
 pub(super) const SMALL_FONT: f64 = 12.0;
 pub(super) const LINE_HEIGHT: f64 = 16.0;
-/// From the middle of a line of text to its baseline, for a size of the font.
+/// The distance from the middle of a line of text to its baseline, as a factor of the font size.
 pub(super) const BASELINE: f64 = 0.35;
 
 pub(super) const TIP_LENGTH: f64 = 8.0;
@@ -25,7 +25,7 @@ pub(super) fn draw(definition: &Definition, picture: &Picture) -> String {
     let layout = lay_out(&shapes(&states), &arrows(definition, &moves));
     let mut svg = head(definition, &transitions, &layout, picture);
     let mut routed: Vec<_> = moves.iter().zip(&layout.routes).collect();
-    // What was walked is on top, where it shares a line with others.
+    // Arrows that the instance has taken are drawn last, so that they are on top.
     routed.sort_by_key(|(transition, _)| is_walked(transition, picture));
     for (transition, route) in routed {
         svg += &arrow(transition, route, picture);
@@ -56,7 +56,7 @@ fn head(definition: &Definition, transitions: &[Transition], layout: &Layout, pi
     )
 }
 
-/// The dot that all begins at, then the states.
+/// The starting dot, then the states.
 fn shapes(states: &[State]) -> Vec<Shape> {
     let dot = Size { width: DOT, height: DOT };
     let dot = Shape { size: dot, beside: Size::default(), is_aside: false, is_dot: true };
@@ -89,7 +89,7 @@ fn arrow(transition: &Transition, route: &Route, picture: &Picture) -> String {
         true => (first.x, first.top, TIP_LENGTH),
         false => (last.x, last.bottom, -TIP_LENGTH),
     };
-    // The line ends within the tip, or it would stick out of it.
+    // The line ends inside the tip, so that it does not stick out.
     let (start, end) = match route.is_upwards {
         true => (first.top + TIP_LENGTH - 1.0, last.bottom),
         false => (first.top, last.bottom - TIP_LENGTH + 1.0),
@@ -115,7 +115,7 @@ fn arrow(transition: &Transition, route: &Route, picture: &Picture) -> String {
     )
 }
 
-/// One below the other, around a height.
+/// Lines of text one below the other, centred at a height.
 pub(super) fn lines(texts: &[&str], x: f64, centre: f64) -> String {
     let first = centre - LINE_HEIGHT * (texts.len() as f64 - 1.0) / 2.0 + BASELINE * SMALL_FONT;
     let line = |(number, text): (usize, &&str)| {

@@ -1,4 +1,4 @@
-//! Whatever is drawn, nothing is drawn over it.
+//! Nothing in a picture overlaps.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::layout::{Arrow, Layout, Rect, Run, Shape, Size, lay_out};
 use super::text::{escaped, px};
 
-/// Lengths are compared with this much grace: they are sums of many.
+/// The tolerance for comparing lengths, which are sums of many numbers.
 const HAIR: f64 = 0.001;
 
 fn size() -> impl Strategy<Value = Size> {
@@ -23,7 +23,7 @@ fn shape() -> impl Strategy<Value = Shape> {
     })
 }
 
-/// A dot, boxes, and arrows between them, one at most from each to each.
+/// A dot, boxes, and at most one arrow from each to each.
 fn pictures() -> impl Strategy<Value = (Vec<Shape>, Vec<Arrow>)> {
     prop::collection::vec(shape(), 1..13).prop_flat_map(|mut shapes| {
         let dot = Size { width: 14.0, height: 14.0 };
@@ -38,7 +38,7 @@ fn pictures() -> impl Strategy<Value = (Vec<Shape>, Vec<Arrow>)> {
     })
 }
 
-/// All that has a size: boxes, what is beside them, and labels.
+/// Everything with a size: boxes, the room beside them, and labels.
 fn things(shapes: &[Shape], layout: &Layout) -> Vec<Rect> {
     let besides = shapes.iter().zip(&layout.boxes).map(|(shape, rect)| Rect {
         x: rect.x + rect.width,

@@ -1,6 +1,6 @@
-//! How wide a text is, about, and how it is written into XML.
+//! The approximate width of a text, and how to write it into XML.
 
-/// The width of a text in a sans-serif font. Nobody knows which font it will be: it is rather too wide than too narrow.
+/// The width of a text in a sans-serif font. The actual font is unknown, so this is rather too wide than too narrow.
 pub(super) fn width(text: &str, font_size: f64) -> f64 {
     text.chars().map(em).sum::<f64>() * font_size
 }
@@ -27,9 +27,9 @@ pub(super) fn escaped(text: &str) -> String {
     text.chars().map(escape).collect()
 }
 
-/// A length, to a tenth of a pixel.
+/// A length, rounded to a tenth of a pixel.
 pub(super) fn px(length: f64) -> String {
     let tenths = (length * 10.0).round();
-    // There is no minus zero.
+    // Adding 0.0 avoids a minus zero.
     format!("{}", (tenths + 0.0) / 10.0)
 }

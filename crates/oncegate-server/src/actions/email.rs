@@ -1,7 +1,8 @@
 //! `email`: the payload's `to`, `subject` and `text`, by SMTP, or by a provider's HTTP API.
 //!
-//! An email of a campaign to a recipient (`campaignId` and `recipientId` in the payload) goes through the send log, as any other worker's would: this one asks
-//! before it sends, and says after it sent. So two actions for one recipient, and an action that is run again, send one.
+//! An email of a campaign to a recipient (`campaignId` and `recipientId` in the payload) goes through the send log, as any
+//! other worker's send would: this handler asks before it sends, and reports afterwards. So two actions for one recipient,
+//! or an action that is run again, send one email.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,24 +24,25 @@ use crate::config::HandlerKind;
 use crate::crash;
 use crate::sends::SendLog;
 
-/// Of the send's lease, beyond the time that the send may take: for writing down how it went. Where the configured lease is longer, that is it.
+/// The send's lease is longer than its call by this margin, to leave time for writing the outcome. A longer configured
+/// lease wins.
 const LEASE_MARGIN: Duration = Duration::from_millis(200);
 
-/// How long it waits, at most, before it asks again of a send that another is at.
+/// The longest pause before the handler asks again about a send that another worker has.
 const BUSY_PAUSE: Duration = Duration::from_secs(5);
-/// Between two attempts to write down how it went.
+/// The pause between two attempts to write the outcome.
 const WRITE_PAUSE: Duration = Duration::from_millis(100);
 
-/// Of the send, as this worker knows it: by its own clock, from before it asked.
+/// The send's lease by this worker's own clock, counted from before the request.
 #[derive(Clone, Copy)]
 struct Lease {
     until: Instant,
-    /// How long the call may take.
+    /// The time limit of the call.
     within: Duration,
 }
 
 impl Lease {
-    /// What is left for the call: part of the lease is for writing down how it went.
+    /// The time left for the call. Part of the lease is reserved for writing the outcome.
     fn for_call(self) -> Duration {
         let left = self.until.saturating_duration_since(Instant::now());
         self.within.min(left.saturating_sub(LEASE_MARGIN / 2))
@@ -72,7 +74,7 @@ struct Payload {
     template_id: Option<String>,
 }
 
-/// What a provider is sent.
+/// The body of the request to a provider.
 #[derive(Serialize)]
 struct Posted<'a> {
     id: Uuid,
@@ -101,7 +103,7 @@ impl Email {
         Ok(Email { by, sends })
     }
 
-    /// What became of it, for people to see.
+    /// Sends the email. Returns the outcome for people to see.
     pub async fn run(
         &self,
         workspace: &WorkspaceName,
@@ -134,7 +136,7 @@ impl Email {
         crash::point("send.begun").await;
         let said = match begun.map_err(|error| busy(error.to_string(), None))? {
             Begun::Proceed(proceed) => return Ok(self.proceed(workspace, &proceed, payload, ours).await?),
-            // It may be over sooner than its lease.
+            // The other worker may finish before its lease ends.
             Begun::Busy { lease_left } => {
                 let (why, wait) = ("another worker is at this send", lease_left.min(BUSY_PAUSE));
                 return Err(NotRun::PutOff { why, wait });
@@ -160,12 +162,12 @@ impl Email {
     ) -> Result<Option<Box<RawValue>>, Failure> {
         let Proceed { id, token, provider_key, .. } = proceed;
         let sent = match ours.for_call() {
-            // It was paused past its lease: another may have begun.
+            // This worker was paused past its lease: another one may have begun.
             Duration::ZERO => Err(busy("the lease ended before the provider was called", None)),
             within => self.send(workspace, payload, *provider_key, within).await,
         };
         crash::point("send.sent").await;
-        // If this is not heard, it stands as if this worker had died: the next run of the action finds out.
+        // If this write fails, the send looks as if this worker had died. The next run of the action resolves it.
         let written = loop {
             let written = match &sent {
                 Ok(receipt) => self.sends.sent(workspace, *id, *token, receipt.provider_message_id.clone()).await,
@@ -179,7 +181,7 @@ impl Email {
             }
         };
         crash::point("send.settled").await;
-        // What may have been sent is not called unsent, whatever became of the word about it.
+        // An email that may have been sent is never reported as unsent, whatever the outcome of the write.
         let reached = sent.as_ref().map_or_else(|failure| failure.reached, |_| Reached::Maybe);
         let kept = written.map_err(|error| Failure { reached, ..busy(error.to_string(), None) })?;
         sent.map_err(|failure| Failure { is_final: failure.is_final && failure.reached == Reached::No, ..failure })?;

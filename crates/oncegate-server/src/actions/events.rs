@@ -1,4 +1,4 @@
-//! What is logged and counted of actions: never a payload.
+//! What is logged and counted about actions: never a payload.
 
 use metrics::counter;
 use oncegate::WorkspaceName;
@@ -10,12 +10,12 @@ use crate::observe::STOPPED;
 #[derive(Clone, Copy, Debug)]
 pub enum Event {
     Scheduled,
-    /// Into which revision.
+    /// A duplicate was coalesced into the action: the new revision.
     Deduplicated(i64),
     Ended(Status),
-    /// A try; there will be another.
+    /// A failed attempt that will be retried.
     Failed,
-    /// Whoever ran it was too late to say what became of it.
+    /// The worker reported its outcome too late: its lease was lost.
     LeaseLost,
 }
 

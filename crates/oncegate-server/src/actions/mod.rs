@@ -1,6 +1,6 @@
-//! Actions in the server: types tied to handlers, workers that run them, and remote workers that lease them.
+//! Actions in the server: action types with their handlers, workers that run them, and remote workers that lease them.
 //!
-//! What an action is, and how duplicates fold, is the library's (`oncegate::actions`); here it is run.
+//! The library (`oncegate::actions`) defines what an action is and how duplicates coalesce. This module runs the actions.
 
 mod email;
 mod events;
@@ -47,22 +47,22 @@ pub struct Runner {
     pub store: Arc<dyn MainStore>,
     pub main: Arc<Ledger>,
     pub worker: Arc<Worker>,
-    /// What a worker says of an action is kept with it.
+    /// Whether a worker's result is kept with its action.
     pub keeps_results: bool,
     handlers: BTreeMap<String, Handler>,
-    /// Of workspaces that have settings of their own.
+    /// The handlers of workspaces that have settings of their own.
     of_workspaces: HashMap<(WorkspaceName, String), Handler>,
 }
 
-/// What a person can do to an action.
+/// An operation of a person on an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     Cancel,
     Retry,
     RunNow,
-    /// It happened.
+    /// The person has found out that the action happened.
     Done,
-    /// It did not happen, and is not to.
+    /// The person has found out that the action did not happen, and wants no retry.
     LetBe,
 }
 
@@ -77,7 +77,7 @@ impl Verb {
         }
     }
 
-    /// As the audit log names it.
+    /// The name of the operation in the audit log.
     const fn audited(self) -> &'static str {
         match self {
             Verb::Cancel => "audit.action_cancelled",
@@ -95,7 +95,7 @@ impl Verb {
     }
 }
 
-/// Who runs actions of a type here.
+/// How the server runs actions of one type.
 struct Handler {
     how: How,
     timeout: Duration,
@@ -110,11 +110,11 @@ enum How {
     Nats { subject: Option<String>, publisher: Arc<NatsPublisher> },
 }
 
-/// What is to happen, under a key that is the same on every try.
+/// The effect to perform, under a key that is the same on every attempt.
 #[derive(Clone, Copy, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Effect<'a> {
-    /// Whose it is.
+    /// The workspace of the action.
     #[serde(serialize_with = "crate::outgoing::serialize_workspace")]
     pub workspace: &'a WorkspaceName,
     pub id: Uuid,
@@ -148,10 +148,10 @@ struct Line<'a> {
     effect: Effect<'a>,
 }
 
-/// What is to become of an action that has not been done.
+/// Why an action was not performed.
 enum NotRun {
     Failed(Failure),
-    /// It has not been tried: it cannot be done for so long.
+    /// The action was not attempted, and cannot be for this long.
     PutOff {
         why: &'static str,
         wait: Duration,
@@ -174,12 +174,12 @@ impl From<Failure> for NotRun {
 }
 
 impl Handler {
-    /// What the receiver said, if it is worth keeping.
+    /// Performs the effect. Returns the receiver's answer, if it is worth keeping.
     async fn run(&self, effect: Effect<'_>) -> Result<Option<Box<RawValue>>, NotRun> {
         let ran = match &self.how {
             How::Log(lines) => {
                 let written = lines.write(&Line { at: SystemClock.now().to_string(), effect });
-                // A disk that is full today may have room tomorrow.
+                // A full disk may have room later.
                 written.map(|()| None).map_err(|failure| Failure { is_final: false, ..failure })
             }
             How::Webhook(webhook) => webhook.post(effect, self.timeout).await,
@@ -197,7 +197,7 @@ impl Handler {
     }
 }
 
-/// What handlers are made from, and share.
+/// What the handlers are made from, and share.
 struct Making<'a> {
     config: &'a Config,
     sagas: &'a Sagas,
@@ -238,7 +238,7 @@ impl Making<'_> {
 }
 
 impl Runner {
-    /// What a person does, with who and why in the log.
+    /// Applies a person's operation, with the person and the reason in the log.
     pub async fn by_hand(
         self: Arc<Self>,
         audit: Arc<Audit>,
@@ -249,7 +249,8 @@ impl Runner {
         why: Option<String>,
     ) -> Result<Found, Problem> {
         to_the_end(async move {
-            // A line of the audit log is kept for good: what cannot be done to any action writes none.
+            // A line of the audit log is never removed. So an operation that the action's status does not allow writes no
+            // line.
             let found = self.actions.find(&workspace, id).await?.ok_or(Refused::Missing)?;
             if found.job.is_none() && matches!(verb, Verb::Cancel | Verb::RunNow) {
                 return Err(Refused::Status(found.status().as_str(), "it is not in the queue any more".into()).into());
@@ -265,7 +266,7 @@ impl Runner {
                 return Ok(found);
             }
             let (by, Receipt { seq, hash }) = (by.id, receipt);
-            // A warning, so that no usual level leaves it out.
+            // Logged as a warning, so that no usual log level hides it.
             tracing::warn!(event, %workspace, actionId = %id, by, why, auditSeq = seq, auditHash = hash);
             Ok(found)
         })
@@ -335,13 +336,13 @@ impl Runner {
         }))
     }
 
-    /// Who runs actions of a type for a workspace.
+    /// The handler of an action type for a workspace.
     fn handler(&self, workspace: &WorkspaceName, action_type: &str) -> Option<&Handler> {
         let own = self.of_workspaces.get(&(workspace.clone(), action_type.to_owned()));
         own.or_else(|| self.handlers.get(action_type))
     }
 
-    /// Begins to lease what is to be run here.
+    /// Starts to lease the actions that this server runs.
     pub fn start(self: &Arc<Runner>) {
         let kinds: Vec<String> = self.handlers.keys().map(|name| Action::job_kind(name)).collect();
         if !kinds.is_empty() {

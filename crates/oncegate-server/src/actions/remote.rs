@@ -1,4 +1,4 @@
-//! Workers elsewhere, in any language: they wait for actions over HTTP, and say what became of them.
+//! Remote workers, in any language: they wait for actions over HTTP, and report the outcomes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,29 +13,30 @@ use super::Runner;
 use crate::crash;
 use crate::worker::Look;
 
-/// Actions that are leased with one statement: the payload of each may have a megabyte.
+/// The most actions that one statement leases: each payload may be up to a megabyte.
 const AT_ONCE: usize = 8;
-/// Once payloads have so many bytes together, no more are leased with them.
+/// No more actions are leased once their payloads reach this many bytes together.
 const LEASE_BYTES: usize = 4 * 1024 * 1024;
 
-/// What a worker asks for.
+/// A worker's request.
 pub struct LeaseRequest {
     pub workspace: WorkspaceName,
     pub types: Vec<String>,
     pub max: usize,
     pub lease: Duration,
-    /// How long to wait for the first.
+    /// How long to wait for the first action.
     pub wait: Duration,
 }
 
-/// Actions that were leased for a worker. If nobody takes them, they go back: the next worker may have them at once.
+/// Actions that were leased for a worker. If they do not reach the worker, they are given back, and the next worker may
+/// have them at once.
 pub struct ForWorker {
     leased: Vec<Leased>,
     runner: Arc<Runner>,
 }
 
 impl ForWorker {
-    /// Of their payloads.
+    /// The size of the payloads together.
     pub fn bytes(&self) -> usize {
         self.leased.iter().map(|leased| leased.action.payload.get().len()).sum()
     }
@@ -56,8 +57,8 @@ impl Drop for ForWorker {
 }
 
 impl Runner {
-    /// Leases what is due, once something is, or nothing when the wait is over or the worker has `gone`. What is due is leased a few at a time,
-    /// for as long as it fits into [`LEASE_BYTES`].
+    /// Waits for due actions and leases them, a few at a time, for as long as they fit into [`LEASE_BYTES`]. Returns
+    /// nothing if the wait is over or the worker has `gone`.
     pub async fn lease(
         self: &Arc<Runner>,
         request: &LeaseRequest,
@@ -79,7 +80,7 @@ impl Runner {
             let (some, looked, now) = match self.lease_some(&wanted(max)).await {
                 Ok(some) => some,
                 Err(error) if for_worker.leased.is_empty() => return Err(error),
-                // Those that were leased before are the worker's.
+                // The actions that were leased before the error still go to the worker.
                 Err(_) => return Ok(for_worker),
             };
             let may_be_more = some.len() == max;
@@ -91,13 +92,14 @@ impl Runner {
                 crash::point("action.leased_for_worker").await;
                 return Ok(for_worker);
             }
-            // Those who wait for their lanes are out of the way of others now; also for who does not wait.
+            // The jobs of busy groups are postponed now, and no longer hide other jobs. So look again, even for a request
+            // that does not wait.
             if looked.postponed > 0 && looks_left > 0 {
                 looks_left -= 1;
                 continue;
             }
             let next_at = match looked.next_at.unwrap_or(Time::NEVER) {
-                // What is due has just been taken by somebody else.
+                // Another worker has just taken the due job.
                 due if due <= now => now + LOOK_PAUSE,
                 later => later,
             };
@@ -115,14 +117,15 @@ impl Runner {
         }
     }
 
-    /// What could be begun of what is due, and the rest of what was seen.
+    /// Leases due jobs and begins them. Returns the begun ones, and the rest of what the lease statement returned.
     async fn lease_some(&self, wanted: &Wanted) -> Result<(Vec<Leased>, store::Leased, Time), StoreError> {
         let Reading { value: mut looked, now } = self.store.lease_jobs(wanted).await?;
         let jobs = std::mem::take(&mut looked.jobs);
         Ok((self.begin_all(jobs, now).await?, looked, now))
     }
 
-    /// Ends those that have no more tries, and writes down that others begin: from here on they may happen. What cannot be begun goes back.
+    /// Ends the jobs that have no tries left, and records that the others begin: from then on their effects may happen. A
+    /// job that cannot be begun is given back.
     async fn begin_all(&self, jobs: Vec<Job>, now: Time) -> Result<Vec<Leased>, StoreError> {
         let (mut begun, mut failed, mut back) = (vec![], None, vec![]);
         for job in jobs {
@@ -160,7 +163,7 @@ impl Runner {
         }
     }
 
-    /// As if they had not been leased.
+    /// Gives the jobs back as if they had not been leased.
     pub async fn give_back(&self, leased: Vec<Leased>) {
         for Leased { job, .. } in leased {
             self.give_back_job(&job).await;
@@ -169,12 +172,12 @@ impl Runner {
 
     async fn give_back_job(&self, job: &Job) {
         let command = Command::GiveBack { token: job.token };
-        // If this is not heard, the lease ends.
+        // If this write fails, the lease ends by itself.
         let _ = self.actions.apply(&job.workspace, job.id, command).await;
     }
 }
 
-/// One behind the other, past what waits for its lane.
+/// The most looks in a row, past jobs of busy groups.
 const LOOKS_MAX: usize = 100;
-/// Between two looks at what is due and cannot be had.
+/// The pause before the next look, if a due job could not be leased.
 const LOOK_PAUSE: Duration = Duration::from_millis(50);

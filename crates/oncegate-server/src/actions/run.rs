@@ -1,4 +1,4 @@
-//! One try of an action by a worker of this server.
+//! One attempt of an action by a worker of this server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,9 +14,9 @@ use crate::crash;
 use crate::trace;
 use crate::worker::{Handler, Held};
 
-/// Between two attempts to write down how it went.
+/// The pause between two attempts to write the outcome.
 const WRITE_PAUSE: Duration = Duration::from_millis(100);
-/// A receiver that asks for more patience than this is asked again all the same.
+/// The longest `Retry-After` that is honoured. A longer one is cut to this.
 const RETRY_IN_MAX: Duration = Duration::from_secs(3600);
 
 #[async_trait]
@@ -32,11 +32,11 @@ impl Handler for Runner {
             Err(error) => return tracing::error!(event = "action.unreadable", workspace = %held.job.workspace, %error),
         };
         let Some(handler) = self.handler(&leased.job.workspace, &leased.action.action_type) else { return };
-        // What is to happen at most once does not, before it is written that it begins.
+        // An action that may happen at most once is not run before its begin is recorded.
         if !held.job.begun {
             match self.actions.work(&held.job, Command::Begin { token }, held.now()).await {
                 Ok(Applied::Kept(begun)) => held.job = *begun,
-                // It has not begun: the next worker may.
+                // The begin is not recorded: the next worker may run the action.
                 _ => return self.give_back(vec![leased]).await,
             }
             crash::point("action.begun").await;
@@ -72,13 +72,14 @@ impl Handler for Runner {
 }
 
 impl Runner {
-    /// Writes down what became of it, for as long as the lease lasts.
+    /// Writes the outcome, with retries for as long as the lease lasts.
     async fn write_down(&self, held: &Held, done: impl Into<Done>) {
         let (done, job) = (done.into(), &held.job);
         let mut applied = self.actions.work(job, done.clone(), held.now()).await;
         loop {
             match applied {
-                // It is not as it was: a renewal may have been written though nobody said so, or this very end of it.
+                // The job has changed: an unacknowledged write of a renewal, or of this same outcome, may have gone
+                // through.
                 Ok(Applied::Missing) | Err(StoreError::Unknown(_)) if !held.lease_left().is_zero() => {
                     tokio::time::sleep(WRITE_PAUSE).await;
                     applied = self.actions.apply(&job.workspace, job.id, done.clone()).await;
@@ -95,14 +96,14 @@ impl Runner {
                     tokio::time::sleep(WRITE_PAUSE).await;
                     applied = self.actions.work(job, done.clone(), held.now()).await;
                 }
-                // Whoever leases it next says what became of it.
+                // The worker that leases the job next decides the outcome.
                 Err(_) => return tell(job, &Applied::Missing),
             }
         }
     }
 }
 
-/// One line for what a worker's last word has become.
+/// Logs one line for the outcome that a worker reported.
 pub fn tell(job: &Job, applied: &Applied) {
     let action_type = job.kind.strip_prefix(oncegate::actions::JOBS).unwrap_or(&job.kind);
     let (event, id) = match applied {

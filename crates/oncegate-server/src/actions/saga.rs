@@ -9,10 +9,10 @@ use serde_json::value::RawValue;
 use super::Effect;
 use crate::channels::{busy, refused, unknown};
 
-/// Whose ids the ids of actions are.
+/// The source of the events. Their ids are the effect keys of actions.
 const SOURCE: &str = "oncegate:action";
 
-/// Feeds it to each saga that knows it; once, however often it is tried.
+/// Passes the action to each saga that handles the event. A retry has no second effect.
 pub async fn feed(
     sagas: &Sagas,
     event_type: Option<&str>,

@@ -1,4 +1,4 @@
-//! An action as people see it.
+//! An action in the API's form.
 
 use oncegate::Time;
 use oncegate::actions::{Action, Ended, Found, Resolved, Status, Try, effect_key};

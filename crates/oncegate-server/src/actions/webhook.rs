@@ -1,6 +1,7 @@
 //! `webhook`: a POST of the payload, signed as Standard Webhooks.
 //!
-//! `webhook-id` and `Idempotency-Key` are the same on every try of one run; time and signature are of the try.
+//! `webhook-id` and `Idempotency-Key` are the same on every attempt of one run. Each attempt has its own time and
+//! signature.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,21 +26,21 @@ use super::Effect;
 use crate::channels::{busy, refused, secret, unknown};
 use crate::outgoing::{self, NotPosted, Posted, post};
 
-/// Of a URL that a payload names.
+/// The longest URL that a payload may name.
 const URL_BYTES_MAX: usize = 8 * 1024;
-/// Says that the workspace in `Oncegate-Workspace` is ours.
+/// The header that signs the workspace in `Oncegate-Workspace`.
 const WORKSPACE_SIGNATURE: &str = "oncegate-signature";
 const SECRET_PREFIX: &str = "whsec_";
-/// Of secrets, in bytes.
+/// The size of a secret, in bytes.
 const SECRET_BYTES: std::ops::RangeInclusive<usize> = 24..=64;
 
 pub struct Webhook {
     url: Option<Url>,
-    /// All of them sign: a receiver that knows one is enough while a secret is changed.
+    /// Every secret signs. During a rotation, a receiver needs to know only one of them.
     secrets: Vec<Vec<u8>>,
-    /// Addresses that the config's URL may have, beside public ones.
+    /// Addresses that the configured URL may resolve to, besides public ones.
     allow: Arc<[IpNet]>,
-    /// The same, of URLs that payloads name. None: payloads name none.
+    /// The same for URLs that payloads name. `None`: payloads may not name URLs.
     allow_payload: Option<Arc<[IpNet]>>,
 }
 
@@ -75,7 +76,7 @@ impl Webhook {
         }
     }
 
-    /// Where to: as the config says, or, where that is allowed, as the payload does.
+    /// The URL from the configuration, or from the payload if that is allowed.
     fn url_for(&self, payload: &RawValue) -> Result<To, Failure> {
         #[derive(Default, Deserialize)]
         struct Addressed {
@@ -116,14 +117,15 @@ impl Webhook {
                 value(&signatures.join(" "))
             };
             headers.push(("webhook-signature", signed(&id)));
-            // The same, of an id with the workspace in it: receivers that know nothing of workspaces go on as they are.
+            // The same signature over an id that includes the workspace. It is a header of its own, so that receivers
+            // without support for workspaces keep working.
             headers.push((WORKSPACE_SIGNATURE, signed(&format!("{workspace}/{id}"))));
         }
         headers
     }
 }
 
-/// Where a webhook goes, and who says so.
+/// The target of a webhook, and where its URL comes from.
 struct To {
     url: Url,
     by: By,
@@ -150,9 +152,9 @@ fn sign(secret: &[u8], id: &str, seconds: &str, body: &[u8]) -> String {
     format!("v1,{}", STANDARD.encode(mac.finalize().into_bytes()))
 }
 
-/// How an answer is read. A receiver that does not know what to do with it today may know tomorrow; only one that is gone is gone.
+/// Reads the receiver's answer. Most refusals may be gone on a retry; only 410 Gone is final.
 fn read(posted: &Posted, by: By) -> Result<Option<Box<RawValue>>, Failure> {
-    // What a server says to whoever can make us call it may be nothing for them to read.
+    // A payload's author may make the server call any allowed URL, and must not read that server's answer through us.
     let error = match by {
         By::Config => posted.said("receiver"),
         By::Payload => format!("the receiver answered {}", posted.status),
@@ -166,7 +168,7 @@ fn read(posted: &Posted, by: By) -> Result<Option<Box<RawValue>>, Failure> {
         408 => Err(unknown(error)),
         400..=499 => Err(busy(error, posted.retry_in())),
         503 if posted.headers.contains_key(RETRY_AFTER) => Err(busy(error, posted.retry_in())),
-        // A redirection is not followed, and may come after the deed.
+        // A redirection is not followed. The receiver may have acted before it redirected.
         _ => Err(unknown(error)),
     }
 }

@@ -1,4 +1,4 @@
-//! `/api/actions`: things to do later.
+//! `/api/actions`: actions that run later.
 
 mod body;
 pub mod remote;
@@ -110,7 +110,7 @@ pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): P
     Ok(axum::Json(Page { items, next_cursor: listed.next }).into_response())
 }
 
-/// Which actions somebody wants to see.
+/// The filter of a list of actions.
 pub fn filter(
     status: Option<String>,
     action_type: Option<String>,
@@ -131,7 +131,7 @@ pub fn filter(
         status: status.map(parse).transpose()?,
         action_type,
         entity_id,
-        // What is no id is the id of nothing.
+        // A `scheduleId` that is not a UUID belongs to no schedule, so the list is empty.
         schedule: schedule_id.map(|id| id.parse().unwrap_or(Uuid::nil())),
         limit: page::limit(limit)?,
         before: page::cursor(cursor)?,
@@ -151,11 +151,11 @@ pub async fn show(State(app): State<Arc<App>>, caller: Caller, Named(id): Named)
     (status = 200, description = "The action: cancelled, or unknown, if it had begun and its worker was lost.", body = ActionView), (status = 404, description = "None."),
     (status = 409, description = "`wrong-status`: it is running, or over.")))]
 pub async fn cancel(State(app): State<Arc<App>>, caller: Caller, Named(id): Named) -> Answered {
-    // Any key of the workspace may: what it schedules it can call off.
+    // Any key of the workspace may cancel: it can also schedule.
     told(&app, caller, &id, Verb::Cancel, None).await
 }
 
-/// A person's verb.
+/// An operation that needs the role `operate`.
 async fn by_hand(app: &App, caller: Caller, id: &str, verb: Verb, note: Option<String>) -> Answered {
     caller.require(Role::Operate)?;
     told(app, caller, id, verb, note).await

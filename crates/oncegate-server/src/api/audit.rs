@@ -1,4 +1,4 @@
-//! `/api/audit`: who did what in the workspace, and why.
+//! `/api/audit`: what people did in the workspace, and why.
 
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): P
     Ok(axum::Json(AuditView::from(page)).into_response())
 }
 
-/// The number of a line, before which a page begins.
+/// The cursor of a page: the number of the line before which the page begins.
 pub fn cursor(given: Option<&str>) -> Result<Option<u64>, Problem> {
     let wrong = |_| Kind::InvalidRequest.because("cursor: not one that a page before has given");
     given.map(|cursor| cursor.parse().map_err(wrong)).transpose()

@@ -33,7 +33,7 @@ pub use view::{ClaimView, PageView, cursor_of, parse_cursor};
 pub const PATH: &str = "/api/claims";
 /// A POST that only reads.
 pub const FIND_PATH: &str = "/api/claims/find";
-/// A connection keeps room for so many headers.
+/// A connection reuses the memory of at most this many headers.
 const HEADERS_KEPT_MAX: usize = 32;
 
 /// Claim a key
@@ -50,13 +50,14 @@ pub async fn create(State(app): State<Arc<App>>, Under(exchange): Under, request
     claim(Arc::new(handle), request).await.map(Body::new)
 }
 
-/// The same, of requests that need not go through the router.
+/// The same for requests that bypass the router.
 pub async fn claim<B: Arriving>(app: Arc<Handle>, request: Request<B>) -> Reply {
     let exchange = Exchange::new(app.connection.clone());
     let (asked, headers) = {
         let (mut parts, body) = request.into_parts();
         let asked = read_claim(&app, &exchange, &parts, body).await;
-        // What the request came in is let go of. The memory of its headers is the answer's, and then the next request's; unless there were many.
+        // The request is dropped here. The memory of its headers is reused for the answer, and then for the next request,
+        // unless there were many.
         parts.headers.clear();
         (asked, Some(parts.headers).filter(|headers| headers.capacity() <= HEADERS_KEPT_MAX).unwrap_or_default())
     };
@@ -68,7 +69,7 @@ pub async fn claim<B: Arriving>(app: Arc<Handle>, request: Request<B>) -> Reply 
         Ok(answered) => answered.answer(headers),
         Err(problem) => problem.answer(headers),
     };
-    // Only what another caller recorded makes it large.
+    // Only an outcome that another caller recorded can make this answer large.
     count_answer(&app, &exchange, true, answer.map(Either::Left))
 }
 
@@ -80,14 +81,14 @@ async fn read_claim(app: &App, exchange: &Exchange, parts: &Parts, body: impl Ar
     body.check(&caller.workspace, &app.config)
 }
 
-/// Claims, waits if asked to, and puts the answer in the API's words.
+/// Claims the key, waits if asked to, and builds the answer.
 async fn decide(app: &App, exchange: &Exchange, claim: &ToClaim) -> Result<view::Answered, Problem> {
     let claimed = if claim.wait.is_zero() {
         app.ledger.claim(&claim.key, claim.terms.clone(), claim.wait).await
     } else {
         let _waiter = exchange.tenant(app).take(Limit::Waiters, 1)?;
         let left = exchange.client().left();
-        // Boxed: few wait, and no other request is to carry what it takes.
+        // Boxed, because few requests wait, and the others should not carry the size of this future.
         Box::pin(app.ledger.claim_unless_left(&claim.key, claim.terms.clone(), claim.wait, left)).await
     };
     answered(exchange.tenant(app), claim, claimed)
@@ -107,7 +108,7 @@ fn answered(
     }
 }
 
-/// The store is away: the guard's policy says whether that stops the effect.
+/// The store is unreachable: the guard's policy decides whether the effect may go ahead.
 fn unguarded(claim: &ToClaim, error: StoreError) -> Result<view::Answered, Problem> {
     let open = claim.on_store_error == oncegate::OnStoreError::Open;
     if !open || matches!(error, StoreError::Refused(_)) {
@@ -235,7 +236,7 @@ pub async fn resolve(
     by_hand(app, key, resolve, By::from(&caller), body.note).await
 }
 
-/// What a person does, forget or resolve, with who and why in the log.
+/// Forgets or resolves a claim on a person's request, with the person and the reason in the log.
 pub async fn by_hand(app: Arc<App>, key: ClaimKey, command: Command, by: By, why: Option<String>) -> Answered {
     let (event, what) = match command {
         Command::Forget => ("audit.forget", What::Forgotten),
@@ -251,7 +252,7 @@ pub async fn by_hand(app: Arc<App>, key: ClaimKey, command: Command, by: By, why
         let (response, Receipt { seq, hash }) = app.audit.act(act, apply(&app, &key, command)).await?;
         let by = &by.id;
         app.timelines.done_by(&key, what, SystemClock.now(), by, why.as_deref()).await;
-        // A warning, so that no usual level leaves it out.
+        // Logged as a warning, so that no usual log level hides it.
         tracing::warn!(event, %workspace, %guard, claimId = %id, by, why, auditSeq = seq, auditHash = hash);
         Ok(response)
     })
@@ -333,7 +334,7 @@ async fn apply(app: &App, key: &ClaimKey, command: Command) -> Answered {
     }
 }
 
-/// An id that is no id is the id of nothing.
+/// An invalid id gets the same answer as an id that does not exist.
 fn key(caller: &Caller, id: &str, guard: GuardName) -> Result<ClaimKey, Problem> {
     let id = ClaimId::parse(id).ok_or_else(|| Problem::from(oncegate::Refusal::Missing))?;
     Ok(ClaimKey { workspace: caller.workspace.clone(), guard, id })

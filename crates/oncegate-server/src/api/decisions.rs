@@ -1,4 +1,4 @@
-//! `/api/decisions`: every decision as it is made, for `oncegate tail` and whoever else wants to listen.
+//! `/api/decisions`: every decision as it is made, for `oncegate tail` and other listeners.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -22,9 +22,9 @@ use crate::decisions::{Follower, Place, Told};
 use crate::problem::Kind;
 use crate::tenants::{Limit, Taken};
 
-/// How long a decision may take to be heard of.
+/// The longest delay between a decision and its delivery.
 const TICK: Duration = Duration::from_millis(100);
-/// How many of those before can be asked for.
+/// The most earlier decisions that a request can ask for.
 const BACKLOG_MAX: u64 = 1_000;
 
 #[derive(Deserialize, IntoParams)]
@@ -40,7 +40,7 @@ pub struct FollowParams {
     last: Option<u64>,
 }
 
-/// Which decisions somebody wants to hear of.
+/// The decisions that a follower wants.
 struct Wanted {
     guard: Option<String>,
     fate: Option<Fate>,
@@ -99,14 +99,15 @@ struct Following {
     wanted: Wanted,
     _follower: (Taken, Follower),
     next: Place,
-    /// How many there were before those that are ready, and are not kept any more.
+    /// How many decisions before `ready` were dropped, because the backlog no longer keeps them.
     missed: u64,
-    /// What has been heard, and not sent yet: at most what is kept, and shared with all who follow. Who does not read costs little.
+    /// Decisions that were read from the backlog but not sent yet: at most a whole backlog. The entries are shared between
+    /// all followers, so a client that does not read costs little.
     ready: VecDeque<Told>,
 }
 
 impl Following {
-    /// None, once the server stops or the key is no more.
+    /// `None` once the server stops, or the key is revoked or has expired.
     async fn hear(&mut self) -> Option<Event> {
         loop {
             if self.missed > 0 {

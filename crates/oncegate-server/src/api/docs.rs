@@ -37,12 +37,12 @@ static DESCRIPTION: LazyLock<Value> = LazyLock::new(|| {
     description
 });
 
-/// As OpenAPI has it.
+/// The OpenAPI document.
 pub fn description() -> &'static Value {
     &DESCRIPTION
 }
 
-/// Keys, and the problems that every endpoint of `/api` can answer with.
+/// Adds keys, and the problems that every endpoint of `/api` can answer with.
 fn add_what_all_share(description: &mut Value) {
     let text = json!({"type": "string"});
     description["components"]["schemas"]["Problem"] = json!({
@@ -69,7 +69,7 @@ fn add_what_all_share(description: &mut Value) {
         }
         let answers = operation["responses"].as_object_mut().into_iter().flatten();
         for (_, answer) in answers.filter(|(status, _)| status.starts_with(['4', '5'])) {
-            // Some answers of their own are no successes.
+            // Some endpoints declare an error answer with content of its own.
             if answer["content"].is_null() {
                 answer["content"] = problem.clone();
             }
@@ -78,7 +78,7 @@ fn add_what_all_share(description: &mut Value) {
 }
 
 pub async fn openapi(_: Nearby) -> impl IntoResponse {
-    /// One for all: it is large, and needs no key.
+    /// The text is large and needs no key, so it is built once.
     static TEXT: LazyLock<String> = LazyLock::new(|| format!("{:#}", *DESCRIPTION));
     ([("content-type", "application/json")], TEXT.as_str())
 }

@@ -1,4 +1,4 @@
-//! `/api/events`: what has happened elsewhere.
+//! `/api/events`: events that other systems report.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::sagas::HandledView;
 #[utoipa::path(post, path = "/api/events", tag = "sagas", request_body = EventBody, responses(
     (status = 200, description = "What became of it; for a list, a list.", body = HandledView)))]
 pub async fn create(State(app): State<Arc<App>>, Under(exchange): Under, caller: Caller, raw: RawEvents) -> Answered {
-    // What is structured may say it in its headers, too.
+    // Only plain JSON can be in binary mode: a structured CloudEvent may repeat its attributes in its headers.
     let binary = if raw.media == Media::Json { read_binary(&raw.headers, &raw.bytes) } else { None };
     let Received { events, is_list } = match binary {
         Some(event) => Received { events: vec![event?], is_list: false },
@@ -101,7 +101,7 @@ pub async fn s3(
     for (record, event) in records.iter().zip(told) {
         match event {
             Ok(event) => events.extend(event),
-            // The others are none the worse for it, and neither is it lost.
+            // A bad record is kept, and does not stop the others.
             Err(why) => {
                 unfit.push((serde_json::to_string(record).expect("a record is JSON"), why));
             }

@@ -1,6 +1,7 @@
-//! Bodies and query strings, read with a limit on everything and refused by name.
+//! Reads bodies and query strings. Everything has a limit, and refusals name the field.
 //!
-//! A large body takes its workspace's turn before it is read, and again before it is parsed: what its JSON will take is counted first.
+//! A large body waits for room in its workspace's memory before it is read, and again before it is parsed. The memory that
+//! its JSON will take is counted first.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,24 +25,25 @@ use crate::tenants::{Share, UNIT_BYTES};
 
 /// How long a body may take to arrive.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(30);
-/// How deep JSON may be nested.
+/// The deepest nesting of JSON.
 pub const JSON_DEPTH_MAX: usize = 64;
-/// Values and names in one body of JSON.
+/// The most values and names in one JSON body.
 pub const JSON_VALUES_MAX: usize = 200_000;
-/// What one of them takes in memory, beside its text: a value, its place in a list or an object, and a copy for an expression to look at.
+/// The memory of one value or name, besides its text: the value, its place in a list or an object, and a copy for an
+/// expression to read.
 const VALUE_BYTES: usize = 160;
 
-/// While a large body has its turn, so much of it has to come in each of these.
+/// While a large body holds room, at least `BODY_WINDOW_BYTES` of it must arrive in each window.
 const BODY_WINDOW: Duration = Duration::from_secs(5);
 const BODY_WINDOW_BYTES: usize = 32 * 1024;
-/// A form that a page posts.
+/// The largest form that a page posts.
 const FORM_BYTES_MAX: usize = 64 * 1024;
-/// Around an outcome: the rest of the body that brings it.
+/// The rest of a body that brings an outcome, around the outcome.
 const ENVELOPE_BYTES: usize = 4 * 1024;
-/// A body with an outcome of which a workspace that has stored too much may store more.
+/// The largest body with an outcome that a workspace over its quota may still store.
 const SMALL_OUTCOME_BYTES: usize = 4 * 1024;
 
-/// A body that can be read, whoever brings it.
+/// A body that can be read, of whatever type.
 pub trait Arriving: Body<Data = Bytes, Error: Into<BoxError>> + Unpin + Send {}
 
 impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin + Send> Arriving for B {}
@@ -58,7 +60,7 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for Json<T> {
     }
 }
 
-/// A JSON body that may bring an outcome, however low the limit for others is.
+/// A JSON body that may bring an outcome, even if the limit for other bodies is lower.
 pub struct WithOutcome<T>(pub T);
 
 impl<T: DeserializeOwned> FromRequest<Arc<App>> for WithOutcome<T> {
@@ -71,7 +73,7 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for WithOutcome<T> {
         let bytes = json_bytes(&parts.headers, body, app, &exchange, limit).await?;
         let tenant = exchange.tenant(app);
         if bytes.len() > SMALL_OUTCOME_BYTES {
-            // What is owned can be settled in any case, by a smaller outcome if there is no room.
+            // An owner can always settle its claim, over the quota with a smaller outcome.
             tenant.check_quota()?;
         }
         let read = parse(&bytes)?;
@@ -97,7 +99,7 @@ impl FromRequest<Arc<App>> for RawForm {
     }
 }
 
-/// A body that is declared as JSON, as it came.
+/// A body that is declared as JSON, not yet parsed.
 pub struct RawJson(pub Bytes);
 
 impl FromRequest<Arc<App>> for RawJson {
@@ -112,7 +114,7 @@ impl FromRequest<Arc<App>> for RawJson {
     }
 }
 
-/// A body of events, as it came, and what its headers say.
+/// A body of events, not yet parsed, and its headers.
 pub struct RawEvents {
     pub headers: HeaderMap,
     pub media: Media,
@@ -148,7 +150,7 @@ fn wrong_type(declared: Option<&str>, right: &str) -> Problem {
     })
 }
 
-/// What is in a JSON body.
+/// Parses a JSON body.
 pub fn json<T: DeserializeOwned>(
     headers: &HeaderMap,
     body: impl Arriving,
@@ -156,11 +158,11 @@ pub fn json<T: DeserializeOwned>(
     exchange: &Exchange,
     limit: usize,
 ) -> impl Future<Output = Result<T, Problem>> {
-    // Not in an async block, which would have room for all of these twice.
+    // Not in an async block, which would reserve room for all of these twice.
     json_bytes(headers, body, app, exchange, limit).map(|bytes| read(&bytes?))
 }
 
-/// JSON that may be parsed.
+/// The bytes of a JSON body, after its memory was reserved.
 async fn json_bytes(
     headers: &HeaderMap,
     json: impl Arriving,
@@ -181,11 +183,11 @@ async fn json_bytes(
     Ok(bytes)
 }
 
-/// JSON up to this takes little memory, whatever is in it.
+/// JSON up to this size takes little memory, whatever it contains.
 const SMALL_JSON_BYTES: usize = 8 * 1024;
 
-/// Waits for the workspace's turn to take what this JSON will take in memory, until it is answered, and what an answer that repeats it will
-/// take, until it is read.
+/// Waits for room in the workspace's memory: for the parsed JSON until the request is answered, and for an answer that
+/// repeats it until that is read.
 async fn weigh(json: &[u8], app: &App, exchange: &Exchange) -> Result<(), Problem> {
     let shape = Shape::of(json);
     shape.check()?;
@@ -197,7 +199,8 @@ async fn weigh(json: &[u8], app: &App, exchange: &Exchange) -> Result<(), Proble
     Ok(())
 }
 
-/// The whole body, unless it is too large (said before it is read, where its length is declared) or too slow.
+/// Reads the whole body. Refuses a body that is too slow or too large; a declared length is checked before anything is
+/// read.
 async fn body(
     headers: &HeaderMap,
     body: impl Arriving,
@@ -211,8 +214,8 @@ async fn body(
     }
     let declared = declared.map(|length| length as usize);
     let mut body = Limited::new(body, limit);
-    // A small one usually comes with its headers, in one piece: there is nothing to wait for then, and nothing to copy. A large one is not
-    // asked for before there is room.
+    // A small body usually arrives with its headers, in one piece: then there is no wait and no copy. A large body is not
+    // requested before there is room.
     let is_small = declared.is_some_and(|length| length <= UNIT_BYTES);
     let first = if is_small { body.frame().now_or_never().flatten() } else { None };
     match first {
@@ -225,10 +228,10 @@ fn too_large(limit: usize) -> Problem {
     Kind::PayloadTooLarge.because(format!("the body is over the limit of {limit} bytes"))
 }
 
-/// A body of which the first piece, if any, has been taken. What is no data in it are trailers, which say nothing to us.
+/// Reads a body whose first piece may have been taken already. Trailers are ignored.
 ///
-/// One that declares its length waits for room for all of it. One that does not waits once it is not small any more, for as much as it may
-/// take: bodies that had a part of their room each, and waited for the rest, would wait for each other.
+/// A body that declares its length waits for room for all of it. Any other body waits once it is no longer small, for as
+/// much as it may take. If bodies held a part of their room and waited for the rest, they would wait for each other.
 async fn in_pieces(
     first: Option<Result<Frame<Bytes>, BoxError>>,
     mut body: Limited<impl Arriving>,
@@ -273,7 +276,7 @@ async fn in_pieces(
             let waits = Instant::now();
             exchange.hold(tenant.room(Share::Bodies, limit).await?);
             room = limit;
-            // While it waited, nothing was read.
+            // Nothing was read during the wait, so the wait does not count.
             ends += waits.elapsed();
             (window, came) = (Instant::now() + BODY_WINDOW, 0);
         }
@@ -286,10 +289,10 @@ pub fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
     read(body)
 }
 
-/// What is in the JSON, or the path to the field that is not right.
+/// Parses JSON. The error has the path to the wrong field.
 pub fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
     serde_json::from_slice(body).map_err(|error| {
-        // Read again, for the path to the field: only what is refused pays for it.
+        // Parses again to find the path to the field: only a refused body pays for that.
         let path = serde_path_to_error::deserialize::<_, T>(&mut serde_json::Deserializer::from_slice(body))
             .err()
             .map(|error| error.path().to_string())
@@ -299,12 +302,12 @@ pub fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
     })
 }
 
-/// What can be told of JSON before it is parsed, and costs no memory to find out.
+/// The facts about JSON that can be found before it is parsed, without allocating memory.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// How deep brackets are nested, outside strings. (Whether they match is for the parser.)
+    /// The deepest nesting of brackets outside strings. (The parser checks whether they match.)
     depth: usize,
-    /// Values and names, or a few more.
+    /// The number of values and names, or slightly more.
     values: usize,
 }
 
@@ -330,7 +333,7 @@ impl Shape {
         Shape { depth: deepest, values }
     }
 
-    /// Refuses what nobody means, and what would take far more memory than it weighs.
+    /// Refuses JSON that is nested too deep, or that would take far more memory than its bytes.
     pub fn check(&self) -> Result<(), Problem> {
         if self.depth > JSON_DEPTH_MAX {
             return Err(Kind::InvalidRequest.because(format!("the JSON is nested over {JSON_DEPTH_MAX} deep")));
@@ -344,7 +347,7 @@ impl Shape {
     }
 }
 
-/// So many seconds, or why not.
+/// Converts a number of seconds to a duration within a range, or says why it is wrong.
 pub fn seconds(
     field: &str,
     value: Option<f64>,
@@ -356,7 +359,7 @@ pub fn seconds(
     span.map(Some).ok_or_else(|| format!("{field}: {min} to {max} seconds, not {value}"))
 }
 
-/// A query string; unknown parameters are refused by name where the type says so.
+/// A query string. Unknown parameters are refused by name, if the type denies them.
 pub struct Params<T>(pub T);
 
 impl<T: DeserializeOwned> FromRequestParts<Arc<App>> for Params<T> {
@@ -390,7 +393,7 @@ fn no_text() -> Problem {
     Kind::NotFound.because("the path is not UTF-8: there is nothing under it")
 }
 
-/// The name in a path. One that is not even text is the name of nothing.
+/// The name in a path. A name that is not UTF-8 gets the same answer as a missing one.
 pub struct Named(pub String);
 
 impl FromRequestParts<Arc<App>> for Named {

@@ -1,4 +1,4 @@
-//! Is the process there, is its store, and what has it counted.
+//! Whether the process and its store answer, and the metrics.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -41,13 +41,13 @@ pub async fn readyz(State(app): State<Arc<App>>, Insight(sees): Insight) -> Answ
     Ok(axum::Json(body).into_response())
 }
 
-/// What both stores say of themselves.
+/// The reports of both stores.
 async fn probe(app: &App) -> Result<Report, StoreError> {
     let mut ready = report(&*app.store).await?;
     if let Some(guards) = &app.messages.apart {
         match report(&**guards.store()).await {
             Ok(of_guards) => ready.warnings.extend(of_guards.warnings),
-            // What it guards goes on without it.
+            // With `store_error = "open"`, messages go on without the guard store.
             Err(error) if app.config.messages.store_error == OnStoreError::Open => {
                 ready.warnings.push(format!("the guard store is away: {error}"));
             }
@@ -57,8 +57,8 @@ async fn probe(app: &App) -> Result<Report, StoreError> {
     Ok(ready)
 }
 
-/// Whether the stores were ready when they were last asked. Requests without a key share the answer: each probe costs the store a little, and
-/// such requests have no limit.
+/// The last probe of the stores. Requests without a key share its answer: each probe costs the store a little, and such
+/// requests have no limit.
 #[derive(Default)]
 pub struct Readiness(tokio::sync::Mutex<Option<(Instant, Result<(), StoreError>)>>);
 
@@ -88,7 +88,7 @@ async fn report(store: &dyn Store) -> Result<Report, StoreError> {
 pub async fn metrics(State(app): State<Arc<App>>, parts: Parts) -> Answered {
     let caller = app.authenticate(credentials(&parts))?;
     caller.require(Role::Operate)?;
-    // Its workspace's rate does not stop a scraper.
+    // The workspace's rate does not limit a scraper.
     app.enter_unpaid(&caller.workspace, &exchange(&parts))?;
     Ok(([(CONTENT_TYPE, metrics_listener::CONTENT)], app.metrics.render()).into_response())
 }

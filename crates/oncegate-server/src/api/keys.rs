@@ -155,7 +155,7 @@ pub async fn create(State(app): State<Arc<App>>, caller: Caller, Json(body): Jso
     Ok((StatusCode::CREATED, axum::Json(view)).into_response())
 }
 
-/// Makes a key, and has this server know it at once.
+/// Creates a key that this server accepts at once.
 pub async fn make(app: Arc<App>, caller: Caller, terms: Terms) -> Result<Made, Problem> {
     let is_first = caller.name == LOCAL;
     if is_first && (terms.role != Role::Admin || terms.expires_at.is_some()) {
@@ -165,7 +165,7 @@ pub async fn make(app: Arc<App>, caller: Caller, terms: Terms) -> Result<Made, P
     }
     to_the_end(async move {
         if is_first {
-            // While the server is open, any workspace can be named.
+            // While the server is open, a request may name a workspace that does not exist yet.
             app.store.create_workspace(&terms.workspace).await?;
         }
         let made = keys::create(&*app.store, &app.audit, &By::from(&caller), terms).await?;
@@ -199,7 +199,7 @@ pub async fn revoke(
     Ok(axum::Json(KeyView::of(&key, SystemClock.now())).into_response())
 }
 
-/// Revokes a key, and has this server know it at once.
+/// Revokes a key; this server refuses it at once.
 pub async fn end(app: Arc<App>, caller: Caller, id: String, why: Option<String>) -> Result<ApiKey, Problem> {
     to_the_end(async move {
         let place = (&caller.workspace, id.as_str());

@@ -1,4 +1,4 @@
-//! `/api/leads` and `/api/threads`: whom messages go to.
+//! `/api/leads` and `/api/threads`: the recipients of messages.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::messages::document::{CrmIds, Kept, Lead, Thread, time};
 use crate::messages::post::LeadBody;
 use crate::problem::Kind;
 
-/// How often a lead is looked for again because others changed it.
+/// How many times a lead is read again because concurrent writes won.
 const ROUNDS_MAX: usize = 32;
 
 #[derive(Serialize, ToSchema)]

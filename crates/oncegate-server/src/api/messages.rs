@@ -50,18 +50,18 @@ pub async fn create(
 ) -> Answered {
     let asked = match key(&headers)? {
         Some(key) => {
-            // What is not JSON is that, whatever its key was used for.
+            // A body that is not JSON gets that answer, whatever its key was used for.
             parse::<IgnoredAny>(&body)?;
             Some(Asked::new(&caller.workspace, "POST", PATH, key, &body))
         }
         None => None,
     };
-    // On a task of its own: a client that hangs up does not stop its request.
+    // Runs on a task of its own: a client that hangs up does not stop its request.
     let too_many = |_| Kind::StoreUnavailable.because("too many requests are under way").retry_after(1);
     let room = app.messages.room.clone().try_acquire_owned().map_err(too_many)?;
     let (answer, answered) = oneshot::channel();
     let messages = app.messages.clone();
-    // Boxed: it is large, and a task is moved a few times before it runs.
+    // Boxed, because the future is large, and a task is moved a few times before it runs.
     tokio::spawn(trace::carried(Box::pin(async move {
         messages.post(caller.workspace, asked, body, answer).await;
         drop(room);
@@ -147,7 +147,7 @@ pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): P
             Err(Kind::InvalidRequest.because(format!("status: queued, sending, sent, failed or unknown, not {name:?}")))
         }
     };
-    // A lead that is none has no messages.
+    // A `leadId` that is not a UUID belongs to no lead, so the list is empty.
     let lead = params.lead_id.map(|id| id.parse().unwrap_or(Uuid::nil()));
     let wanted = Wanted {
         list: lead.map(Message::list_of),

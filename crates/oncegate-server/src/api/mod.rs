@@ -74,20 +74,20 @@ use crate::sends::SendLog;
 use crate::tenants::{Limit, Room, Taken, Tenant, Tenants, Unread};
 use crate::trace;
 
-/// What every request needs.
+/// The state that every request uses.
 pub struct App {
     pub config: Config,
     pub keys: Keys,
     pub audit: Arc<Audit>,
     pub store: Arc<dyn MainStore>,
-    /// Over the store that claims are kept in.
+    /// The ledger over the store that keeps the claims.
     pub ledger: Arc<Ledger>,
     pub messages: Arc<Messages>,
     pub actions: Arc<Runner>,
     pub sagas: Arc<Director>,
     pub sends: Arc<SendLog>,
     pub reminders: Arc<Desk>,
-    /// What was decided here, for whoever looks.
+    /// The recent decisions of this server, for `oncegate tail` and the dashboard.
     pub decisions: Arc<Decisions>,
     pub timelines: Arc<Timelines>,
     pub dashboard: dashboard::Shared,
@@ -95,13 +95,13 @@ pub struct App {
     pub metrics: PrometheusHandle,
     pub tenants: Tenants,
     pub responses: Responses,
-    /// The server takes no more requests.
+    /// The server accepts no more requests.
     pub stopping: AtomicBool,
 }
 
 impl App {
-    /// Writes down some of what was noted of claims, and, if it is time, what was counted. It is for people to look at, and not worth holding anything up
-    /// for. True: there is more.
+    /// Writes a part of the pending timeline notes and, if `counts` is set, the counters. They are for people only, so no
+    /// request waits for them. True: there is more to write.
     pub async fn record(&self, counts: bool) -> Result<bool, StoreError> {
         self.audit.write_behind(self.stopping.load(Ordering::SeqCst)).await;
         let noted = self.timelines.write().await;
@@ -112,7 +112,7 @@ impl App {
         counted.and(noted).inspect_err(|error| tracing::warn!(event = "decisions.not_recorded", %error))
     }
 
-    /// The first thing that every endpoint of `/api` asks for: nothing is read before it is known who asks.
+    /// Every endpoint of `/api` calls this first. Nothing is read before the caller is known.
     fn caller(&self, credentials: Credentials<'_>, exchange: &Exchange) -> Result<Caller, Problem> {
         let caller = self.authenticate(credentials)?;
         trace::asked_by(&caller.workspace);
@@ -120,7 +120,7 @@ impl App {
         Ok(caller)
     }
 
-    /// Who asks. A wrong key that was sent is a failed login, and is counted for the audit log.
+    /// Finds the caller. A wrong key counts as a failed login in the audit log.
     pub fn authenticate(&self, asked: Credentials<'_>) -> Result<Caller, Problem> {
         let answered = self.keys.authenticate(asked);
         if let Err(problem) = &answered
@@ -137,7 +137,7 @@ impl App {
         self.audit.logins.count(wrong.workspace, peer.and_then(Peer::ip), wrong.id);
     }
 
-    /// The keys may have changed, and some were used.
+    /// Reads changed keys from the store, and writes which keys were used.
     pub async fn refresh_keys(&self) {
         if let Err(error) = self.keys.refresh(&*self.store).await {
             tracing::warn!(event = "keys.not_refreshed", %error);
@@ -148,31 +148,32 @@ impl App {
         }
     }
 
-    /// A request takes its place among those of its workspace.
+    /// Takes a place for the request within the limits of its workspace, and pays from the workspace's rate.
     pub fn enter(&self, workspace: &WorkspaceName, exchange: &Exchange) -> Result<(), Problem> {
         self.enter_unpaid(workspace, exchange)?;
         exchange.tenant(self).pay()
     }
 
-    /// The same, where the rate of the workspace does not count.
+    /// The same without paying from the workspace's rate.
     fn enter_unpaid(&self, workspace: &WorkspaceName, exchange: &Exchange) -> Result<(), Problem> {
         let tenant = exchange.connection.tenant(&self.tenants, workspace)?;
-        // A page that asks twice who looks has one place.
+        // A page may authenticate its caller twice, but takes one place.
         _ = exchange.place.set(tenant.take(Limit::Requests, 1)?);
         Ok(())
     }
 
-    /// Where the claims of a guard are: most of our own are beside what they guard.
+    /// The ledger of a guard's claims: most of the server's own guards are in the main store, beside the records that they
+    /// guard.
     pub fn ledger_of(&self, guard: Option<&GuardName>) -> &Ledger {
         if guard.is_some_and(is_kept_beside) { &self.messages.main } else { &self.ledger }
     }
 }
 
-/// A connection's own handle on the server: the count of one that all share would go from processor to processor with every request.
+/// A connection's own handle on the server. One shared reference count would move between processors with every request.
 pub struct Handle {
     app: Arc<App>,
     connection: Arc<Connection>,
-    /// All other places for connections are taken: this one ends with its answer.
+    /// All other places for connections are taken: this connection ends with its answer.
     pub is_spare: bool,
 }
 
@@ -181,23 +182,23 @@ impl Handle {
         Handle { app, connection, is_spare: false }
     }
 
-    /// An answer of our own.
+    /// An answer that the server makes without a handler.
     pub fn reply(&self, whole: Whole) -> Reply {
         connection::Answer::of(whole.map(Either::Left), self.connection.clone(), None)
     }
 
-    /// Whether the connection goes on after this answer. One that its workspace has no place for does not.
+    /// Whether the connection stays open after this answer. A connection that its workspace has no place for is closed.
     pub fn may_stay(&self, status: StatusCode) -> bool {
         !self.is_spare && (status != StatusCode::TOO_MANY_REQUESTS || self.connection.is_counted())
     }
 }
 
-/// A request under way: the connection that it came on, and what it holds of its workspace's limits until it is answered.
+/// A request in progress: its connection, and what it holds of its workspace's limits until it is answered.
 pub struct Exchange {
     connection: Arc<Connection>,
-    /// Set once it is known which workspace asks.
+    /// Set once the request's workspace is known.
     place: OnceLock<Taken>,
-    /// In a box: most requests hold nothing, and each connection has room for one.
+    /// Boxed, because most requests hold nothing, and each connection reserves the size of one request.
     held: Mutex<Option<Box<Held>>>,
 }
 
@@ -221,26 +222,26 @@ impl Exchange {
         &self.connection.peer
     }
 
-    /// The workspace that asks; the one that all share, as long as that is not known.
+    /// The request's workspace, or the shared one while the workspace is not known.
     pub fn tenant<'a>(&'a self, app: &'a App) -> &'a Arc<Tenant> {
         self.place.get().map_or(app.tenants.others(), Taken::tenant)
     }
 
-    /// Until it is answered.
+    /// Holds the room until the request is answered.
     pub fn hold(&self, room: Room) {
         self.with_held(|held| held.rooms.push(room));
     }
 
-    /// Waits for room for an answer, before it is made.
+    /// Waits for room for an answer before the answer is built.
     pub async fn hold_answer(&self, app: &App, bytes: usize) -> Result<(), Problem> {
-        // Not for more beside what it has: requests would wait for each other.
+        // Releases the room held so far. If requests held some and waited for more, they would wait for each other.
         self.with_held(|held| held.unread = None);
         let unread = self.tenant(app).answer_in_turn(bytes).await?;
         self.with_held(|held| held.unread = Some(unread));
         Ok(())
     }
 
-    /// The same at once, for an answer that is there. Its request fails where there is no room.
+    /// Takes room at once for an answer that is ready. The request fails if there is no room.
     pub fn hold_ready_answer(&self, app: &App, bytes: usize) -> Result<(), Problem> {
         if bytes > COUNTED_ANSWER_BYTES {
             let unread = self.tenant(app).answer(bytes)?;
@@ -249,7 +250,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// Waits for the workspace's turn to look something up.
+    /// Waits for a lookup permit of the workspace.
     pub async fn look_up(&self, app: &App) -> Result<(), Problem> {
         let lookup = self.tenant(app).lookup().await?;
         self.with_held(|held| held.lookup = Some(lookup));
@@ -273,12 +274,13 @@ impl Deref for Handle {
     }
 }
 
-/// Whether the claims of a guard are in the main store, whatever the guard store is: they are written with what they guard.
+/// Whether a guard's claims are in the main store, whatever the guard store is: they are written in one commit with the
+/// records that they guard.
 pub fn is_kept_beside(guard: &GuardName) -> bool {
     *guard != *MESSAGES && is_own(guard)
 }
 
-/// The server's own: nobody else makes claims under them, or settles them.
+/// The server's own guards. Callers cannot make or settle claims under them.
 pub static OWN_GUARDS: [&LazyLock<GuardName>; 6] = [&MESSAGES, &IDEMPOTENCY, &SLOTS, &INBOX, &SENDS, &REMINDERS];
 
 pub fn is_own(guard: &GuardName) -> bool {
@@ -302,7 +304,7 @@ routes! {
     "/api/actions/{id}/run-now" => { post OPERATE => actions::run_now, }
     "/api/actions/{id}/resolve" => { post OPERATE => actions::resolve, }
     "/api/audit" => { get OPERATE => audit::list, }
-    // Claims do not come this way (see `answer`); but the path takes that method.
+    // A POST of a claim bypasses the router (see `answer`), but the path has to know that method.
     claims::PATH => { get OPERATE => claims::list, post SEND => claims::create, }
     "/api/claims/batch" => { post SEND => claims::batch::batch, }
     "/api/claims/find" => { post SEND => claims::find, }
@@ -344,7 +346,7 @@ routes! {
     "/healthz" => { get NOTHING => health::healthz, }
     "/metrics" => { get OPERATE => health::metrics, }
     "/openapi.json" => { get NOTHING => docs::openapi, }
-    // With a key of the role `operate` it says more.
+    // A key of the role `operate` gets more details.
     "/readyz" => { get NOTHING => health::readyz, }
 }
 
@@ -358,8 +360,8 @@ pub fn router(app: Arc<App>) -> Router {
 
 /// Answers a request.
 ///
-/// Most of what a server is asked for are claims. They do not go through the router, which puts futures and bodies into boxes that are new for each
-/// request: what a connection has kept from the last one is in the processor's cache.
+/// Most requests are claims. They bypass the router, which allocates new futures and bodies for each request. The memory
+/// that a connection reuses from its last request is still in the processor's cache.
 pub fn answer(app: &Arc<Handle>, router: &Router, request: Request<Incoming>) -> impl Future<Output = Reply> + use<> {
     let request = Asked::of(request);
     if request.method() == Method::POST && request.uri().path() == claims::PATH {
@@ -368,7 +370,7 @@ pub fn answer(app: &Arc<Handle>, router: &Router, request: Request<Incoming>) ->
     let exchange = Arc::new(Exchange::new(app.connection.clone()));
     let mut request = request.map(Body::new);
     request.extensions_mut().insert(exchange.clone());
-    // Browsers keep the assets. What else is answered is personal, or of the moment.
+    // Browsers may cache the assets. Every other answer is personal or short-lived.
     let is_asset = request.uri().path().starts_with(dashboard::ASSET_PATHS);
     let only_reads = only_reads(request.method(), request.uri().path());
     let routed = router.clone().oneshot(request);
@@ -384,7 +386,7 @@ pub fn answer(app: &Arc<Handle>, router: &Router, request: Request<Incoming>) ->
     Box::pin(answering).right_future()
 }
 
-/// Refuses a request before it is looked at.
+/// Refuses a request without reading it.
 pub fn refuse(app: &Handle, request: Request<Asked>, problem: Problem) -> Reply {
     drop(request);
     let mut reply = app.reply(problem.answer(HeaderMap::new()));
@@ -392,14 +394,15 @@ pub fn refuse(app: &Handle, request: Request<Asked>, problem: Problem) -> Reply 
     reply
 }
 
-/// An answer as it leaves: its body has what it takes of its workspace's bytes with it.
+/// An answer as it leaves. Its body carries the share of its workspace's bytes that it takes.
 pub type Reply = Response<connection::Answer<Either<Full<Bytes>, Body>>>;
 
-/// An answer up to this is not counted: hyper buffers as much for a connection anyway.
+/// Smaller answers are not counted: hyper buffers as much for a connection anyway.
 const COUNTED_ANSWER_BYTES: usize = 64 * 1024;
 
-/// Counts an answer among those that the workspace's clients have not read. Where there are too many, a caller who `only_reads` is told to
-/// come again. What was written is told: its answer was counted before it was made, or takes the room that there is.
+/// Counts an answer among the bytes that the workspace's clients have not read. If there are too many, a request that
+/// `only_reads` is refused and may be retried. A write is always answered: its answer was counted before it was built, or
+/// takes the room that is left.
 fn count_answer(
     app: &App,
     exchange: &Exchange,
@@ -414,7 +417,7 @@ fn count_answer(
             unread.shrink_to(bytes);
             Some(unread)
         }
-        // What is told without a workspace is static, or for a scraper.
+        // An answer without a workspace is static, or goes to a scraper.
         None if bytes <= COUNTED_ANSWER_BYTES || exchange.place.get().is_none() => None,
         None if only_reads => match exchange.tenant(app).answer(bytes) {
             Ok(unread) => Some(unread),
@@ -428,7 +431,7 @@ fn count_answer(
     connection::Answer::of(response, connection, unread.map(Arc::new))
 }
 
-/// A page for a browser, a problem for everybody else.
+/// A page for a browser, a problem for any other client.
 async fn no_such_path(headers: HeaderMap) -> Response {
     let problem = Kind::NotFound.because("there is no such path");
     let is_browser = headers.get(ACCEPT).is_some_and(|accept| accept.as_bytes().starts_with(b"text/html"));
@@ -450,7 +453,7 @@ impl FromRequestParts<Arc<App>> for Caller {
         let caller = app.caller(credentials(parts), &exchange)?;
         let route = parts.extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str);
         if only_reads(&parts.method, route) {
-            // Lists and pages look things up: each in its workspace's turn.
+            // Lists and pages need a lookup permit of their workspace.
             exchange.look_up(app).await?;
             return Ok(caller);
         }
@@ -462,12 +465,12 @@ impl FromRequestParts<Arc<App>> for Caller {
     }
 }
 
-/// Whether a request changes nothing, so that its answer may still be refused when it is ready.
+/// Whether a request changes nothing, so that even its ready answer may be refused.
 fn only_reads(method: &Method, path: &str) -> bool {
     matches!(*method, Method::GET | Method::HEAD) || path == claims::FIND_PATH
 }
 
-/// What a POST to these stores is refused where the workspace has stored too much. (Claims by themselves do not come this way.)
+/// The paths whose POST is refused if the workspace has stored too much. (A single claim does not come this way.)
 const STORES: [&str; 8] = [
     "/api/actions",
     "/api/claims/batch",
@@ -479,17 +482,17 @@ const STORES: [&str; 8] = [
     "/api/sends",
 ];
 
-/// What the request is part of.
+/// The exchange of a request.
 pub fn exchange(parts: &Parts) -> Arc<Exchange> {
     parts.extensions.get::<Arc<Exchange>>().expect("every request of the router has one").clone()
 }
 
-/// What of a request says who asks.
+/// The parts of a request that identify its caller.
 pub fn credentials(parts: &Parts) -> Credentials<'_> {
     Credentials::new(parts, parts.extensions.get::<Arc<Exchange>>().map(|exchange| exchange.peer()))
 }
 
-/// The request that a handler answers.
+/// The exchange that a handler answers.
 pub struct Under(pub Arc<Exchange>);
 
 impl<S: Sync> FromRequestParts<S> for Under {
@@ -500,7 +503,7 @@ impl<S: Sync> FromRequestParts<S> for Under {
     }
 }
 
-/// Whether a caller may see how the system is: with a key of the role `operate`, or while the server is open.
+/// Whether a caller may see the state of the system: with a key of the role `operate`, or while the server is open.
 pub struct Insight(pub bool);
 
 impl FromRequestParts<Arc<App>> for Insight {
@@ -513,7 +516,7 @@ impl FromRequestParts<Arc<App>> for Insight {
     }
 }
 
-/// For pages that need no key but say something about the system: while there are no keys, only this machine sees them.
+/// For pages that need no key but reveal something about the system. While there are no keys, only this machine sees them.
 pub struct Nearby;
 
 impl FromRequestParts<Arc<App>> for Nearby {
@@ -527,7 +530,7 @@ impl FromRequestParts<Arc<App>> for Nearby {
 
 type Answered = Result<Response, Problem>;
 
-/// A document for a caller. Who settled it, and why, is for the roles that may do the same.
+/// Answers with a document. The person who settled it, and the reason, are shown only to roles that may settle it too.
 fn shown(view: &impl serde::Serialize, role: Role) -> Answered {
     shown_with(StatusCode::OK, view, role)
 }

@@ -11,7 +11,7 @@ use super::App;
 use crate::messages::document::{Document, Kept};
 use crate::problem::{Kind, Problem};
 
-/// A page that has so many bytes ends, though there were to be more in it.
+/// A page ends early once its records have this many bytes.
 const PAGE_BYTES: usize = 4 * 1024 * 1024;
 const READ_AT_ONCE: usize = 50;
 
@@ -22,7 +22,7 @@ pub struct Page<V> {
     pub next_cursor: Option<Uuid>,
 }
 
-/// Which records, and how many of them.
+/// Which records a page lists, and how many.
 pub struct Wanted {
     pub list: Option<String>,
     pub state: Option<String>,
@@ -41,7 +41,7 @@ pub async fn page<D: Document, V: Serialize>(
     let mut listing = Listing { workspace, kind: D::KIND, list: wanted.list, state: wanted.state, limit, before };
     let mut page = Page { items: vec![], next_cursor: None };
     let mut bytes = 0;
-    // Some at a time: where they are large, fewer make a page.
+    // Records are read in small batches: if they are large, the page ends early.
     loop {
         listing.limit = (limit - page.items.len()).min(READ_AT_ONCE);
         let listed = app.store.list(listing.clone()).await?;
@@ -59,7 +59,7 @@ pub async fn page<D: Document, V: Serialize>(
     }
 }
 
-/// How many make a page.
+/// The number of items of a page.
 pub fn limit(given: Option<usize>) -> Result<usize, Problem> {
     let limit = given.unwrap_or(PAGE_DEFAULT);
     match (1..=PAGE_MAX).contains(&limit) {
@@ -68,13 +68,13 @@ pub fn limit(given: Option<usize>) -> Result<usize, Problem> {
     }
 }
 
-/// Where the page before ended.
+/// The position at which the previous page ended.
 pub fn cursor(given: Option<String>) -> Result<Option<Uuid>, Problem> {
     let wrong = |_| Kind::InvalidRequest.because("cursor: not one that a page before has given");
     given.map(|cursor| cursor.parse().map_err(wrong)).transpose()
 }
 
-/// What is no id is the id of nothing.
+/// A string that is not a UUID gets the same answer as an id that does not exist.
 pub fn id(given: &str, what: &str) -> Result<Uuid, Problem> {
     given.parse().map_err(|_| missing(what))
 }

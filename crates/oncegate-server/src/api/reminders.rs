@@ -1,4 +1,4 @@
-//! `/api/reminders`: one for each booking and kind, set before it is sent.
+//! `/api/reminders`: one reminder for each booking and kind, created before it is due.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! `/api/sagas`: instances, their history, and the dead letters.
+//! `/api/sagas`: instances, their history, and dead letters.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::problem::{Kind, Problem};
 use crate::sagas::{DeadLetterView, HandledView, InstanceView};
 use crate::task::to_the_end;
 
-/// Lines of an instance's history that are shown, at most.
+/// The most lines of an instance's history that are shown.
 pub const HISTORY_MAX: usize = 200;
 
 fn bad(detail: String) -> Problem {

@@ -1,4 +1,4 @@
-//! `/api/sends`: workers of any language ask before they send, and say after they sent.
+//! `/api/sends`: workers in any language ask before they send, and report afterwards.
 
 use std::sync::Arc;
 
@@ -109,7 +109,7 @@ fn lease(given: Option<f64>) -> Result<Option<std::time::Duration>, Problem> {
     seconds("leaseSeconds", given, SPAN_MIN..=LEASE_MAX).map_err(bad)
 }
 
-/// What a provider calls a send, if it is one that people can be shown.
+/// Checks a provider's id of a send: its length, and that it can be shown to people.
 pub fn esp_id(given: Option<String>) -> Result<Option<String>, String> {
     match given.as_ref().is_some_and(|id| id.chars().count() > MESSAGE_ID_CHARS_MAX || id.contains(char::is_control)) {
         true => Err(format!("at most {MESSAGE_ID_CHARS_MAX} characters, none of them a control character")),

@@ -6,14 +6,14 @@ use oncegate::store::{MainStore, StoreError};
 use super::line::Head;
 use super::{Line, READ_AT_ONCE, find_head, read};
 
-/// The first line that is not as it was written.
+/// The first line that differs from what was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken {
     pub seq: u64,
     pub why: &'static str,
 }
 
-/// A chain that is whole.
+/// A chain without a missing or changed line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Whole {
     pub lines: u64,
@@ -48,7 +48,7 @@ impl Walk<'_> {
     }
 }
 
-/// A line's hash that is known from elsewhere: from the log, since a chain does not show that its end was cut off.
+/// A line's hash from outside the store: from the server's log. A chain alone does not show that its end was cut off.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Anchor {
     pub seq: u64,

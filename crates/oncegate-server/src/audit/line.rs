@@ -12,7 +12,7 @@ use crate::auth::hex;
 
 /// The hash before the first line.
 const GENESIS: &str = "0000000000000000000000000000000000000000000000000000000000000000";
-/// The result of a line that was written before its act.
+/// The result of a line that is written before its act.
 const BEGUN: &str = "begun";
 
 /// Its canonical form is this object as JSON, with the fields in this order, without spaces, those that are not there left out, and without
@@ -51,11 +51,11 @@ pub struct Line {
     pub hash: String,
 }
 
-/// What became of an act whose line is written.
+/// The outcome of an act whose first line is written.
 #[derive(Clone, Debug)]
 pub struct OutcomeOf {
     pub result: &'static str,
-    /// The number of that line.
+    /// The number of the act's first line.
     pub of: u64,
     pub detail: Option<String>,
 }
@@ -76,7 +76,7 @@ impl Head {
         Head { seq: line.seq, hash: line.hash.clone() }
     }
 
-    /// A line that cannot be read does not stop the log: the next one follows its bytes, and the check names it.
+    /// A line that cannot be read does not stop the log: the next line continues the chain from its bytes, and the check reports it.
     pub fn read(seq: u64, body: &[u8]) -> Head {
         let hash = serde_json::from_slice::<Line>(body).map_or_else(|_| hex(&Sha256::digest(body)), |line| line.hash);
         Head { seq, hash }
@@ -84,7 +84,7 @@ impl Head {
 }
 
 impl Line {
-    /// The line that follows.
+    /// The line that follows `head`.
     pub fn after(head: &Head, act: &Act, outcome: Option<&OutcomeOf>, now: Time) -> Line {
         let line = Line {
             workspace: act.workspace.to_string(),
@@ -106,7 +106,7 @@ impl Line {
         Line { hash: line.digest(), ..line }
     }
 
-    /// What its hash has to be.
+    /// The hash that the line must have.
     pub fn digest(&self) -> String {
         let canonical = Line { hash: String::new(), ..self.clone() };
         hex(&Sha256::digest(serde_json::to_vec(&canonical).expect("a line is JSON")))

@@ -1,4 +1,4 @@
-//! Failed logins, counted together: a flood of them is a line a minute for each source, and none is left out of the count.
+//! Failed logins, counted together: a flood of them makes one line a minute for each source, and every failure is counted.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use oncegate::{Time, WorkspaceName};
 
-/// Two lines of one source are at least this far apart.
+/// The minimum time between two lines of one source.
 const LINE_EVERY: Duration = Duration::from_secs(60);
-/// Sources that are counted apart. Those beyond are counted together.
+/// The number of sources that are counted separately. All further sources are counted together.
 const SOURCES_MAX: usize = 100;
 const OTHERS: &str = "other addresses";
 
-/// Whose failed logins are counted together.
+/// The workspace and the source whose failed logins are counted together.
 type Group = (WorkspaceName, String);
 
 #[derive(Default)]
@@ -21,14 +21,14 @@ pub struct FailedLogins(Mutex<HashMap<Group, Counted>>);
 
 #[derive(Default)]
 struct Counted {
-    /// Since the last line.
+    /// Failures since the last line.
     times: u64,
-    /// The key that was named last, if there is one with that id.
+    /// The key id that the last failed login named, if a key with that id exists.
     key: Option<String>,
     line_at: Option<Time>,
 }
 
-/// What a line tells.
+/// What one line reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failed {
     pub workspace: WorkspaceName,
@@ -43,7 +43,7 @@ impl FailedLogins {
         self.add(Failed { workspace, source: source(address), key, times: 1 });
     }
 
-    /// Of a line that could not be written.
+    /// Adds the failures of a line that could not be written back to the count.
     pub fn give_back(&self, failed: Failed) {
         self.add(failed);
     }
@@ -59,7 +59,7 @@ impl FailedLogins {
         entry.key = key.or(entry.key.take());
     }
 
-    /// The lines that are to be written now. A source that has been quiet is forgotten.
+    /// The lines to write now. A source without new failures is removed.
     pub fn due(&self, now: Time, all: bool) -> Vec<Failed> {
         let mut counted = self.lock();
         let is_soon = |line: &Counted| line.line_at.is_some_and(|at| now < at + LINE_EVERY);
@@ -80,7 +80,7 @@ impl FailedLogins {
     }
 }
 
-/// An address of IPv6 counts with its network of 64 bits, of which its owner has all addresses.
+/// An IPv6 address counts with its /64 network, because one owner has all addresses of that network.
 fn source(address: Option<IpAddr>) -> String {
     match address {
         None => "unknown address".into(),

@@ -1,9 +1,10 @@
-//! The audit log: what people did, why, and how it went. In the store, per workspace, one line a record.
+//! The audit log: what people did, why, and with what outcome. It is in the store, per workspace, one record for each line.
 //!
-//! A line is written before its act, and an act whose line cannot be written is refused. Where the act then fails, or the store does not say
-//! whether it was done, a second line says so.
-//! The lines of a workspace are a chain: each has the hash of the one before it (`line.rs`). A line's number is a name that the store gives
-//! once, so of two writers at once one is told to read the chain's end again.
+//! A line is written before its act. An act whose line cannot be written is refused. If the act then fails, or its outcome is unknown, a
+//! second line records that.
+//! The lines of a workspace are a chain: each has the hash of the line before it (`line.rs`). A line's number is a unique name in the
+//! store.
+//! Of two concurrent writers, the slower one gets a conflict and reads the end of the chain again.
 
 pub mod check;
 mod line;
@@ -31,26 +32,26 @@ use crate::problem::{Kind, Problem};
 use line::Head;
 
 const KIND: &str = "audit";
-/// Lines that are read at once.
+/// The number of lines that one read fetches.
 pub const READ_AT_ONCE: u64 = 250;
-/// Numbers behind a known line that are looked up at once, to find the end of the chain.
+/// How many numbers after a known line are looked up at once, to find the end of the chain.
 const LOOK_AHEAD: u64 = 64;
-/// How often a line is tried again because others were faster.
+/// How often a line is retried after a conflict with another writer.
 const TRIES: usize = 64;
-/// Workspaces whose chains' ends are remembered.
+/// The number of workspaces whose chain ends are cached.
 const HEADS_MAX: usize = 1_000;
-/// Characters that are kept of why an act failed.
+/// The number of characters that are kept of an act's error.
 const DETAIL_MAX: usize = 300;
 
-/// The detail of a second line, where nothing was left to do.
+/// The detail of a second line whose act had nothing left to do.
 pub const SETTLED_BEFORE: &str = "another caller had settled it in the same way";
 
-/// Who does something.
+/// The person or key that acts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct By {
     /// A key's id, `local` where the server is open, or a person at the command line.
     pub id: String,
-    /// What people call the key.
+    /// The display name of the key.
     pub name: Option<Arc<str>>,
 }
 
@@ -66,17 +67,17 @@ impl From<&str> for By {
     }
 }
 
-/// Something that is to be done, and goes into the log first.
+/// An act that is about to be done. Its line is written first.
 #[derive(Clone, Debug)]
 pub struct Act {
     pub workspace: WorkspaceName,
-    /// As the log names it: `audit.forget`.
+    /// The event name in the log: `audit.forget`.
     pub event: &'static str,
     pub by: By,
-    /// What it is done to: `claim`, `action`, `key`.
+    /// The kind of the act's target: `claim`, `action`, `key`.
     pub kind: &'static str,
     pub subject: String,
-    /// What else there is to know: the guard, the role of a new key.
+    /// Further details: the guard, the role of a new key.
     pub about: BTreeMap<String, String>,
     pub why: Option<String>,
 }
@@ -99,7 +100,7 @@ impl Act {
     }
 }
 
-/// A line that is written: its number, and its hash for the log, which is the anchor outside the store.
+/// A written line: its number, and its hash. The hash goes to the server's log, as the anchor outside the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receipt {
     pub seq: u64,
@@ -109,11 +110,11 @@ pub struct Receipt {
 /// Why an act failed, for the second line.
 pub trait Unmade {
     fn detail(&self) -> String;
-    /// The store did not say whether it wrote: the act may be done all the same.
+    /// The outcome of the write is unknown: the act may have been done.
     fn is_unknown(&self) -> bool;
 }
 
-/// Errors that may be the store's own.
+/// Errors that may wrap an error of the store.
 macro_rules! unmade {
     ($($error:ty: $unknown:pat,)+) => {
         $(impl Unmade for $error {
@@ -146,13 +147,13 @@ impl Unmade for Problem {
     }
 }
 
-/// A chain's end, as it was last seen. Its lock is the turn to write to it.
+/// The end of a chain, as it was last seen. The holder of its lock may write to the chain.
 type Chain = Arc<tokio::sync::Mutex<Option<Head>>>;
 
 pub struct Audit {
     store: Arc<dyn MainStore>,
     chains: Mutex<HashMap<WorkspaceName, Chain>>,
-    /// Second lines that could not be written yet.
+    /// Second lines that are not written yet.
     unwritten: Mutex<VecDeque<(Act, OutcomeOf)>>,
     pub logins: FailedLogins,
 }
@@ -167,7 +168,7 @@ impl Audit {
         })
     }
 
-    /// Writes the line, then does what it says. Where that fails, or its outcome is not known, a second line says so.
+    /// Writes the line, then does the act. If the act fails, or its outcome is unknown, a second line records that.
     pub async fn act<T, E>(&self, act: Act, work: impl Future<Output = Result<T, E>>) -> Result<(T, Receipt), E>
     where
         E: From<StoreError> + Unmade,
@@ -188,7 +189,7 @@ impl Audit {
         self.append(act, None).await
     }
 
-    /// The act of this line did not happen, or not as it was meant.
+    /// Records that the act of this line failed, or ended in another way than its line says.
     pub async fn ended(&self, act: Act, receipt: &Receipt, result: &'static str, detail: &str) {
         let detail = Some(detail.chars().take(DETAIL_MAX).collect());
         let outcome = OutcomeOf { result, of: receipt.seq, detail };
@@ -205,7 +206,7 @@ impl Audit {
         Ok(())
     }
 
-    /// Writes what waits: failed logins, and second lines. Told to write all, also those that are too soon after the last.
+    /// Writes the pending lines: failed logins, and second lines. With `all`, it also writes lines that are too soon after the last one.
     pub async fn write_behind(&self, all: bool) {
         loop {
             let next = self.unwritten.lock().expect("no holder of this lock panics").pop_front();
@@ -225,7 +226,8 @@ impl Audit {
                     let (workspace, times, key) = (&failed.workspace, failed.times, &failed.key);
                     tracing::warn!(event = "audit.login_failed", %workspace, by = by.id, times, keyId = key, auditSeq = seq, auditHash = hash);
                 }
-                // Counted on, and written once the store is back. It would keep each of the others waiting, too.
+                // The failures are counted again and written once the store is back. To try the other lines would only make each of them
+                // wait, too.
                 Err(_) => return std::iter::once(failed).chain(due).for_each(|failed| self.logins.give_back(failed)),
             }
         }
@@ -235,7 +237,7 @@ impl Audit {
     async fn append(&self, act: &Act, outcome: Option<&OutcomeOf>) -> Result<Receipt, StoreError> {
         let chain = self.chain(&act.workspace);
         let mut known = chain.lock().await;
-        // The same in every try: a line whose answer was lost is recognised by it, and never written twice.
+        // Every try uses the same id. A line whose acknowledgement was lost is found by this id, and never written twice.
         let id = Uuid::now_v7();
         let mut doubt = None;
         for _ in 0..TRIES {
@@ -254,7 +256,7 @@ impl Audit {
                 Err(StoreError::Unknown(why)) => doubt = Some(why),
                 Err(error) => return Err(error),
             }
-            // Another line has the number, or the answer to this one was lost.
+            // Another line has the number, or the acknowledgement of this line was lost.
             if let Some(found) = find_written(&*self.store, || self.find_line(&act.workspace, id)).await {
                 return Ok(found);
             }
@@ -301,13 +303,13 @@ fn create(id: Uuid, workspace: &WorkspaceName, line: &Line) -> Commit {
     Commit { ops: vec![], changes: vec![Change::Create { record, names: vec![name(line.seq)], lists: vec![] }] }
 }
 
-/// The end of a chain, from a line on that is known.
+/// The end of a chain, searched from a known line on.
 async fn find_head(store: &dyn MainStore, workspace: &WorkspaceName, known: Option<Head>) -> Result<Head, StoreError> {
     let mut head = match known {
         Some(head) => head,
         None => newest_listed(store, workspace).await?,
     };
-    // Ids are of the writers' clocks: behind the newest by its id there may be newer ones by their numbers.
+    // Ids come from the writers' clocks: lines with higher numbers may follow the line with the newest id.
     loop {
         let (from, to) = (head.seq + 1, head.seq + LOOK_AHEAD);
         let newest =
@@ -327,7 +329,7 @@ async fn newest_listed(store: &dyn MainStore, workspace: &WorkspaceName) -> Resu
     Ok(lines.max_by_key(|line| line.seq).map_or_else(Head::genesis, |line| Head::of(&line)))
 }
 
-/// The bodies of these lines, in order; none where there is no line.
+/// The bodies of these lines, in order. A missing line has no body.
 async fn read(
     store: &dyn MainStore,
     workspace: &WorkspaceName,
@@ -342,11 +344,11 @@ async fn read(
 /// A page of the log, newest first.
 pub struct Page {
     pub lines: Vec<Line>,
-    /// Lines before this one are left.
+    /// The cursor of the next page: it has the lines before this one. None: there are no more.
     pub next: Option<u64>,
 }
 
-/// The newest lines, or those before a line. A line that is missing or cannot be read is left out; `oncegate audit verify` names it.
+/// The newest lines, or the lines before a line. A missing or unreadable line is left out; `oncegate audit verify` reports it.
 pub async fn list(
     store: &dyn MainStore,
     workspace: &WorkspaceName,

@@ -74,7 +74,7 @@ async fn a_page_ends_where_the_next_one_begins() {
     assert_eq!(seen, [5, 4, 3, 2, 1]);
 }
 
-/// Replaces or removes a line behind the log's back.
+/// Replaces or removes a line without the log.
 async fn tamper(store: &dyn MainStore, seq: u64, with: Option<Vec<u8>>) {
     let record = store.find(&[place(&workspace(), seq)]).await.unwrap().value.remove(0).unwrap();
     let change = match with {
@@ -96,13 +96,13 @@ async fn a_line_that_was_removed_or_changed_is_named() {
     let other = Line { why: Some("it came".into()), ..line.clone() };
     tamper(&*changed, 3, Some(serde_json::to_vec(&other).unwrap())).await;
     assert_eq!(broken(&*changed).await.seq, 3);
-    // With a hash that fits, the next line does not follow it.
+    // With a hash that fits its new content, the next line no longer follows it.
     let other = Line { hash: other.digest(), ..other };
     tamper(&*changed, 3, Some(serde_json::to_vec(&other).unwrap())).await;
     assert_eq!(broken(&*changed).await.seq, 4);
     tamper(&*changed, 3, Some(b"{}".to_vec())).await;
     assert_eq!(broken(&*changed).await.seq, 3);
-    // The log goes on, and stays broken where it is.
+    // The log continues, and the chain stays broken at the same line.
     Audit::new(changed.clone()).begin(&act(9)).await.unwrap();
     assert_eq!(broken(&*changed).await.seq, 3);
 }
@@ -157,7 +157,7 @@ async fn an_act_that_fails_has_a_second_line_that_says_so() {
     assert_eq!((done, receipt.seq, receipt.hash), ("done", 3, lines[0].hash.clone()));
 }
 
-/// A line whose commit was not answered is there once, whether it was written or not.
+/// A line whose commit was not acknowledged exists once, whether the commit was written or not.
 #[tokio::test]
 async fn a_line_whose_answer_was_lost_is_written_once() {
     for is_written in [true, false] {

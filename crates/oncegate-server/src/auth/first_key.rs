@@ -1,7 +1,7 @@
-//! The first key, where keys are required: an admin key of the default workspace, whose secret is left in a file.
+//! The first key, where keys are required: an admin key of the default workspace, whose secret is written to a file.
 //!
-//! Of servers that start at once on one store, the one that writes a record of this name first makes the key; the others say where it is.
-//! The record has all but the secret, so that a server that died in between is completed by the next start.
+//! When several servers start at once on one store, the first one to write a record of this name makes the key. The others report where it
+//! is. The record has everything but the secret, so that the next start can finish the work of a server that died in between.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -16,7 +16,7 @@ use uuid::Uuid;
 use super::{NewKey, mark};
 use crate::audit::{Act, Audit, By};
 
-/// In the folder of the data.
+/// The file's name in the data folder.
 const FILE: &str = "admin.key";
 const NAME: &str = "first key";
 const CREATOR: &str = "first start";
@@ -31,18 +31,18 @@ pub enum NotMade {
     Unreadable(#[from] serde_json::Error),
 }
 
-/// The key that exists from now on.
+/// The key that exists after the start.
 #[derive(Debug)]
 pub struct FirstKey {
     pub id: String,
-    /// Where its secret is, as the server that made it says.
+    /// The file with the secret, as reported by the server that made the key.
     pub file: PathBuf,
     pub host: String,
-    /// This server has made it.
+    /// This server has made the key.
     pub is_ours: bool,
 }
 
-/// All that is kept of it.
+/// The body of the key's record.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Kept {
@@ -52,7 +52,7 @@ struct Kept {
     host: String,
 }
 
-/// Makes the first key of a store that has never had one, or finds the one that another server has made.
+/// Makes the first key of a store that has never had one, or finds the key that another server has made.
 pub async fn make(store: &dyn MainStore, audit: &Audit, data_dir: &Path, host: &str) -> Result<FirstKey, NotMade> {
     if let Some(record) = find(store).await? {
         return complete(store, audit, &record, false).await;
@@ -61,12 +61,12 @@ pub async fn make(store: &dyn MainStore, audit: &Audit, data_dir: &Path, host: &
     let folder = fs::create_dir_all(data_dir).and_then(|()| fs::canonicalize(data_dir));
     let folder = folder.map_err(|error| NotMade::File(data_dir.join(FILE), error))?;
     let (written, file) = (folder.join(format!("{FILE}.{}", key.id)), folder.join(FILE));
-    // The secret is on disk before the key exists: no death in between leaves a key that nobody has.
+    // The secret is on disk before the key exists, so that no crash in between leaves a key without a known secret.
     write(&folder, &written, &key.secret).map_err(|error| NotMade::File(written.clone(), error))?;
     let kept = Kept { id: key.id.clone(), hash: super::hex(&key.hash), file, host: host.into() };
     let made = mark::create(Uuid::now_v7(), NAME, serde_json::to_string(&kept)?);
     match store.commit(made).await {
-        // The answer was lost: the record says whose it is.
+        // After a lost acknowledgement, the record shows which server made the key.
         Ok(_) | Err(StoreError::Unknown(_)) => {}
         Err(error) => {
             let _ = fs::remove_file(&written);
@@ -86,11 +86,11 @@ async fn find(store: &dyn MainStore) -> Result<Option<Record>, StoreError> {
     Ok(store.find(&[mark::place(NAME)]).await?.value.into_iter().flatten().next())
 }
 
-/// Sees to it that the key of a record is in its file and in the table of keys.
+/// Ensures that the key of a record is in its file and in the table of keys.
 async fn complete(store: &dyn MainStore, audit: &Audit, record: &Record, is_ours: bool) -> Result<FirstKey, NotMade> {
     let Kept { id, hash, file, host } = serde_json::from_slice(&record.body)?;
     let written = file.with_file_name(format!("{FILE}.{id}"));
-    // On another machine, or done already: the file is not here.
+    // The file is not here if it is on another machine, or was already renamed.
     if written.exists() {
         fs::rename(&written, &file).map_err(|error| NotMade::File(file.clone(), error))?;
     }
@@ -114,7 +114,7 @@ async fn complete(store: &dyn MainStore, audit: &Audit, record: &Record, is_ours
     let act = Act::new("audit.key_created", &key.workspace, ("key", &id), &By::from(CREATOR), None);
     let create = store.create_key(key);
     if let Err(error) = audit.act(act.about("role", Role::Admin.as_str()).about("name", NAME), create).await {
-        // Another server completes it at this moment, and has been first.
+        // Another server completes the same key at this moment, and was faster.
         if !store.keys().await?.iter().any(|key| key.id == id) {
             return Err(error.into());
         }
@@ -122,7 +122,7 @@ async fn complete(store: &dyn MainStore, audit: &Audit, record: &Record, is_ours
     Ok(FirstKey { id, file, host, is_ours })
 }
 
-/// A file that its owner alone may read, on the disk when this returns.
+/// Writes a file that only its owner can read, and syncs it to disk before this returns.
 fn write(folder: &Path, path: &Path, secret: &str) -> std::io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     writeln!(file, "{secret}")?;

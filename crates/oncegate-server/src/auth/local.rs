@@ -1,4 +1,4 @@
-//! Which requests an open server answers: those that come straight from its own machine, its own user, and its own pages.
+//! Which requests an open server answers: those that come directly from its own machine, its own user, and its own pages.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -9,15 +9,15 @@ use super::{Credentials, Peer};
 use crate::problem::{Kind, Problem};
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
-/// Headers that a proxy leaves, beside all that begin with `x-forwarded-`.
+/// Headers that a proxy adds, besides all that begin with `x-forwarded-`.
 const LEFT_BY_PROXIES: [HeaderName; 3] = [header::FORWARDED, header::VIA, HeaderName::from_static("x-real-ip")];
 const X_FORWARDED: &str = "x-forwarded-";
 
-/// How the open mode is ended, for a caller that came through a proxy.
+/// How to end the open mode, for a caller behind a proxy.
 const END: &str = "without keys the server answers only direct requests of its own machine. Behind a reverse proxy, make a key with \
                    `oncegate key create --workspace default --role admin`, and send it with each request";
 
-/// How it shows that a request came through a proxy. HTTP/1.0 is what nginx speaks to its upstreams unless it is told otherwise.
+/// The sign that a request came through a proxy. HTTP/1.0 counts as one, because nginx speaks it to its upstreams by default.
 fn proxied(headers: &HeaderMap, version: Version) -> Option<String> {
     if version < Version::HTTP_11 {
         return Some("the request is in HTTP/1.0, as from a reverse proxy".into());
@@ -51,8 +51,8 @@ impl Listen {
         self.is_loopback
     }
 
-    /// Against pages of other sites (and names that resolve to us), which a browser on this machine may have open; against reverse
-    /// proxies on this machine, which bring the world; and against its other users.
+    /// Refuses three kinds of requests. Pages of other sites (and names that resolve to this machine), which a local browser may have open.
+    /// Reverse proxies on this machine, which forward requests from other machines. Other users of this machine.
     pub fn check_local(&self, asked: Credentials<'_>) -> Result<(), Problem> {
         let Credentials { uri, headers, version, peer } = asked;
         if let Some(trace) = proxied(headers, version) {
@@ -63,7 +63,7 @@ impl Listen {
                 "the connection comes from another user of this machine, as from a reverse proxy, or was closed before its answer: {END}"
             )));
         }
-        // Said twice, or in letters that cannot be read, is said wrongly.
+        // A header that is sent twice, or that is not text, counts as wrong.
         let text = |name: HeaderName| {
             let mut values = headers.get_all(name).iter();
             let value = values.next()?;

@@ -1,4 +1,4 @@
-//! The mark that a key has existed. It is a record beside the table of keys, and outlives it.
+//! The mark that a key has existed. It is a record beside the table of keys, and stays when that table is emptied.
 
 use oncegate::WorkspaceName;
 use oncegate::store::{At, Change, Commit, MainStore, Place, Record, StoreError};
@@ -12,7 +12,7 @@ pub(super) fn place(name: &str) -> Place {
     Place { workspace: WorkspaceName::default_workspace(), kind: KIND, at: At::Name(name.into()) }
 }
 
-/// A record that the store makes once, whoever is first.
+/// A record that only one commit can create: the first one.
 pub(super) fn create(id: Uuid, name: &str, body: String) -> Commit {
     let record = Record {
         workspace: WorkspaceName::default_workspace(),
@@ -30,11 +30,11 @@ pub async fn is_set(store: &dyn MainStore) -> Result<bool, StoreError> {
     Ok(store.find(&[place(NAME)]).await?.value.into_iter().flatten().next().is_some())
 }
 
-/// Sets it, if it is not set yet.
+/// Sets the mark, if it is not set yet.
 pub async fn set(store: &dyn MainStore) -> Result<(), StoreError> {
     if is_set(store).await? {
         return Ok(());
     }
-    // A conflict says that another process has set it.
+    // A conflict means that another process has set it.
     store.commit(create(Uuid::now_v7(), NAME, "{}".into())).await.map(drop)
 }

@@ -1,7 +1,8 @@
-//! The other end of a connection: which user of this machine it belongs to, where the system tells it.
+//! The peer of a connection: which user of this machine owns it, where the operating system reports that.
 //!
-//! Linux tells the owner of a socket by its two addresses (`NETLINK_SOCK_DIAG`). The peer of a connection over loopback is the socket whose
-//! local address is the peer's, and whose remote address is ours. One question takes some microseconds; to read the list of all sockets
+//! Linux reports the owner of a socket by its two addresses (`NETLINK_SOCK_DIAG`). The peer of a loopback connection is the socket whose
+//! local
+//! address is the peer's, and whose remote address is ours. One query takes some microseconds. To read the list of all sockets
 //! (`/proc/net/tcp`) takes milliseconds where there are many.
 
 use std::net::{IpAddr, SocketAddr};
@@ -12,18 +13,18 @@ use tokio::net::TcpStream;
 
 #[derive(Debug, Default)]
 pub struct Peer {
-    /// Its address, and ours. None: the connection is over already.
+    /// The peer's address, and ours. None: the connection is already closed.
     ends: Option<(SocketAddr, SocketAddr)>,
-    /// Whether its owner is trusted. Looked up once, by the first request that has to know.
+    /// Whether the owner is trusted. The first request that needs it looks it up, once.
     is_trusted: OnceLock<bool>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
     User(u32),
-    /// No process has the other end any more. Which user it was of is not known: a proxy may have closed it, once its client had left.
+    /// No process has the other end any more. Its user is unknown: a proxy may have closed it after its client had left.
     Gone,
-    /// The system does not tell.
+    /// The system does not report the owner.
     NotTold,
 }
 
@@ -41,7 +42,7 @@ impl Peer {
         self.ends.map(|(peer, _)| peer.ip().to_canonical())
     }
 
-    /// Whether it is a process of the server's own user. Not of root either: a proxy may run as root.
+    /// Whether the peer is a process of the server's own user. Root is not trusted either, because a proxy may run as root.
     pub fn is_trusted(&self) -> bool {
         let look = || self.ends.map_or(Owner::Gone, |(peer, ours)| look_up(peer, ours)).is_trusted();
         *self.is_trusted.get_or_init(look)
@@ -69,7 +70,7 @@ fn look_up(peer: SocketAddr, ours: SocketAddr) -> Owner {
     diag::ask(canonical(peer), canonical(ours)).unwrap_or(Owner::NotTold)
 }
 
-/// The question and its answer, as `linux/inet_diag.h` has them.
+/// The query and its answer, as `linux/inet_diag.h` defines them.
 #[cfg(target_os = "linux")]
 mod diag {
     use std::io;
@@ -87,7 +88,7 @@ mod diag {
     const ALL_STATES: u32 = u32::MAX;
     const NO_COOKIE: [u8; 8] = [0xff; 8];
     const NOT_FOUND: i32 = -(rustix::io::Errno::NOENT.raw_os_error());
-    /// In an answer, behind its head.
+    /// The offset of the user in an answer, after the header.
     const USER_AT: usize = 64;
     const INODE_AT: usize = 68;
 
@@ -138,7 +139,7 @@ mod diag {
         match kind {
             SOCK_DIAG_BY_FAMILY => {
                 let (user, inode) = (word(body, USER_AT)?, word(body, INODE_AT)?);
-                // A socket without an inode belongs to no process any more, and the system names root as its user.
+                // A socket without an inode belongs to no process any more, and the system reports root as its user.
                 Some(if inode == 0 { Owner::Gone } else { Owner::User(user) })
             }
             NLMSG_ERROR if word(body, 0)? as i32 == NOT_FOUND => Some(Owner::Gone),
@@ -156,7 +157,7 @@ mod tests {
     #[test]
     fn the_system_names_the_owner_of_a_socket_while_it_has_one() {
         for (ours, asked) in [("127.0.0.1:0", None), ("[::1]:0", None), ("[::]:0", Some("127.0.0.1"))] {
-            // A machine without IPv6.
+            // This machine has no IPv6.
             let Ok(listener) = TcpListener::bind(ours) else { continue };
             let at = listener.local_addr().unwrap();
             let to = asked.map_or(at, |ip| SocketAddr::new(ip.parse().unwrap(), at.port()));

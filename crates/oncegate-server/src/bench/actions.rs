@@ -1,5 +1,5 @@
-//! Actions: schedules, every second one of an entity that was scheduled just before, beside others who do that on PostgreSQL; and how fast, and how
-//! late, due ones run.
+//! Actions. Measures scheduling, where every second action is for the entity that was just scheduled, and compares it with other
+//! libraries on PostgreSQL. Also measures how fast and how late due actions run.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -26,15 +26,15 @@ use crate::sends::SendLog;
 use crate::worker::Worker;
 
 const CALLERS: usize = 256;
-/// Due at once, before anybody looks.
+/// Actions that are due before the workers start.
 const DUE: usize = 20_000;
-/// Actions whose lateness is looked at, one after the other.
+/// Actions whose lateness is measured, one after the other.
 const SAMPLES: usize = 200;
 const SAMPLE_EVERY: Duration = Duration::from_millis(15);
 const DELAY: Duration = Duration::from_millis(100);
 const IDLE: Duration = Duration::from_secs(3);
 
-/// The names of what is measured, for one store.
+/// The names of the measurements for one store.
 struct Names {
     schedules: &'static str,
     run: &'static str,
@@ -58,7 +58,7 @@ const ON_POSTGRES: Names = Names {
     idle: "idle worker, PostgreSQL: processor ms a second",
 };
 
-/// Others, each a program for node.
+/// Other libraries, each as a program for Node.js.
 const PEERS: [(&str, &str); 2] = [
     ("pg-boss, singletonKey, 256 callers", include_str!("../../../../bench/pg-boss.mjs")),
     ("graphile-worker, jobKey, 256 callers", include_str!("../../../../bench/graphile-worker.mjs")),
@@ -95,7 +95,7 @@ pub async fn measure(setting: &Setting) -> Result<Vec<Measured>, Failure> {
     Ok(measured)
 }
 
-/// Callers that schedule as fast as they are answered, for `span`.
+/// Callers that each schedule the next action as soon as they are answered, for `span`.
 async fn load(actions: &Actions, callers: usize, span: Duration) -> Result<(Vec<u32>, f64), Failure> {
     let start = Instant::now();
     let tasks = (0..callers).map(|caller| {
@@ -128,14 +128,14 @@ async fn schedule(
 }
 
 async fn schedules(name: &'static str, store: Arc<dyn MainStore>, span: Duration) -> Result<Measured, Failure> {
-    // With what a server has beside it: slots whose windows have ended are swept.
+    // Runs what a server runs beside it: claims whose windows have ended are swept.
     let ledger = Ledger::start(store.clone(), Arc::new(()));
     let (micros, took) = load(&Actions::over(store), CALLERS, span).await?;
     ledger.close().await;
     Ok(Measured { name, rate: Rate(micros.len() as f64 / took), latency: Latency::of(micros) })
 }
 
-/// The server's own workers, with the handler that writes to a file.
+/// Runs the server's own workers, with the handler that writes to a file.
 async fn running(names: &Names, store: Arc<dyn MainStore>, setting: &Setting) -> Result<Vec<Measured>, Failure> {
     let folder = setting.folder.join("running");
     let _ = std::fs::remove_dir_all(&folder);
@@ -182,7 +182,7 @@ async fn running(names: &Names, store: Arc<dyn MainStore>, setting: &Setting) ->
     Ok(measured)
 }
 
-/// How long after it is due an action is delivered, to the millisecond.
+/// How long after its due time an action is delivered, to the millisecond.
 async fn late(name: &'static str, actions: &Actions, lines: &Path) -> Result<Measured, Failure> {
     let began = Instant::now();
     let mut due: HashMap<String, Time> = HashMap::new();
@@ -215,16 +215,16 @@ fn count_lines(file: &Path) -> usize {
     std::fs::read(file).map_or(0, |bytes| bytes.iter().filter(|byte| **byte == b'\n').count())
 }
 
-/// Of this process, in user and kernel.
+/// Processor time of this process, user and kernel.
 fn processor_time() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     let ticks = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
-    // In hundredths of a second.
+    // The file counts in hundredths of a second.
     Duration::from_millis((ticks(11) + ticks(12)) * 10)
 }
 
-/// What another's library does with the same calls.
+/// Measures another library with the same calls.
 async fn peer(
     name: &'static str,
     program: &str,

@@ -1,4 +1,4 @@
-//! The work that is measured: claims, every second one of a key that was claimed just before.
+//! The workload of the benchmark: claims, where every second claim repeats the key before it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use super::Measured;
 use super::stats::{Latency, Rate};
 use crate::cli::Failure;
 
-/// The key of a caller's `turn`: fresh on even turns, and the same again on odd ones.
+/// The key of a caller's `turn`: a fresh key on even turns, the same key again on odd ones.
 pub fn key(caller: usize, turn: u64) -> ClaimKey {
     let guard = GuardName::new("bench").expect("a good name");
     let parts = [Some((caller as u64).to_le_bytes()), Some((turn / 2).to_le_bytes())];
@@ -30,7 +30,7 @@ pub fn terms() -> Terms {
     }
 }
 
-/// `callers` tasks that decide as fast as they are answered, for `span`.
+/// `callers` tasks that each decide again as soon as they are answered, for `span`.
 pub async fn measure(
     name: &'static str,
     store: &Arc<dyn Store>,

@@ -1,4 +1,4 @@
-//! HTTP: our server beside a hello world, each a process of its own, under one load generator.
+//! HTTP: our server beside a minimal HTTP server, each in its own process, under the same load generator.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ const HELLO: [(usize, &str); 3] =
 const CLAIMS: [(usize, &str); 3] =
     [(1, "HTTP, 1 connection"), (32, "HTTP, 32 connections"), (256, "HTTP, 256 connections")];
 const MESSAGES: [(usize, &str); 2] = [(32, "messages, 32 connections"), (256, "messages, 256 connections")];
-/// Whom each caller writes to, in turn.
+/// How many recipients each caller writes to, in turn.
 const LEADS_EACH: u64 = 16;
 const SENDS: [(usize, &str); 2] =
     [(32, "sends, begin + sent, 32 connections"), (256, "sends, begin + sent, 256 connections")];
@@ -26,7 +26,7 @@ const BATCH_CONNECTIONS: usize = 8;
 const SERVE: &[&str] = &["serve", "--listen", "127.0.0.1:0"];
 const SERVE_FROM_MEMORY: &[&str] = &["serve", "--listen", "127.0.0.1:0", "--store", "memory:"];
 
-/// The same requests to all of them, so that the load generator costs the same.
+/// Sends the same requests to all servers, so that the load generator costs the same.
 pub async fn measure(setting: &Setting) -> Result<Vec<Measured>, Failure> {
     let mut measured = vec![];
     for ((connections, hello_name), (_, claims_name)) in HELLO.into_iter().zip(CLAIMS) {
@@ -59,7 +59,7 @@ async fn messages(name: &'static str, connections: usize, setting: &Setting) -> 
     Ok(measured)
 }
 
-/// Every second message is the one that was posted just before.
+/// Every second message repeats the one before it.
 fn message(caller: usize, turn: u64) -> String {
     let number = turn / 2;
     let phone = caller as u64 * LEADS_EACH + number % LEADS_EACH;
@@ -80,7 +80,7 @@ async fn claims(
     Ok(measured)
 }
 
-/// Every second claim is of a key that was claimed just before.
+/// Every second claim repeats the key before it.
 fn claim(caller: usize, turn: u64) -> String {
     format!(r#"{{"guard":"bench","key":["{caller}","{}"]}}"#, turn / 2)
 }
@@ -91,7 +91,7 @@ pub fn post(address: SocketAddr, path: &str, body: &str) -> Vec<u8> {
         .into_bytes()
 }
 
-/// Pairs, of what a worker asks before it sends and says after it sent; each about another recipient.
+/// Measures pairs of requests: a worker's question before it sends, and its report after that. Each pair is about another recipient.
 pub async fn sends(setting: &Setting) -> Result<Vec<Measured>, Failure> {
     let mut measured = vec![];
     for (connections, name) in SENDS {
@@ -113,7 +113,8 @@ pub async fn sends(setting: &Setting) -> Result<Vec<Measured>, Failure> {
     Ok(measured)
 }
 
-/// `connections` clients that ask as fast as they are answered, for `span`. `worth` is what one request counts for. What to ask may follow from the last answer.
+/// `connections` clients that each ask again as soon as they are answered, for `span`. One request counts for `worth` operations. The
+/// next request may depend on the last answer.
 async fn load(
     name: &'static str,
     address: SocketAddr,
@@ -148,11 +149,11 @@ async fn load(
     Ok(Measured { name, rate, latency: Latency::of(micros) })
 }
 
-/// The least that an HTTP client can be: it must not be what is measured.
+/// A minimal HTTP client, so that the client itself is not what is measured.
 pub struct Client {
     stream: TcpStream,
     buffer: Vec<u8>,
-    /// Of the last response.
+    /// The length of the last response's head.
     head: usize,
 }
 
@@ -176,7 +177,7 @@ impl Client {
         &mut self.stream
     }
 
-    /// Reads whatever comes, and keeps none of it.
+    /// Reads and discards whatever arrives.
     pub async fn read_on(&mut self) -> std::io::Result<()> {
         loop {
             self.buffer.clear();
@@ -184,7 +185,7 @@ impl Client {
         }
     }
 
-    /// Sends a request and reads its whole response, whatever it is.
+    /// Sends a request and reads its whole response, whatever its status is.
     pub async fn exchange(&mut self, request: &[u8]) -> std::io::Result<()> {
         self.stream.write_all(request).await?;
         self.buffer.clear();
@@ -221,7 +222,7 @@ fn content_length(head: &[u8]) -> std::io::Result<usize> {
         .ok_or_else(|| std::io::Error::other("a response without a length"))
 }
 
-/// This same program, on an empty store.
+/// Starts this same program, on an empty store.
 pub async fn start(arguments: &[&str], setting: &Setting) -> Result<Served, Failure> {
     let broken = |error: std::io::Error| Failure::new(format!("cannot start {}: {error}", arguments[0]));
     let folder = setting.folder.join("server");
@@ -231,7 +232,7 @@ pub async fn start(arguments: &[&str], setting: &Setting) -> Result<Served, Fail
     served.ok_or_else(|| Failure::new(format!("{} has ended", arguments[0])))
 }
 
-/// The peer: what axum does with nothing to do.
+/// The peer: a bare axum server.
 pub async fn hello() -> Result<(), Failure> {
     let broken = |error: std::io::Error| Failure::new(error.to_string());
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.map_err(broken)?;

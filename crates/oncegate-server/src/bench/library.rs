@@ -1,4 +1,4 @@
-//! The library on SQLite, with more and more callers.
+//! The library on SQLite, with increasing numbers of callers.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub async fn on_sqlite(setting: &Setting) -> Result<Vec<Measured>, Failure> {
         let store: Arc<dyn Store> = StoreUrl::Sqlite(folder.join("ledger.db")).open().await?;
         measured.push(decisions::measure(name, &store, callers, setting.span).await?);
         store.close().await;
-        // Each starts with an empty file; what cannot be removed goes with the folder.
+        // Each measurement starts with an empty file. A file that cannot be removed goes with the folder.
         let _ = std::fs::remove_dir_all(&folder);
     }
     Ok(measured)

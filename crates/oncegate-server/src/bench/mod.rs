@@ -1,7 +1,7 @@
-//! `oncegate bench`: durable decisions per second, beside their limits, in one run on one disk.
+//! `oncegate bench`: durable decisions per second, compared with their limits, in one run on one disk.
 //!
-//! A figure alone says more about the machine than about us. So each round measures everything once, a
-//! ratio is taken within its round, and what is printed is the median over the rounds with its spread.
+//! A figure alone says more about the machine than about Oncegate. So each round measures everything once, and ratios are taken within
+//! a round. The report prints the median over the rounds with its spread.
 
 mod actions;
 mod decisions;
@@ -65,7 +65,7 @@ enum Part {
     Pages,
 }
 
-/// What every measurement is told.
+/// The settings of every measurement.
 pub struct Setting {
     pub folder: PathBuf,
     pub span: Duration,
@@ -73,14 +73,14 @@ pub struct Setting {
     pub peers: Option<PathBuf>,
 }
 
-/// One line of a round: what was measured, and what came of it.
+/// One line of a round: what was measured, and the result.
 pub struct Measured {
     pub name: &'static str,
     pub rate: Rate,
     pub latency: Option<Latency>,
 }
 
-/// A figure against its limit or its peer.
+/// A figure compared with its limit or its peer.
 struct Goal {
     figure: &'static str,
     beside: &'static str,

@@ -1,4 +1,5 @@
-//! What one workspace notices while another takes all that it can get: a claim every few milliseconds, undisturbed and under each attack.
+//! How much one workspace suffers while another one takes all it can get: a claim every few milliseconds, without load and under each
+//! attack.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -14,13 +15,13 @@ use crate::cli::Failure;
 
 /// How often the calm workspace claims.
 const CLAIM_EVERY: Duration = Duration::from_millis(5);
-/// For the attack to be under way.
+/// Time for the attack to get under way.
 const ATTACK_FIRST: Duration = Duration::from_millis(500);
-/// How many claims there are between two questions after the server's health, each over a connection of its own.
+/// How many claims there are between two health checks of the server. Each check uses a new connection.
 const HEALTH_EVERY: usize = 20;
-/// How soon an attacker connects again.
+/// How soon an attacker reconnects.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
-/// Connections that each of the silent attackers keeps.
+/// How many connections each of the silent attackers keeps open.
 const SILENT_EACH: usize = 64;
 
 #[derive(Clone, Copy)]
@@ -59,7 +60,7 @@ pub async fn measure(setting: &Setting) -> Result<Vec<Measured>, Failure> {
         let broken = |error: std::io::Error| Failure::new(format!("{name}: {error}"));
         let address = server.address;
         prepare(address).await.map_err(broken)?;
-        // Ended with the set, when the calm workspace has been measured.
+        // The attackers end with the set, after the calm workspace has been measured.
         let _attackers = attack.begin(address).await.map_err(broken)?;
         tokio::time::sleep(ATTACK_FIRST).await;
         let mut calm = Client::connect(address).await.map_err(broken)?;
@@ -96,7 +97,7 @@ fn busy(address: SocketAddr, path: &str, body: &str) -> Vec<u8> {
     request(address, "busy", "POST", path, body)
 }
 
-/// A claim that is in flight, and eight with an outcome of a megabyte.
+/// Creates a claim in flight, and eight claims with an outcome of a megabyte.
 async fn prepare(address: SocketAddr) -> std::io::Result<()> {
     let mut client = Client::connect(address).await?;
     client.ask(&busy(address, "/api/claims", r#"{"guard":"busy","key":["in flight"],"leaseSeconds":600}"#)).await?;
@@ -106,7 +107,7 @@ async fn prepare(address: SocketAddr) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A claim with an outcome of a megabyte, which stands for ten years.
+/// A claim with an outcome of a megabyte, with a window of ten years.
 async fn settle_large(client: &mut Client, address: SocketAddr, part: &str) -> std::io::Result<()> {
     let claim = format!(r#"{{"guard":"busy","key":["{part}"],"ttlSeconds":315360000}}"#);
     client.ask(&busy(address, "/api/claims", &claim)).await?;
@@ -136,7 +137,7 @@ impl Attack {
         for number in 0..count {
             let mut client = Client::connect(address).await?;
             attackers.spawn(async move {
-                // An attacker that is cut off comes again.
+                // An attacker that is cut off reconnects.
                 loop {
                     let _ = self.go_on(address, number, client).await;
                     client = loop {

@@ -1,4 +1,4 @@
-//! PostgreSQL: ours, beside the statement that one would write by hand.
+//! PostgreSQL: our store, compared with a hand-written statement.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -37,7 +37,7 @@ pub async fn measure(setting: &Setting) -> Result<Vec<Measured>, Failure> {
     Ok(measured)
 }
 
-/// A schema of its own, for as long as something is measured.
+/// A separate schema for the time of a measurement.
 pub struct Bench(Client);
 
 impl Bench {
@@ -94,7 +94,7 @@ async fn by_hand(url: &str, setting: &Setting) -> Result<Measured, Failure> {
 
 pub async fn connect(url: &str) -> Result<Client, Failure> {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await.map_err(failed)?;
-    // It ends with the client.
+    // The connection ends with the client.
     tokio::spawn(connection);
     Ok(client)
 }

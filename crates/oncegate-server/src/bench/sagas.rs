@@ -1,4 +1,5 @@
-//! Events: half of them make an instance and send a command, half complete one; and such as change nothing any more.
+//! Saga events: half of them create an instance and send a command, the other half complete one. Also events that no longer change
+//! anything.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,7 +23,7 @@ pub async fn measure(setting: &Setting) -> Result<Vec<Measured>, Failure> {
     let store: Arc<dyn MainStore> = Arc::new(SqliteStore::open(setting.folder.join("sagas.db"), Default::default())?);
     let names = ["events applied, SQLite, 256 callers", "events ignored, SQLite, 256 callers"];
     let mut measured = on(names, store, setting.span).await?;
-    // Each round starts with an empty file; what cannot be removed goes with the folder.
+    // Each round starts with an empty file. A file that cannot be removed goes with the folder.
     for name in ["sagas.db", "sagas.db-wal", "sagas.db-shm"] {
         let _ = std::fs::remove_file(setting.folder.join(name));
     }
@@ -48,7 +49,7 @@ async fn on(names: [&'static str; 2], store: Arc<dyn MainStore>, span: Duration)
     Ok(measured)
 }
 
-/// A caller's next event, and what has to become of it.
+/// A caller's next event, and its expected result.
 type Turn = fn(caller: usize, turn: usize) -> (Event, &'static str);
 
 fn apply(caller: usize, turn: usize) -> (Event, &'static str) {
@@ -63,13 +64,13 @@ fn apply(caller: usize, turn: usize) -> (Event, &'static str) {
     (event.id(turn.to_string()), "applied")
 }
 
-/// To the first search of each, which is complete.
+/// An event for the first search of each caller, which is complete.
 fn ignore(caller: usize, turn: usize) -> (Event, &'static str) {
     let data = json!({ "searchId": format!("{caller}-0"), "fileId": "a" });
     (Event::new("ReferenceFileParsingCompleted", data).id(format!("late {turn}")), "ignored")
 }
 
-/// Callers that bring events as fast as they are answered, for `span`.
+/// Callers that each deliver the next event as soon as they are answered, for `span`.
 async fn load(name: &'static str, sagas: &Sagas, span: Duration, turn: Turn) -> Result<Measured, Failure> {
     let start = Instant::now();
     let tasks = (0..CALLERS).map(|caller| {
@@ -77,7 +78,7 @@ async fn load(name: &'static str, sagas: &Sagas, span: Duration, turn: Turn) -> 
         tokio::spawn(async move {
             let workspace = WorkspaceName::default_workspace();
             let mut micros: Vec<u32> = vec![];
-            // A pair at least, so that there is one that is complete.
+            // At least one pair, so that one instance is complete.
             while start.elapsed() < span || micros.len() < 2 {
                 let asked = Instant::now();
                 let (event, expected) = turn(caller, micros.len());

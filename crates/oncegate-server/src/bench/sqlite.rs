@@ -13,7 +13,7 @@ use super::stats::Rate;
 use super::{Measured, Setting, decisions};
 use crate::cli::Failure;
 
-/// About what a claim's row is long.
+/// The approximate length of a claim's row.
 const RECORD_BYTES: usize = 100;
 const PER_TRANSACTION: u64 = 1_000;
 
@@ -41,7 +41,7 @@ fn in_large_transactions(setting: &Setting) -> rusqlite::Result<Rate> {
     let path = setting.folder.join("by-hand.db");
     File::create(&path).map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
     let connection = statements::connect(&path)?;
-    // By hand one would leave checkpoints to SQLite.
+    // Hand-written code would leave checkpoints to SQLite.
     connection.pragma_update(None, "wal_autocheckpoint", 1000)?;
     for step in migrations(0) {
         connection.execute_batch(step.sql)?;
@@ -71,7 +71,7 @@ fn in_large_transactions(setting: &Setting) -> rusqlite::Result<Rate> {
     Ok(rate)
 }
 
-/// The statements of a claim, and where each key's row is, which the store keeps in memory too.
+/// The statements of a claim, and the row of each key, which the store keeps in memory too.
 struct ByHand<'c> {
     read: Statement<'c>,
     create: Statement<'c>,

@@ -41,7 +41,7 @@ impl Spread {
     }
 }
 
-/// Everything that was measured, by name, in the order of the first round.
+/// All measurements by name, in the order of the first round.
 #[derive(Default)]
 pub struct Figures(Vec<(&'static str, Vec<Measured>)>);
 
@@ -69,7 +69,7 @@ impl Figures {
         })
     }
 
-    /// Round by round, so that what the machine did meanwhile happened to both.
+    /// Compares within each round, so that disturbances of the machine affect both figures.
     pub fn ratio(&self, figure: &str, beside: &str) -> Option<Spread> {
         let rounds = |wanted: &str| self.0.iter().find(|(name, _)| *name == wanted).map(|(_, rounds)| rounds);
         let pairs = rounds(figure)?.iter().zip(rounds(beside)?);

@@ -15,7 +15,7 @@ use uuid::Uuid;
 use super::{Outgoing, Receipt, Sent, busy, refused, unknown};
 use crate::outgoing::{self, NotPosted, Posted, post};
 
-/// Characters of what a provider calls a message.
+/// The most characters of a provider's message id that are kept.
 pub const MESSAGE_ID_CHARS_MAX: usize = 512;
 
 pub struct Provider {
@@ -24,7 +24,7 @@ pub struct Provider {
     allow: Arc<[IpNet]>,
 }
 
-/// Nothing was sent: there was nobody to send it to.
+/// Nothing was sent: no connection could be made.
 pub struct Unsent(pub String);
 
 impl Provider {
@@ -35,13 +35,14 @@ impl Provider {
         Ok(Provider { url, authorization, allow })
     }
 
-    /// A message, in the provider's words. Somebody waits for it: if there is no connection, the next request may try.
+    /// Sends a message with the provider's field names. A request waits for it, so a missing connection is a final failure;
+    /// a later request may send.
     pub async fn send(&self, message: &Outgoing<'_>, names: &BTreeMap<String, String>, within: Duration) -> Sent {
         let body = serde_json::to_vec(&Named { message, names }).expect("fields are JSON");
         self.post(message.workspace, message.id, body, within).await.unwrap_or_else(|Unsent(error)| Err(refused(error)))
     }
 
-    /// What the provider's answer means; or there was no connection, and what that means is for the caller to say.
+    /// Posts a body, and reads the provider's answer. If there was no connection, the caller decides what that means.
     pub async fn post(
         &self,
         workspace: &WorkspaceName,
@@ -60,7 +61,7 @@ impl Provider {
     }
 }
 
-/// A message in the provider's words.
+/// A message with the provider's field names.
 struct Named<'a> {
     message: &'a Outgoing<'a>,
     names: &'a BTreeMap<String, String>,
@@ -82,19 +83,19 @@ impl Serialize for Named<'_> {
     }
 }
 
-/// How an answer is read.
+/// Reads the provider's answer.
 fn read(posted: &Posted) -> Sent {
     let error = posted.said("provider");
     let taken = || Ok(Receipt { provider_message_id: provider_id(&posted.body) });
     match posted.status.as_u16() {
         200..=299 => taken(),
-        // To a key that is ours alone: it has it already.
+        // The key belongs to this message alone, so a conflict means that the provider has the message already.
         409 => taken(),
         425 | 429 => Err(busy(error, posted.retry_in())),
         503 if posted.headers.contains_key(RETRY_AFTER) => Err(busy(error, posted.retry_in())),
         408 | 500..=599 => Err(unknown(error)),
         400..=499 => Err(refused(error)),
-        // A redirection is not followed, and may come after the deed.
+        // A redirection is not followed. The provider may have acted before it redirected.
         _ => Err(unknown(error)),
     }
 }
@@ -103,7 +104,7 @@ fn provider_id(body: &[u8]) -> Option<String> {
     message_id(serde_json::from_slice::<Value>(body).ok()?.get("id")?)
 }
 
-/// What somebody else calls a message, as far as it is worth keeping.
+/// A provider's id of a message, without control characters and cut to the length that is kept.
 pub fn message_id(id: &Value) -> Option<String> {
     let id = match id {
         Value::String(id) => id.clone(),
@@ -146,7 +147,7 @@ mod tests {
         assert_eq!(reading(425, None), (Reached::No, false, None));
         assert_eq!(reading(429, Some("2")), (Reached::No, false, Some(Duration::from_secs(2))));
         assert_eq!(reading(503, Some("1")), (Reached::No, false, Some(Duration::from_secs(1))));
-        // A date is as good a sign that it was not taken.
+        // A `Retry-After` with a date proves as well that the message was not taken.
         assert_eq!(reading(503, Some("Sun, 06 Nov 1994 08:49:37 GMT")), (Reached::No, false, None));
         for code in [408, 500, 502, 503, 504, 302] {
             assert_eq!(reading(code, None), (Reached::Maybe, false, None), "{code}");

@@ -1,4 +1,4 @@
-//! One JSON line for each effect, in a file of the data folder.
+//! Effects as lines of JSON, in a file of the data folder.
 
 use std::fs::File;
 use std::io::Write;
@@ -17,12 +17,12 @@ pub struct JsonLines {
 
 struct Lines {
     file: File,
-    /// The last line was not written to its end.
+    /// The last line was written only in part.
     is_broken: bool,
 }
 
 impl JsonLines {
-    /// For their owner's eyes only: there are texts and addresses in it.
+    /// Opens the file, readable by its owner only: it contains texts and addresses.
     pub fn open(folder: &Path, name: &'static str) -> Result<JsonLines, String> {
         use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
         let path = folder.join(name);
@@ -36,7 +36,7 @@ impl JsonLines {
             .map_err(|error| format!("cannot write {}: {error}", path.display()))
     }
 
-    /// One write, whole: lines of several servers that share the file do not mix.
+    /// Writes the line in one call, so that lines of several servers that share the file do not mix.
     pub fn write(&self, line: &impl Serialize) -> Result<(), Failure> {
         let mut lines = self.lines.lock().expect("no holder of this lock panics");
         let mut text = if lines.is_broken { b"\n".to_vec() } else { vec![] };

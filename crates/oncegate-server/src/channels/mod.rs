@@ -1,7 +1,7 @@
-//! Channels: how a message leaves us, and what is believed of it afterwards.
+//! Channels: how a message leaves the server, and what its answer proves.
 //!
-//! Every send ends in one of three readings: it was sent; it surely was not; nobody can say. Which one it is follows
-//! from how far it came. Nothing here tries again: that is for the queue.
+//! Every send has one of three outcomes: sent, certainly not sent, or unknown. The outcome follows from how far the call
+//! got. Channels never retry: the queue does.
 
 pub mod http;
 pub mod lines;
@@ -26,14 +26,14 @@ use crate::secret_file;
 use crate::trace::Ended;
 use lines::JsonLines;
 
-/// What goes out.
+/// A message on its way out.
 #[derive(Clone, Copy, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Outgoing<'a> {
-    /// Whose it is.
+    /// The workspace of the message.
     #[serde(serialize_with = "crate::outgoing::serialize_workspace")]
     pub workspace: &'a WorkspaceName,
-    /// The same on every try: the key under which the provider may know it again.
+    /// The same on every attempt: the key by which the provider may recognise a retry.
     pub id: Uuid,
     pub channel: &'a str,
     #[serde(rename = "recipientPhone")]
@@ -65,7 +65,7 @@ impl<'a> Outgoing<'a> {
     }
 }
 
-/// A line of `sends.jsonl`: the first run needs no account anywhere.
+/// A line of `sends.jsonl`. It lets the first run work without an account at a provider.
 #[derive(Serialize)]
 struct Line<'a> {
     at: String,
@@ -73,10 +73,10 @@ struct Line<'a> {
     message: &'a Outgoing<'a>,
 }
 
-/// It was sent.
+/// The message was sent.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Receipt {
-    /// What the provider calls it.
+    /// The provider's id of the message.
     pub provider_message_id: Option<String>,
 }
 
@@ -88,12 +88,12 @@ impl Ended for Receipt {
 
 pub type Sent = Result<Receipt, Failure>;
 
-/// Surely unsent, and the same again would not help.
+/// Certainly not sent, and a retry would not help.
 pub fn refused(error: impl Into<String>) -> Failure {
     Failure { is_final: true, ..failure(error, Reached::No) }
 }
 
-/// Surely unsent; later it may be taken.
+/// Certainly not sent; a retry may succeed.
 pub fn busy(error: impl Into<String>, retry_in: Option<Duration>) -> Failure {
     Failure { retry_in, ..failure(error, Reached::No) }
 }
@@ -103,7 +103,7 @@ pub fn unknown(error: impl Into<String>) -> Failure {
     failure(error, Reached::Maybe)
 }
 
-/// A receiver's words may be in it: what no store keeps, and a terminal would obey, is left out.
+/// The error may quote the receiver. Control characters are replaced, because stores refuse them and terminals obey them.
 pub fn failure(error: impl Into<String>, reached: Reached) -> Failure {
     let error = error.into().replace(char::is_control, " ");
     Failure { error, reached, is_final: false, retry_in: None }
@@ -119,7 +119,7 @@ enum How {
     Log(Arc<JsonLines>),
     Http {
         provider: http::Provider,
-        /// What the provider calls a field, where it does not call it as we do.
+        /// The provider's names of fields, where they differ from ours.
         names: BTreeMap<String, String>,
     },
     Smtp(smtp::MailServer),
@@ -136,7 +136,7 @@ impl Channel {
             How::Http { provider, names } => provider.send(message, names, within).await,
             How::Smtp(server) => match server.send(&message.mail(), within).await {
                 Ok(()) => Ok(Receipt::default()),
-                // Somebody waits for it: the next request may try.
+                // A request waits for this send, so the failure is final; a later request may send.
                 Err(smtp::NotMailed::Unreached(error)) => Err(refused(error)),
                 Err(smtp::NotMailed::Failed(failure)) => Err(failure),
             },
@@ -151,21 +151,21 @@ impl Channel {
         }
     }
 
-    /// What may have arrived is sent again only where the receiver knows it again.
+    /// A message that may have arrived is sent again only if the receiver honours its key.
     pub fn delivery(&self) -> Delivery {
         self.delivery
     }
 
-    /// Whether it can reach nobody without an email address.
+    /// Whether the channel needs an email address to reach a recipient.
     pub fn needs_email(&self) -> bool {
         matches!(self.how, How::Smtp(_))
     }
 }
 
-/// All of them, by name. Whatever has no table in the config writes to `sends.jsonl`.
+/// All channels, by name. A channel without a table in the configuration writes to `sends.jsonl`.
 pub struct Channels {
     by_name: BTreeMap<String, Channel>,
-    /// Of workspaces that have settings of their own.
+    /// The channels of workspaces that have settings of their own.
     of_workspaces: HashMap<(WorkspaceName, String), Channel>,
     log: Channel,
 }
@@ -189,15 +189,15 @@ impl Channels {
         Ok(Channels { by_name, of_workspaces, log })
     }
 
-    /// As a workspace has it.
+    /// The channel with the settings of a workspace.
     pub fn of(&self, workspace: &WorkspaceName, name: &str) -> &Channel {
         let own = || self.of_workspaces.get(&(workspace.clone(), name.to_owned()));
-        // Where none has its own, as is usual, nothing is looked up.
+        // Usually no workspace has its own settings, and the lookup is skipped.
         let own = if self.of_workspaces.is_empty() { None } else { own() };
         own.unwrap_or_else(|| self.get(name))
     }
 
-    /// What is the same for all workspaces.
+    /// The channel with the settings that all workspaces share.
     pub fn get(&self, name: &str) -> &Channel {
         self.by_name.get(name).unwrap_or(&self.log)
     }

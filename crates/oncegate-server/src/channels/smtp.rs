@@ -1,7 +1,7 @@
-//! `smtp`: mail, with a `Message-ID` that is the same on every try.
+//! `smtp`: mail, with a `Message-ID` that is the same on every attempt.
 //!
-//! Until the final dot has gone out the server has taken nothing. A reply to it, yes or no, is the server's word; no
-//! reply leaves it open.
+//! The server accepts nothing before the final dot has gone out. Its reply to the dot decides, whether yes or no. Without a
+//! reply the outcome is unknown.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,24 +24,24 @@ use uuid::Uuid;
 use super::{busy, refused, secret, unknown};
 use crate::outgoing::{self, NoConnection};
 
-/// Of a subject that is taken from the text.
+/// The longest subject that is taken from the text.
 const SUBJECT_CHARS_MAX: usize = 78;
 
-/// A scheme of URLs: encryption by STARTTLS, or no mail.
+/// A URL scheme that requires STARTTLS: without encryption, no mail is sent.
 pub const STARTTLS: &str = "smtp+starttls";
 
 /// A mail.
 pub struct Mail<'a> {
-    /// Whose it is.
+    /// The workspace of the mail.
     pub workspace: &'a WorkspaceName,
     pub id: Uuid,
     pub to: Option<&'a str>,
-    /// Else the server's, else the first line.
+    /// If absent, the server's subject; if that is absent too, the first line of the text.
     pub subject: Option<&'a str>,
     pub text: String,
 }
 
-/// `Oncegate-Workspace`.
+/// The header `Oncegate-Workspace`.
 #[derive(Clone)]
 struct Workspace(String);
 
@@ -59,9 +59,9 @@ impl Header for Workspace {
     }
 }
 
-/// It was not sent, or nobody can say.
+/// The mail was not sent, or the outcome is unknown.
 pub enum NotMailed {
-    /// The server could not be talked to.
+    /// The mail server could not be reached.
     Unreached(String),
     Failed(Failure),
 }
@@ -104,7 +104,7 @@ impl MailServer {
         let opened = timeout_at(deadline, self.open(&envelope, within)).await;
         let mut connection =
             opened.unwrap_or_else(|_| Err(NotMailed::Unreached(format!("not ready within {within:?}"))))?;
-        // From here on it may have arrived.
+        // From here on the mail may have arrived.
         let answered = timeout_at(deadline, connection.message(&mail)).await;
         let sent = match answered {
             Ok(Ok(_)) => Ok(()),
@@ -112,12 +112,12 @@ impl MailServer {
             Ok(Err(error)) => Err(unknown(format!("no reply to the final dot: {error}")).into()),
             Err(_) => Err(unknown(format!("no reply to the final dot within {within:?}")).into()),
         };
-        // It has answered already; a farewell is not worth waiting for.
+        // The server has answered already, so QUIT gets at most a second.
         let _ = timeout_at(deadline.min(Instant::now() + Duration::from_secs(1)), connection.quit()).await;
         sent
     }
 
-    /// Everything up to the server's go-ahead for the text. Nothing that fails here has sent anything.
+    /// Everything up to the server's go-ahead for the text. A failure here means that nothing was sent.
     async fn open(&self, envelope: &Envelope, within: Duration) -> Result<AsyncSmtpConnection, NotMailed> {
         let (is_encrypted, is_upgraded) = (self.url.scheme() == "smtps", self.url.scheme() == STARTTLS);
         let port = if is_encrypted {
@@ -145,7 +145,7 @@ impl MailServer {
             connection.starttls(tls()?, &hello).await.map_err(no)?;
         }
         if is_upgraded && !connection.is_encrypted() {
-            // Somebody in between may have taken the offer out: it may be back later.
+            // A proxy in between may have stripped the offer of STARTTLS. A retry may see it again.
             return Err(busy("the server offers no STARTTLS, and the config wants it", None).into());
         }
         if let Some(credentials) = &self.credentials {
@@ -184,7 +184,7 @@ impl MailServer {
     }
 }
 
-/// The server said no, or was never reached. A 4yz reply is a no for now.
+/// The server refused, or was never reached. A 4yz reply is a refusal for now.
 fn no(error: &lettre::transport::smtp::Error) -> NotMailed {
     match (error.status(), error.is_transient()) {
         (None, _) => NotMailed::Unreached(format!("the mail server was not reached: {error}")),

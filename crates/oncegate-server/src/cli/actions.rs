@@ -78,7 +78,7 @@ impl FilterArgs {
     }
 }
 
-/// What was asked for has to be right before the store is looked at.
+/// Checks the arguments before it opens the store.
 pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
     match command {
         Command::List { filter, format } => {
@@ -120,13 +120,13 @@ pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
     }
 }
 
-/// What a person does to an action, for the audit log.
+/// A person's decision on an action, for the audit log.
 struct Deed {
     event: &'static str,
     note: Option<String>,
 }
 
-/// Does something to the action, with a line in the audit log, and shows it.
+/// Does something to the action, with a line in the audit log, and prints the action.
 async fn act(
     one: One,
     config: &Config,
@@ -161,7 +161,7 @@ fn show(found: &Found, format: Format) {
     });
 }
 
-/// Over the store that the configuration names, which is closed however it went.
+/// Opens the configured store, and closes it in every case.
 async fn with_actions(
     config: &Config,
     work: impl AsyncFnOnce(&Actions, &Audit) -> Result<(), Failure>,

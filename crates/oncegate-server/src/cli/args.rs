@@ -18,7 +18,7 @@ pub struct One {
     pub format: Format,
 }
 
-/// The same, once it is read: what it is, and which commands there are for it.
+/// A parsed id: what kind of thing it names, and which commands handle that kind.
 pub struct Wanted {
     pub workspace: WorkspaceName,
     pub id: Uuid,
@@ -27,13 +27,13 @@ pub struct Wanted {
 }
 
 impl One {
-    /// `what` is the word for it, `commands` those that list and show it.
+    /// `what` is the kind's name, `commands` are the commands that list and show it.
     pub fn read(&self, what: &'static str, commands: &'static str) -> Result<Wanted, Failure> {
         let workspace = self.scope.workspace()?;
         let wanted = |id| Wanted { workspace, id, what, commands };
         match self.id.parse() {
             Ok(id) => Ok(wanted(id)),
-            // What is no id is the id of nothing.
+            // A text that is no id matches nothing, so it gets the same error as an unknown id.
             Err(_) => Err(wanted(Uuid::nil()).no_such(&self.id)),
         }
     }
@@ -50,7 +50,7 @@ impl Wanted {
             .hint(format!("oncegate {commands} list --workspace {workspace}"))
     }
 
-    /// It stands otherwise than it would have to.
+    /// Wrong state for this operation.
     pub fn refused(&self, why: impl std::fmt::Display) -> Failure {
         let Wanted { workspace, id, commands, .. } = self;
         Failure::new(why.to_string()).hint(format!("oncegate {commands} show {id} --workspace {workspace}"))
@@ -82,17 +82,17 @@ impl Paging {
     }
 }
 
-/// Where the next page is, for people.
+/// How to get the next page, for people.
 pub fn more(next: Option<Uuid>) -> String {
     next.map_or(String::new(), |cursor| format!("\nmore: --cursor {cursor}"))
 }
 
-/// Who is at the command line.
+/// The user at the command line.
 pub fn who() -> String {
     std::env::var("USER").unwrap_or_else(|_| "the command line".into())
 }
 
-/// Who did what and why, on standard error.
+/// Prints the user, the act and the reason to standard error.
 pub fn audit(id: impl std::fmt::Display, done: &str, note: Option<&str>) {
     let (by, why) = (who(), note.map_or(String::new(), |note| format!(": {note}")));
     say(format_args!("{id} {done} by {by}{why}"));

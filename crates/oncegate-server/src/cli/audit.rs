@@ -1,4 +1,4 @@
-//! `oncegate audit`: the audit log, straight from the store, and whether it is whole.
+//! `oncegate audit`: lists the audit log, straight from the store, and verifies its chains.
 
 use clap::{Args, Subcommand};
 use oncegate::{WorkspaceName, limits};
@@ -77,7 +77,7 @@ async fn list(args: ListArgs, config: &Config) -> Result<(), Failure> {
     .await
 }
 
-/// The first line that is wrong in each workspace. A program reads all of them, also where one is wrong.
+/// The first wrong line of each workspace. JSON output has the results of all workspaces, even if one is wrong.
 async fn verify(
     workspace: Option<WorkspaceName>,
     anchors: &[Anchor],

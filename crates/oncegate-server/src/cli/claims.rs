@@ -195,7 +195,7 @@ fn guard(name: &str) -> Result<GuardName, Failure> {
     GuardName::new(name).map_err(|error| Failure::usage(error.to_string()))
 }
 
-/// What was asked for has to be right before the store is looked at.
+/// Checks the arguments before it opens the store.
 pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
     match command {
         Command::List { filter, format } => {
@@ -254,10 +254,10 @@ async fn show(config: &Config, key: &ClaimKey, format: Format) -> Result<(), Fai
     .await
 }
 
-/// What a person does to a claim that is not theirs.
+/// A person's decision on a claim of another caller.
 struct Deed {
     command: ClaimCommand,
-    /// How it is told.
+    /// The act's name in the output.
     done: &'static str,
     note: Option<String>,
 }
@@ -269,7 +269,7 @@ async fn by_hand(config: &Config, key: &ClaimKey, deed: Deed, format: Format) ->
     let act = Act::new(event, &key.workspace, ("claim", key.id), &by, note.as_deref());
     let act = act.about("guard", &key.guard).about("done", done);
     let op = oncegate::store::Op { key: key.clone(), command };
-    // The log is in the main store, wherever the claims are.
+    // The audit log is in the main store, even if the claims are in another one.
     let is_beside = config.guard_store.is_none() || crate::api::is_kept_beside(&key.guard);
     let main = if is_beside { None } else { Some(open_existing(config).await?) };
     let store = open_existing_guards(config, Some(&key.guard)).await?;
@@ -293,7 +293,7 @@ async fn by_hand(config: &Config, key: &ClaimKey, deed: Deed, format: Format) ->
     applied
 }
 
-/// The audit line goes to standard error, with who and why.
+/// The audit line goes to standard error, with the user and the reason.
 fn tell(key: &ClaimKey, done: &str, note: Option<String>, format: Format) {
     let by = who();
     let why = note.as_ref().map_or(String::new(), |note| format!(": {note}"));

@@ -1,4 +1,4 @@
-//! `oncegate config`: the configuration as it is in effect.
+//! `oncegate config`: the effective configuration.
 
 use clap::Subcommand;
 use serde_json::json;
@@ -22,11 +22,11 @@ pub enum Command {
     },
 }
 
-/// What is wrong with a configuration is said when it is loaded: here it is right.
+/// Errors of a configuration are reported when it is loaded, so the configuration is valid here.
 pub fn run(command: Command, loaded: &Loaded) -> Result<(), Failure> {
     match command {
         Command::Check { format } => {
-            // What it names has to be right, too.
+            // The files that it names must be valid, too.
             sagas::load_all(&loaded.config.sagas).map_err(not_loaded)?;
             for weakness in loaded.config.weaknesses() {
                 say(format_args!("warning: {weakness}"));

@@ -11,8 +11,9 @@ use super::{Failure, open_existing, open_existing_guards};
 use crate::auth::mark;
 use crate::config::{Loaded, Weakness};
 
-/// How far the store's clock may be from this machine's before it is worth a word. (Nothing depends on it:
-/// windows and leases are by the store's clock.)
+/// The difference between the store's clock and this machine's above which a warning is printed. (Nothing depends on the difference:
+/// windows
+/// and leases use the store's clock.)
 const SKEW_MAX: Duration = Duration::from_secs(5);
 
 #[derive(Args)]
@@ -45,7 +46,7 @@ pub async fn run(command: Command, loaded: &Loaded) -> Result<(), Failure> {
             store.close().await;
         }
         Err(failure) if failure.is_not_found() => {
-            // The server makes it, and finds no keys in it.
+            // The server creates it, and a new store has no keys.
             let detail = format!("{} yet; oncegate serve makes it", failure.message);
             findings.push(Finding { verdict: Verdict::Warning, what: "store", detail });
             findings.push(access(0, false, loaded));
@@ -75,7 +76,7 @@ pub async fn run(command: Command, loaded: &Loaded) -> Result<(), Failure> {
     }
 }
 
-/// Where claims are kept elsewhere.
+/// The check of a separate guard store.
 async fn guards(loaded: &Loaded) -> Option<Finding> {
     loaded.config.guard_store.as_ref()?;
     let what = "guard store";

@@ -5,8 +5,8 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// The fields of an object, in its order, their values as they are written. Callers may have stored JSON that
-/// no type holds (`1e999`, `"\ud800"`), so values stay text.
+/// The fields of an object, in their order, with their values as written. Callers may have stored JSON that no Rust type holds (`1e999`,
+/// `"\ud800"`), so values stay text.
 struct Fields<'a>(Vec<(String, &'a RawValue)>);
 
 /// The fields of `object`, which is JSON, each with its value as people read it.
@@ -15,8 +15,9 @@ pub fn rows(object: &str) -> Vec<[String; 2]> {
     fields.into_iter().map(|(name, value)| [name, shown(value)]).collect()
 }
 
-/// A string without its quotes, everything else as JSON. Callers chose it and a terminal would obey it, so
-/// there are no control characters in it: a string that has some stays JSON, where most are escaped.
+/// A string without its quotes, everything else as JSON. The caller chose the string, and a terminal would obey its control characters. So
+/// a
+/// string with control characters stays JSON, where most of them are escaped.
 fn shown(value: &RawValue) -> String {
     match serde_json::from_str::<String>(value.get()) {
         Ok(text) if !text.contains(char::is_control) => text,

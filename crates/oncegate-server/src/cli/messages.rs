@@ -83,7 +83,7 @@ impl Filter {
     }
 }
 
-/// What was asked for has to be right before the store is looked at.
+/// Checks the arguments before it opens the store.
 pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
     match command {
         Command::List { filter, format } => {

@@ -1,6 +1,6 @@
 //! The command line.
 //!
-//! People read tables, programs read `--json`; data goes to standard output, talk to standard error.
+//! Tables are for people, `--json` is for programs. Data goes to standard output, messages go to standard error.
 //! Exit status: 0 done, 1 failed, 2 usage, 3 not found. An error says what happened, then `hint:` and
 //! what to do about it.
 
@@ -39,7 +39,7 @@ use crate::decisions::Decisions;
 use crate::late::LateStore;
 use crate::sagas::NotLoaded;
 
-/// How long threads of the runtime may take to end, once everything is settled.
+/// The time that the runtime's threads have to end, once all work is finished.
 const THREADS_GRACE: Duration = Duration::from_millis(100);
 
 #[derive(Parser)]
@@ -126,13 +126,13 @@ enum Command {
     },
 }
 
-/// Why a command did not do what it was asked to.
+/// Why a command failed.
 #[derive(Debug)]
 pub struct Failure {
     message: String,
     hint: Option<String>,
     code: u8,
-    /// The store did not say whether it wrote.
+    /// The outcome of the store's write is unknown.
     pub is_unknown: bool,
 }
 
@@ -158,7 +158,7 @@ impl Failure {
     }
 }
 
-/// Each defect of a definition by itself.
+/// Lists each defect of a definition separately.
 pub fn not_loaded(error: NotLoaded) -> Failure {
     match error {
         NotLoaded::Defects(Defects(defects)) => {
@@ -234,7 +234,7 @@ fn dispatch(settings: Settings, command: Command) -> Result<(), Failure> {
     };
     let loaded = load(settings, listen)?;
     let serves = matches!(command, Command::Serve { .. });
-    // Commands talk to people; their store's troubles belong on standard error, as failures.
+    // Commands report to people: errors of their store go to standard error, as failures.
     let decisions = Arc::new(Decisions::default());
     let _log = serves.then(|| crate::log::start(&loaded.config.log, decisions.clone()));
     let runtime = runtime()?;
@@ -260,7 +260,7 @@ fn dispatch(settings: Settings, command: Command) -> Result<(), Failure> {
             Command::Completions { .. } | Command::Demo(_) | Command::Routes => unreachable!("needs no configuration"),
         }
     });
-    // What is evaluated on a thread of its own cannot be told to stop; the process ends without it.
+    // Work on a blocking thread cannot be cancelled; the process ends without waiting for it.
     runtime.shutdown_timeout(THREADS_GRACE);
     done
 }
@@ -270,7 +270,7 @@ fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     built.map_err(|error| Failure::new(format!("cannot start: {error}")))
 }
 
-/// By way of a buffer: the generator panics when it cannot write.
+/// Uses a buffer, because the generator panics when it cannot write.
 fn print_completions(shell: clap_complete::Shell) {
     let mut script = vec![];
     clap_complete::generate(shell, &mut Cli::command(), "oncegate", &mut script);
@@ -299,7 +299,7 @@ fn load(settings: Settings, listen: Option<String>) -> Result<Loaded, Failure> {
     Config::load(flags.into_iter().flatten().collect(), std::env::vars_os(), settings.config).map_err(misconfigured)
 }
 
-/// Each error by itself.
+/// Lists each error separately.
 pub fn misconfigured(errors: Vec<ConfigError>) -> Failure {
     let (last, others) = errors.split_last().expect("a failure has a reason");
     for error in others {
@@ -308,12 +308,12 @@ pub fn misconfigured(errors: Vec<ConfigError>) -> Failure {
     Failure::usage(last.to_string())
 }
 
-/// The store that the configuration names.
+/// Opens the configured store.
 pub async fn open_store(config: &Config) -> Result<Arc<dyn MainStore>, Failure> {
     Ok(config.store.expose().parse::<StoreUrl>()?.open_with(crate::crash::clock()).await?)
 }
 
-/// The store that claims are kept in, if it is another one.
+/// Opens the separate guard store, if one is configured.
 pub async fn open_guards(config: &Config) -> Result<Option<Arc<dyn Store>>, Failure> {
     let Some(url) = &config.guard_store else { return Ok(None) };
     let url = url.expose().parse::<StoreUrl>()?;
@@ -327,12 +327,12 @@ pub async fn open_guards(config: &Config) -> Result<Option<Arc<dyn Store>>, Fail
     }
 }
 
-/// The same, for commands that have nothing to do on a store that is not there: a mistyped name makes no file.
+/// Like `open_store`, for commands that need an existing store, so that a mistyped name creates no file.
 pub async fn open_existing(config: &Config) -> Result<Arc<dyn MainStore>, Failure> {
     open_existing_at(&config.store).await
 }
 
-/// The store that claims of a guard are kept in, if it is there: those of keys are beside their messages.
+/// The existing store with the claims of a guard. Claims of idempotency keys are in the main store, beside their messages.
 pub async fn open_existing_guards(config: &Config, guard: Option<&GuardName>) -> Result<Arc<dyn MainStore>, Failure> {
     let apart = config.guard_store.as_ref().filter(|_| !guard.is_some_and(crate::api::is_kept_beside));
     open_existing_at(apart.unwrap_or(&config.store)).await
@@ -340,7 +340,7 @@ pub async fn open_existing_guards(config: &Config, guard: Option<&GuardName>) ->
 
 async fn open_existing_at(url: &SecretUrl) -> Result<Arc<dyn MainStore>, Failure> {
     let url: StoreUrl = url.expose().parse()?;
-    // Where it cannot be found out whether the file is there, opening it says why.
+    // If the file's existence cannot be checked, opening the file reports why.
     if let StoreUrl::Sqlite(file) = &url
         && file.try_exists().is_ok_and(|exists| !exists)
     {
@@ -350,7 +350,7 @@ async fn open_existing_at(url: &SecretUrl) -> Result<Arc<dyn MainStore>, Failure
     Ok(url.open_with(crate::crash::clock()).await?)
 }
 
-/// The same, for what the audit log of the store tells of.
+/// Like `with`, for commands that write to the store's audit log.
 async fn with_audit(
     store: Arc<dyn MainStore>,
     work: impl AsyncFnOnce(&dyn MainStore, &Audit) -> Result<(), Failure>,
@@ -358,14 +358,14 @@ async fn with_audit(
     let audit = Audit::new(store.clone());
     with(store, async |store| {
         let result = work(store, &audit).await;
-        // A second line that could not be written at once has one more try: nothing else of this process would write it.
+        // Retries a second line that could not be written: no other process would write it.
         audit.write_behind(true).await;
         result
     })
     .await
 }
 
-/// Does something with a store and closes it, however that went.
+/// Does something with a store, and closes the store in every case.
 async fn with(
     store: Arc<dyn MainStore>,
     work: impl AsyncFnOnce(&dyn MainStore) -> Result<(), Failure>,

@@ -16,7 +16,7 @@ pub struct Format {
 }
 
 impl Format {
-    /// `value` as JSON, or whatever `people` makes of it.
+    /// Prints `value` as JSON, or as the text that `people` makes of it.
     pub fn print<T: Serialize>(self, value: &T, people: impl FnOnce(&T) -> String) {
         if self.json {
             print_json(value);
@@ -25,7 +25,7 @@ impl Format {
         }
     }
 
-    /// What was done: an object for programs, a line on standard error for people.
+    /// Reports what was done: an object for programs, a line on standard error for people.
     pub fn report<T: Serialize>(self, value: &T, people: impl Display) {
         if self.json {
             print_json(value);
@@ -38,14 +38,14 @@ fn print_json<T: Serialize>(value: &T) {
     print(&serde_json::to_string_pretty(value).expect("output is JSON"));
 }
 
-/// Data, on standard output.
+/// Prints data to standard output.
 pub fn print(text: &str) {
     let mut stdout = std::io::stdout().lock();
     match writeln!(stdout, "{text}").and_then(|()| stdout.flush()) {
         Ok(()) => {}
-        // Whoever reads has read enough: `| head -1`.
+        // The reader has closed the pipe: `| head -1`.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
-        // What was asked for is lost, on a full disk for one. No store needs to be closed for its sake.
+        // The output is lost, for example on a full disk. No store has to be closed first.
         Err(error) => {
             say(format_args!("oncegate: cannot write the output: {error}"));
             std::process::exit(1);
@@ -53,7 +53,7 @@ pub fn print(text: &str) {
     }
 }
 
-/// Talk, on standard error. When nobody listens there is nobody to tell.
+/// Prints a message to standard error. If that fails, there is no other place to report it.
 pub fn say(text: impl Display) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
@@ -62,7 +62,7 @@ pub fn table<const N: usize>(head: [&str; N], rows: impl IntoIterator<Item = [St
     wide_table(head.map(str::to_owned).into(), rows.into_iter().map(Vec::from))
 }
 
-/// The same, where the columns are known only now.
+/// A table whose columns are known only at run time.
 pub fn wide_table(head: Vec<String>, rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled).set_header(head);

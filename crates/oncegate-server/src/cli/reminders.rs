@@ -162,7 +162,7 @@ fn show(kept: &Kept, format: Format) {
     });
 }
 
-/// Over the store that the configuration names, which is closed however it went.
+/// Opens the configured store, and closes it in every case.
 async fn with_reminders(
     config: &Config,
     work: impl AsyncFnOnce(&Reminders, &Audit) -> Result<(), Failure>,

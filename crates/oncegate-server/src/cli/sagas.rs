@@ -134,7 +134,7 @@ pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
     }
 }
 
-/// Over the store that the configuration names, which is closed however it went.
+/// Opens the configured store, and closes it in every case.
 async fn with_sagas(
     config: &Config,
     work: impl AsyncFnOnce(&Sagas, &Audit) -> Result<(), Failure>,
@@ -172,7 +172,7 @@ fn history_table(lines: &[LineSeen]) -> String {
     table(["AT", "EVENT", "FROM", "TO", "COMMANDS", "DUPLICATES", "REPLICA"], rows)
 }
 
-/// All the files are looked at, whatever is wrong with one.
+/// Checks all the files, even if one is wrong.
 fn check(files: &[PathBuf], format: Format) -> Result<(), Failure> {
     let mut wrong = 0;
     let mut reports = vec![];
@@ -343,7 +343,7 @@ async fn letters(command: LettersCommand, config: &Config) -> Result<(), Failure
     }
 }
 
-/// Does something with a dead letter.
+/// Does something to a dead letter.
 async fn with_letter(
     one: One,
     config: &Config,

@@ -154,7 +154,7 @@ fn show(kept: &Kept, now: Time, format: Format) {
     });
 }
 
-/// Over the store that the configuration names, which is closed however it went.
+/// Opens the configured store, and closes it in every case.
 async fn with_sends(
     config: &Config,
     work: impl AsyncFnOnce(&Sends, &Audit) -> Result<(), Failure>,

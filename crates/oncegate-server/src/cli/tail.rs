@@ -1,4 +1,4 @@
-//! `oncegate tail`: decisions of a running server, as they are made, and why.
+//! `oncegate tail`: follows the decisions of a running server, and the reason for each.
 
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::time::Duration;
@@ -21,9 +21,9 @@ use crate::config::Config;
 use crate::decisions::words::{Fate, Meaning, plain};
 use crate::outgoing;
 
-/// How soon a server that went away is asked again.
+/// The pause before a reconnect to a server that went away.
 const PAUSE: Duration = Duration::from_secs(1);
-/// What is read of an answer that is an error.
+/// How many bytes of an error answer are read.
 const ERROR_BYTES_MAX: usize = 64 * 1024;
 
 /// Follow the decisions of a running server
@@ -55,13 +55,13 @@ pub struct Command {
     json: bool,
 }
 
-/// Why nothing more is heard.
+/// Why the stream has ended.
 enum Ended {
-    /// It will not be better the next time.
+    /// A retry cannot succeed.
     For(Failure),
     /// The server went away.
     Away(String),
-    /// Whoever reads has read enough.
+    /// The reader of the output has closed the pipe.
     Read,
 }
 
@@ -86,13 +86,13 @@ pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
                 "oncegate: {server} went away ({why}); waiting for it. What it decides meanwhile is not shown"
             )),
         }
-        // What was missed meanwhile is not known here: what comes is.
+        // A reconnect does not ask for old decisions: which ones were missed is unknown.
         last = 0;
         tokio::time::sleep(PAUSE).await;
     }
 }
 
-/// Connects, and prints what comes until nothing more does.
+/// Connects, and prints decisions until the stream ends.
 async fn follow(command: &Command, server: &Url, last: u64, printer: &mut Printer, has_heard: &mut bool) -> Ended {
     let away = |why: &dyn std::fmt::Display| Ended::Away(why.to_string());
     let everywhere: [IpNet; 2] = ["0.0.0.0/0", "::/0"].map(|network| network.parse().expect("a network"));
@@ -175,7 +175,7 @@ struct Printer {
 }
 
 impl Printer {
-    /// One server-sent event. False: nobody reads any more.
+    /// Prints one server-sent event. Returns false if the reader of the output has left.
     fn print(&mut self, event: &str) -> bool {
         let field = |name: &str| {
             let lines = event.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(':'));

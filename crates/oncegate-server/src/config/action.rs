@@ -14,12 +14,12 @@ use crate::channels::smtp::STARTTLS;
 
 use super::typed::{ActionType, Actions, HandlerKind};
 
-/// Where types are.
+/// The path of the types' tables.
 const TYPES: [&str; 2] = ["actions", "type"];
-/// What of a type's settings is for one handler alone.
+/// The settings of a type that apply to one handler only.
 const OF_WEBHOOK: &[&str] = &["url", "allow_payload_url", "secret_file", "timeout"];
 const OF_EMAIL: &[&str] = &["url", "from", "username", "password_file", "authorization_file", "timeout"];
-/// What of an email's settings is for mail servers, and what for providers.
+/// The settings of an email handler that apply to mail servers only, and to providers only.
 const OF_SMTP: &[&str] = &["username", "password_file"];
 const OF_HTTP: &[&str] = &["authorization_file"];
 const OF_SAGA: &[&str] = &["event"];
@@ -47,7 +47,7 @@ pub fn build(layers: &Layers) -> Actions {
 pub fn check(layers: &Layers) -> Vec<ConfigError> {
     let mut errors = strangers(layers, &TYPES, "type");
     for (name, table) in types(layers) {
-        // What is wrong with the type is wrong for each workspace, and is said once.
+        // An error in the type's own table would repeat for each workspace, so it is reported once.
         match table.action_type() {
             Err(error) => errors.push(error),
             Ok(_) => {
@@ -59,7 +59,7 @@ pub fn check(layers: &Layers) -> Vec<ConfigError> {
     errors
 }
 
-/// Who runs actions of a type for the workspaces that have settings of their own for it.
+/// The handlers of a type for the workspaces that have their own settings for it.
 fn handlers_of_workspaces(
     layers: &Layers,
     name: &str,
@@ -101,7 +101,7 @@ impl Table<'_> {
         })
     }
 
-    /// What belongs to another handler.
+    /// Refuses settings that belong to another handler.
     fn refuse_all_but(&self, own: &[&str], handler: &str) -> Result<(), ConfigError> {
         [OF_WEBHOOK, OF_EMAIL, OF_SAGA, OF_AMQP, OF_NATS]
             .iter()

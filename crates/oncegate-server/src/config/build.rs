@@ -1,4 +1,4 @@
-//! From values to the typed configuration, and how values go together.
+//! Builds the typed configuration from values, and checks values against each other.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ use super::value::Value;
 use super::{action, saga, send};
 use oncegate_core::units::show_duration;
 
-/// Puts the values together.
+/// Builds the configuration from its values.
 pub fn build(layers: &Layers) -> Config {
     let top = Table { layers, own: KeyPath::default(), general: KeyPath::default(), over: None };
     let limits = Table { own: KeyPath::of(&["limits"]), ..top.clone() };
@@ -68,7 +68,7 @@ pub fn build(layers: &Layers) -> Config {
     }
 }
 
-/// Checks how values go together that are right by themselves.
+/// Checks relations between values that are valid by themselves.
 pub fn check_relations(layers: &Layers, errors: &mut Vec<ConfigError>) {
     errors.extend(claims_table(layers).lease_fits().err());
     errors.extend(guard_tables(layers).filter_map(|(_, table)| table.lease_fits().err()));
@@ -89,7 +89,7 @@ pub fn check_relations(layers: &Layers, errors: &mut Vec<ConfigError>) {
     errors.extend(strangers(layers, &CHANNELS, "channel"));
 }
 
-/// A table at the top.
+/// A table at the top level.
 pub(super) fn table_of<'a>(layers: &'a Layers, name: &str) -> Table<'a> {
     let own = KeyPath::of(&[name]);
     Table { layers, general: own.clone(), own, over: None }
@@ -111,7 +111,7 @@ fn workspace_limits(layers: &Layers) -> WorkspaceLimits {
     }
 }
 
-/// Both files, or none.
+/// Needs both files, or neither.
 fn tls(layers: &Layers) -> Result<Option<Tls>, ConfigError> {
     let table = table_of(layers, "tls");
     match (table.maybe_text("certificate_file"), table.maybe_text("key_file")) {
@@ -126,10 +126,10 @@ fn messages_table(layers: &Layers) -> Table<'_> {
     table_of(layers, "messages")
 }
 
-/// Where channels are.
+/// The path of the channels' tables.
 const CHANNELS: [&str; 2] = ["messages", "channel"];
 
-/// How a channel sends for the workspaces that have settings of their own for it.
+/// The channel kinds of the workspaces that have their own settings for a channel.
 fn channel_kinds_of_workspaces<'a>(
     layers: &'a Layers,
     name: &str,
@@ -144,7 +144,7 @@ fn channel_kinds_of_workspaces<'a>(
     of_channel.collect::<Vec<_>>().into_iter()
 }
 
-/// What a channel does not say of outgoing calls is taken from `outgoing`.
+/// A channel's missing settings for outgoing calls come from `outgoing`.
 pub(super) fn channel_tables(layers: &Layers) -> impl Iterator<Item = (String, Table<'_>)> {
     let channels = KeyPath::of(&CHANNELS);
     layers.names_in(&channels).into_iter().map(move |name| {
@@ -165,17 +165,17 @@ fn guard_tables(layers: &Layers) -> impl Iterator<Item = (GuardName, Table<'_>)>
     })
 }
 
-/// A table of the configuration; what it leaves out is taken from a more general one.
+/// A table of the configuration; its missing values come from a more general table.
 #[derive(Clone)]
 pub(super) struct Table<'a> {
     pub layers: &'a Layers,
     pub own: KeyPath,
     pub general: KeyPath,
-    /// A workspace's own table, which wins.
+    /// A workspace's own table, which takes precedence.
     pub over: Option<KeyPath>,
 }
 
-/// The workspaces that have settings of their own, and what they call this table.
+/// The workspaces that have their own settings, and their name for this table.
 pub(super) fn of_workspaces(layers: &Layers, table: &[&str]) -> Vec<(WorkspaceName, KeyPath)> {
     let workspaces = KeyPath::of(&["workspace"]);
     let named = layers.names_in(&workspaces).into_iter().map(|name| {
@@ -185,7 +185,7 @@ pub(super) fn of_workspaces(layers: &Layers, table: &[&str]) -> Vec<(WorkspaceNa
     named.collect()
 }
 
-/// A workspace has settings of its own for something that is not there.
+/// Reports settings of a workspace for something that does not exist.
 pub(super) fn strangers(layers: &Layers, table: &[&str], what: &str) -> Vec<ConfigError> {
     let known = layers.names_in(&KeyPath::of(table));
     let mut errors = vec![];
@@ -238,13 +238,13 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// What is written for it here.
+    /// The entry that is set in this table.
     pub fn own_entry(&self, name: &str) -> Option<&'a Entry> {
         let over = self.over.as_ref().and_then(|over| self.layers.get(&over.child(name)));
         over.or_else(|| self.layers.get(&self.own.child(name)))
     }
 
-    /// The same table, with what a workspace has of its own.
+    /// The same table, with a workspace's own settings over it.
     pub fn of_workspace(&self, over: KeyPath) -> Table<'a> {
         Table { over: Some(over), ..self.clone() }
     }
@@ -282,19 +282,19 @@ impl<'a> Table<'a> {
             max_run: None,
             on_failure: OnFailure::default(),
             on_store_error: self.store_error(),
-            // The general switch is with the others of its kind.
+            // The general switch is in the `privacy` table.
             store_parts: Table { general: KeyPath::of(&["privacy"]), ..self.clone() }.flag("store_parts"),
         }
     }
 
-    /// A lease longer than its window would be cut short by it.
+    /// A lease longer than its window would be cut short by the window.
     fn lease_fits(&self) -> Result<(), ConfigError> {
         let (lease, window) = (self.span("lease"), self.span("window"));
         let broken = |name| {
             let (own, general) = (self.own.child(name), self.general.child(name));
             self.layers.is_broken(&own) || (self.layers.get(&own).is_none() && self.layers.is_broken(&general))
         };
-        // The one to correct is the one that the user wrote here.
+        // The error names the value that the user wrote here.
         let written = ["window", "lease"]
             .into_iter()
             .find_map(|name| self.layers.get(&self.own.child(name)).filter(|entry| entry.origin != Origin::Default));
@@ -309,7 +309,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Whoever waits as long as a lease would take over what it waits for.
+    /// A caller that waits as long as the lease would take over the claim that it waits for.
     fn wait_fits(&self) -> Result<(), ConfigError> {
         let (lease, wait) = (self.span("lease"), self.span("wait"));
         let written = ["wait", "lease"]

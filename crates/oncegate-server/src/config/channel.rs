@@ -1,4 +1,4 @@
-//! `[messages.channel.NAME]`: what belongs to which kind of channel.
+//! `[messages.channel.NAME]`: which settings belong to which kind of channel.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use crate::channels::smtp::STARTTLS;
 use crate::outgoing::is_allowed;
 use oncegate_core::units::show_duration;
 
-/// What of a channel's settings is for one kind alone.
+/// The settings of a channel that apply to one kind only.
 const OF_HTTP: &[&str] = &["url", "authorization_file"];
 const OF_SMTP: &[&str] = &["url", "from", "subject", "username", "password_file"];
-/// What a provider is sent, by our names.
+/// The fields that a provider receives, by our names.
 pub const FIELDS: [&str; 7] =
     ["id", "channel", "recipientPhone", "recipientEmail", "message", "attachments", "metadata"];
 
@@ -53,7 +53,7 @@ impl Table<'_> {
         Ok(Channel { kind, honours_key, timeout: self.span("timeout"), of_workspaces: BTreeMap::new() })
     }
 
-    /// Whoever sends for longer than its lease would no longer own what it sends.
+    /// The time-out must be shorter than the lease: otherwise a worker could still be sending after it has lost its lease.
     pub fn timeout_fits(&self, timeout: Duration, lease: Duration) -> Result<(), ConfigError> {
         if timeout < lease {
             return Ok(());
@@ -76,7 +76,8 @@ impl Table<'_> {
         }
     }
 
-    /// Refuses a workspace's own URL without a secret of its own: the secret of all workspaces would be sent to that URL, or sign what goes there.
+    /// Refuses a workspace's own URL without its own secret: the secret of all workspaces would be sent to that URL, or sign the requests
+    /// to it.
     pub fn refuse_secret_of_all(&self, secret: &str) -> Result<(), ConfigError> {
         let Some(over) = &self.over else { return Ok(()) };
         let is_set = |table: &KeyPath| self.layers.get(&table.child(secret)).is_some();
@@ -89,7 +90,7 @@ impl Table<'_> {
         }
     }
 
-    /// A setting that somebody wrote here, and where.
+    /// A setting that the user wrote in this table, and its place.
     pub fn written<'n>(&self, name: &'n str) -> Option<(&'n str, String)> {
         self.own_entry(name).map(|entry| (name, entry.origin.to_string()))
     }
@@ -109,7 +110,7 @@ impl Table<'_> {
         let wrong = |what: &str, hint: String| ConfigError::new(&at, format!("{}.{name} {what}", self.own), hint);
         let url = Url::parse(text).ok().filter(|url| schemes.contains(&url.scheme()) && url.has_host());
         let url = url.ok_or_else(|| wrong("is no URL that this can use", format!("write {example:?}")))?;
-        // What is in the file is shown, logged, and kept in backups.
+        // The file's content is shown, logged, and kept in backups.
         if url.password().is_some() || !url.username().is_empty() {
             let hint =
                 "write `username` and `password_file` (mail), `authorization_file` (http), or `secret_file` (webhook)";

@@ -1,8 +1,7 @@
-//! The environment: `ONCEGATE_CLAIMS_WINDOW` is `claims.window`, and with `_FILE` after it
-//! names a file that holds the value.
+//! The environment: `ONCEGATE_CLAIMS_WINDOW` is `claims.window`. With `_FILE` after it, the variable names a file that holds the value.
 //!
-//! What the user names (a guard) has no variable: a variable's name cannot say which
-//! letters were small.
+//! A setting under a name that the user chose (a guard) has no variable, because a variable's name cannot show which letters were
+//! lower-case.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -71,8 +70,9 @@ impl Environment {
     }
 }
 
-/// Kubernetes tells every pod about a Service named `oncegate`, or `oncegate-` and something, in variables
-/// that begin like ours. A port that is a bare number is a person's, who should learn of `listen`.
+/// Kubernetes sets variables that begin like ours for a Service named `oncegate`, or `oncegate-` and something. A port that is a bare
+/// number
+/// was set by a person, and the error should name `listen`.
 fn is_of_kubernetes(name: &str, value: &OsStr) -> bool {
     let is_url = || value.to_str().is_some_and(|value| value.contains("://"));
     let is_numbered = |(_, rest): (&str, &str)| rest.starts_with(|first: char| first.is_ascii_digit());
@@ -83,7 +83,7 @@ fn is_of_kubernetes(name: &str, value: &OsStr) -> bool {
         || name.split_once("_PORT_").is_some_and(is_numbered)
 }
 
-/// A variable's value is a secret until its setting says otherwise: it is not repeated.
+/// A variable's value counts as a secret until its setting is known: the error does not repeat it.
 fn text_of(name: &str, value: &OsString) -> Result<String, ConfigError> {
     let not_unicode = || ConfigError::new(name, "is not UTF-8", format!("run: unset {name}"));
     value.clone().into_string().map_err(|_| not_unicode())
@@ -108,7 +108,7 @@ fn unknown_variable(name: &str) -> ConfigError {
         return ConfigError::new(name, what, format!("set it in the file, under [{table}.NAME]"));
     }
     let variables: Vec<String> = SETTINGS.iter().filter(|setting| !setting.is_override()).map(variable_of).collect();
-    // All of them begin alike; what counts is the rest.
+    // All of them have the same prefix; only the rest is compared.
     let bare = |variable: &str| variable.strip_prefix(PREFIX).map(str::to_owned).unwrap_or_default();
     let candidates: Vec<String> = variables.iter().map(|variable| bare(variable)).collect();
     let (written, suffix) = match name.strip_suffix(FILE_SUFFIX) {

@@ -1,8 +1,8 @@
-//! What is wrong with a configuration.
+//! Errors of a configuration.
 
 use super::path::KeyPath;
 
-/// One thing that is wrong: where, what, and what would be right.
+/// One error: its place, the problem, and a valid alternative.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{at}: {what}\nhint: {hint}")]
 pub struct ConfigError {
@@ -18,10 +18,10 @@ impl ConfigError {
     }
 }
 
-/// What is wrong with a value, before it is known whose it is.
+/// An error in a value, before the setting that the value belongs to is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Goes on after the key: `is "5 minutes", which is not a duration`.
+    /// The text after the key: `is "5 minutes", which is not a duration`.
     pub what: String,
     pub hint: String,
 }
@@ -36,14 +36,14 @@ impl Fault {
     }
 }
 
-/// The one of `candidates` that was most likely meant by `written`, if any is near enough to name.
+/// The candidate that `written` most likely meant, if any is close enough.
 pub(super) fn nearest<'a>(written: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let written = written.to_ascii_lowercase();
     let far = (written.chars().count() / 3).max(2);
     candidates
         .into_iter()
         .map(|candidate| (strsim::damerau_levenshtein(&written, &candidate.to_ascii_lowercase()), candidate))
-        // A short name that shares nothing with what was written is within two edits of it, too.
+        // A short name that shares no letter with `written` is within two edits of it, too.
         .filter(|(distance, candidate)| *distance <= far && *distance < candidate.chars().count())
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, candidate)| candidate)

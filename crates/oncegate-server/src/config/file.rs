@@ -15,7 +15,7 @@ pub struct File {
     text: String,
 }
 
-/// Reads the file that was named, else the default one if it is there.
+/// Reads the named file, or the default file if it exists.
 pub fn read(named: Option<PathBuf>, default: PathBuf) -> Result<Option<File>, ConfigError> {
     let must_exist = named.is_some();
     let path = named.unwrap_or(default);
@@ -34,14 +34,14 @@ pub fn read(named: Option<PathBuf>, default: PathBuf) -> Result<Option<File>, Co
 }
 
 impl File {
-    /// Lays everything that is right over `layers`, and collects everything that is wrong.
+    /// Applies every valid value to `layers`, and collects every error.
     pub fn apply(&self, layers: &mut Layers, errors: &mut Vec<ConfigError>) {
         match Document::parse(self.text.as_str()) {
             Ok(document) => {
                 Walk { file: self, layers, errors }.table(document.as_table(), &KeyPath::default());
             }
             Err(error) => {
-                // Only the message: what else the parser prints repeats the line, and that may hold a secret.
+                // Only the message: the parser's full output repeats the line, which may hold a secret.
                 let at = self.origin(error.span().map_or(0, |span| span.start));
                 let hint = "a line is `key = value`, text in quotes, or `[table]`; see https://toml.io";
                 errors.push(ConfigError::new(at, format!("not TOML: {}", error.message().replace('\n', ", ")), hint));
@@ -100,7 +100,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Tables that are told apart by their numbers, from 1 on: `[[…]]`, or as they are shown, `[….1]`.
+    /// Tables that are identified by their numbers, from 1 on: `[[…]]`, or as they are shown, `[….1]`.
     fn list(
         &mut self,
         item: &Item,

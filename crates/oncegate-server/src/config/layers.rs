@@ -1,4 +1,4 @@
-//! The layers of the configuration, laid over one another.
+//! The layers of the configuration, each of which overrides the ones before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -38,7 +38,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A value that holds. Not for printing: it may be a secret.
+/// A value in effect. It must not be printed, because it may be a secret.
 #[derive(Clone)]
 pub struct Entry {
     pub setting: &'static Setting,
@@ -46,10 +46,10 @@ pub struct Entry {
     pub origin: Origin,
 }
 
-/// What holds for each setting so far. A later layer covers an earlier one.
+/// The value in effect for each setting. A later layer overrides an earlier one.
 pub struct Layers {
     entries: BTreeMap<KeyPath, Entry>,
-    /// What some layer got wrong: what holds there now is not what the user wants.
+    /// Settings with an error in some layer: their value in effect is not the one that the user wants.
     broken: BTreeSet<KeyPath>,
 }
 
@@ -63,7 +63,7 @@ impl Layers {
         Layers { entries: SETTINGS.iter().filter_map(entry).collect(), broken: BTreeSet::new() }
     }
 
-    /// The embedded store is in the data folder, unless it was said where the store is.
+    /// Places the embedded store in the data folder, unless a store is configured.
     pub fn place_store(&mut self) {
         let (store, data_dir) = (KeyPath::of(&["store"]), KeyPath::of(&["data_dir"]));
         let (Some(Entry { origin: Origin::Default, setting, .. }), Some(folder)) =
@@ -99,7 +99,7 @@ impl Layers {
         names
     }
 
-    /// Lays a value over what was there.
+    /// Sets a value, over the one of an earlier layer.
     pub fn set(
         &mut self,
         path: KeyPath,
@@ -138,7 +138,7 @@ pub fn unknown_key(at: impl ToString, path: &KeyPath) -> ConfigError {
     ConfigError::new(at, format!("there is no setting `{path}`"), settings::suggest(path))
 }
 
-/// A name that the user chose: of a type of actions, which is whatever callers call it, or of a guard or a channel.
+/// Checks a name that the user chose: of a type of actions, which callers choose, or of a guard or a channel.
 pub fn check_name(at: impl ToString, path: &KeyPath, name: &str) -> Result<(), ConfigError> {
     let mut segments = path.segments();
     if let [first, workspace, of_workspace @ ..] = segments

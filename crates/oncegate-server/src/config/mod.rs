@@ -1,9 +1,8 @@
 //! The configuration: flags over `ONCEGATE_*` over `oncegate.toml` over defaults.
 //!
-//! What can be set is one table, [`settings::SETTINGS`]; reading, checking, showing and
-//! suggesting all walk it. Everything that is wrong is reported at once, each with its
-//! place and what would be right. No secret is ever part of an error, of `Debug` or of
-//! what is shown.
+//! One table lists all settings: [`settings::SETTINGS`]; reading, checking, showing and
+//! suggesting all walk it. All errors are reported at once, each with its place and a valid
+//! alternative. No secret is ever part of an error, of `Debug` or of the shown configuration.
 
 mod action;
 mod build;
@@ -37,16 +36,16 @@ pub use weakness::Weakness;
 
 use layers::Layers;
 
-/// Read where the program is started, if it is there and no other file is named.
+/// The file that is read in the working directory, if it exists and no other file is named.
 pub const DEFAULT_FILE: &str = "oncegate.toml";
 
-/// A flag that stands for a setting.
+/// A flag that sets a setting.
 #[derive(Clone, Debug)]
 pub struct Flag {
     /// The setting's key: `log.format`.
     pub key: String,
     pub value: String,
-    /// As it was typed: `--log`.
+    /// The flag as it was typed: `--log`.
     pub name: String,
 }
 
@@ -59,8 +58,8 @@ pub struct Loaded {
 }
 
 impl Config {
-    /// Reads everything that has a say. `file` must exist if it is named, here or in
-    /// `ONCEGATE_CONFIG`; the default one need not.
+    /// Reads all sources of the configuration. `file` must exist if it is named, here or in
+    /// `ONCEGATE_CONFIG`; the default file may be missing.
     pub fn load(
         flags: Vec<Flag>,
         env: impl IntoIterator<Item = (OsString, OsString)>,

@@ -22,7 +22,7 @@ impl KeyPath {
         KeyPath(segments)
     }
 
-    /// The table that it is in, and its name there.
+    /// The table that contains it, and its name in that table.
     pub fn split_last(&self) -> Option<(KeyPath, &str)> {
         let (last, table) = self.0.split_last()?;
         Some((KeyPath(table.to_vec()), last))

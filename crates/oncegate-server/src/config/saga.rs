@@ -11,9 +11,9 @@ use super::path::KeyPath;
 use super::secret_url::SecretUrl;
 use super::typed::{Amqp, Consume, ConsumeStream, Nats, Sagas};
 
-/// The consumer of a stream, unless it says otherwise.
+/// The default consumer of a stream.
 const DURABLE: &str = "oncegate";
-/// Messages that are at work at once, unless a queue says otherwise.
+/// The default number of messages in work at once.
 const PREFETCH: u16 = 32;
 
 pub fn build(layers: &Layers) -> Sagas {
@@ -38,7 +38,7 @@ pub fn check_nats(layers: &Layers) -> Result<(), ConfigError> {
     let example = "nats://127.0.0.1:4222";
     if nats.maybe_text("url").is_some_and(|url| url.parse::<ServerAddr>().is_err()) {
         let at = nats.written("url").map_or_else(String::new, |(_, at)| at);
-        // Not what was written: there may be a password in it.
+        // The error does not repeat the value: it may contain a password.
         return Err(ConfigError::new(at, "nats.url is no server's URL", format!("write {example:?}")));
     }
     for table in consumers(layers, "nats") {
@@ -53,12 +53,12 @@ pub fn check_nats(layers: &Layers) -> Result<(), ConfigError> {
 pub fn check_amqp(layers: &Layers) -> Result<(), ConfigError> {
     let amqp = table_of(layers, "amqp");
     if let Some(url) = amqp.maybe_text("url") {
-        // Its parser would take an IPv6 address for this machine.
+        // The broker's URL parser would read an IPv6 address as this machine.
         let has_name = url::Url::parse(url).is_ok_and(|url| url.host_str().is_some_and(|host| !host.starts_with('[')));
         if !has_name || url.parse::<AMQPUri>().is_err() {
             let at = amqp.written("url").map_or_else(String::new, |(_, at)| at);
             let hint = r#"write "amqp://user:password@host:5672/%2f", with a name or an IPv4 address"#;
-            // Not what was written: there may be a password in it.
+            // The error does not repeat the value: it may contain a password.
             return Err(ConfigError::new(at, "amqp.url is no broker's URL", hint));
         }
     }

@@ -1,8 +1,8 @@
-//! A store's URL, whose password stays in it.
+//! A store's URL, which hides its password.
 
 use std::fmt;
 
-/// Where the store is, with its password, which only [`SecretUrl::expose`] gives away.
+/// A store's address with its password, which only [`SecretUrl::expose`] returns.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SecretUrl(pub(super) String);
 
@@ -24,9 +24,9 @@ impl fmt::Debug for SecretUrl {
     }
 }
 
-/// Hides the credentials of a URL, and rather too much than too little of a malformed one.
+/// Hides the credentials of a URL. In a malformed URL it hides too much rather than too little.
 pub(super) fn without_password(url: &str) -> String {
-    // A file's path may have an `@` in it, and has no password.
+    // A file's path may contain an `@`, and has no password.
     if url.starts_with("sqlite:") {
         return url.to_owned();
     }
@@ -49,7 +49,8 @@ pub(super) fn without_password(url: &str) -> String {
     format!("{start}{user}{host}")
 }
 
-/// The scheme with its slashes, and the rest. Parsers read `https:host`, `https:\\host` and `HTTPS://host` alike, and the one of NATS reads
+/// The scheme with its slashes, and the rest. Parsers read `https:host`, `https:\\host` and `HTTPS://host` alike. The parser of NATS also
+/// reads
 /// `user:password@host`, which has no scheme.
 fn split_scheme(url: &str) -> (&str, &str) {
     let Some((scheme, after)) = url.split_once(':') else { return ("", url) };
@@ -67,7 +68,7 @@ fn shown_user(user: &str, start: &str, scheme: &str) -> String {
     let name = user.split_once(':').map(|(name, _)| name);
     match name {
         Some(name) if start.ends_with("://") => format!("{name}:***"),
-        // Elsewhere a name alone may be a token.
+        // For other schemes, a name alone may be a token.
         None if start.ends_with("://") && matches!(scheme, "postgres" | "postgresql" | "amqp" | "amqps") => {
             user.to_owned()
         }
@@ -87,13 +88,13 @@ fn hidden_secret(parameter: &str) -> String {
 fn hidden_value(parameter: &str) -> String {
     match parameter.split_once('=') {
         Some((name, _)) => format!("{name}=***"),
-        // It may be a token by itself.
+        // The parameter may be a token by itself.
         None if parameter.is_empty() => String::new(),
         None => "***".to_owned(),
     }
 }
 
-/// What the names of secret parameters have in them.
+/// Words that occur in the names of secret parameters.
 const SECRET_NAMES: [&str; 9] = ["password", "passwd", "pwd", "secret", "token", "key", "sig", "auth", "credential"];
 
 #[cfg(test)]
@@ -132,7 +133,7 @@ mod tests {
             ("https:h/hook?x=geheim", "https:h/hook?x=***"),
             (r"https:\\u:geheim@h/hook?x=geheim", r"https:\\***@h/hook?x=***"),
             ("ws://geheim@h", "ws://***@h"),
-            // Without a scheme, which NATS takes, or with one that is misspelt.
+            // A URL without a scheme, which NATS accepts, or with a misspelt one.
             ("h:4222", "h:4222"),
             ("geheim@h:4222", "***@h:4222"),
             ("u:geheim@h:4222", "***@h:4222"),

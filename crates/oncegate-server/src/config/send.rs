@@ -13,7 +13,7 @@ pub fn build(layers: &Layers) -> Result<Sends, ConfigError> {
     let has_hook = table.maybe_text("reconcile_url").is_some();
     let example = "https://example.com/was-it-sent";
     let (lease, keep) = (table.span("lease"), table.span("keep"));
-    // Past the time that a send is kept it is anybody's: a lease beyond it would be a second worker.
+    // After `keep`, any worker may take the send over. A lease beyond it would allow a second worker.
     if lease > keep {
         let at = table.written("keep").or(table.written("lease")).map_or_else(String::new, |(_, at)| at);
         let (lease, keep) = (show_duration(lease), show_duration(keep));

@@ -1,4 +1,4 @@
-//! Everything that can be set.
+//! All settings.
 //!
 //! A new setting is a line here and a field of [`Config`](super::Config). A segment `*`
 //! stands for a name that the user chooses.
@@ -13,19 +13,18 @@ use super::value::Kind;
 
 #[derive(Debug)]
 pub struct Setting {
-    /// Its dotted key; a segment `*` is a name of the user's.
+    /// The dotted key; a segment `*` is a name that the user chooses.
     pub key: &'static str,
     pub kind: Kind,
-    /// As it would be written, without quotes. A setting under `*` has none: what it leaves out is
-    /// taken from elsewhere.
+    /// The default as it would be written, without quotes. A setting under `*` has none: its missing value comes from elsewhere.
     pub default: Option<&'static str>,
     /// One line for people.
     pub doc: &'static str,
-    /// Not to be shown or repeated in an error.
+    /// The value must not be shown or repeated in an error.
     pub secret: bool,
 }
 
-/// The segment that stands for a name of the user's.
+/// The segment that matches a name that the user chooses.
 pub const ANY: &str = "*";
 
 /// Tables that are written as a list, `[[…]]`: their names are numbers, from 1 on.
@@ -75,7 +74,7 @@ const fn override_of(key: &'static str, kind: Kind, doc: &'static str) -> Settin
     Setting { key, kind, default: None, doc, secret: false }
 }
 
-/// In the order in which they are shown.
+/// All settings, in the order in which they are shown.
 pub static SETTINGS: &[Setting] = &[
     setting("listen", Kind::Address, "127.0.0.1:4600", "the address to listen on; port 0 takes a free one"),
     Setting {
@@ -247,7 +246,7 @@ impl Setting {
         self.key.split('.')
     }
 
-    /// Whether its text is a URL, with or without a scheme.
+    /// Whether the value is a URL, with or without a scheme.
     pub fn is_url(&self) -> bool {
         self.key.ends_with("url")
     }
@@ -256,24 +255,24 @@ impl Setting {
         self.segments().any(|segment| segment == ANY)
     }
 
-    /// Its table, `*` and all; empty at the top.
+    /// The setting's table, with `*` segments; empty at the top.
     pub fn table(&self) -> &'static str {
         self.key.rsplit_once('.').map_or("", |(table, _)| table)
     }
 
-    /// The names in `path`, which leads here, that the user chose.
+    /// The names in `path`, a path of this setting, that the user chose.
     pub fn names_chosen<'a>(&self, path: &'a KeyPath) -> impl Iterator<Item = &'a str> {
         self.segments().zip(path.segments()).filter(|(segment, _)| *segment == ANY).map(|(_, name)| name.as_str())
     }
 
-    /// Whether `path` leads to this setting, or towards it.
+    /// Whether `path` is this setting, or a prefix of it.
     fn begins_with(&self, path: &KeyPath) -> bool {
         let mut segments = self.segments();
         path.segments().iter().all(|named| segments.next().is_some_and(|segment| segment == ANY || segment == named))
     }
 }
 
-/// What a place in the configuration is.
+/// What a path in the configuration leads to.
 pub enum Place {
     Value(&'static Setting),
     Table,
@@ -289,12 +288,12 @@ pub fn place(path: &KeyPath) -> Place {
     }
 }
 
-/// Whether the names in this table are the user's.
+/// Whether the user chooses the names in this table.
 pub fn is_named_by_user(table: &KeyPath) -> bool {
     names_in(table).any(|name| name == ANY)
 }
 
-/// The right names in a table, each as often as there are settings behind it.
+/// The valid names in a table, each as often as there are settings behind it.
 fn names_in(table: &KeyPath) -> impl Iterator<Item = &'static str> {
     let depth = table.segments().len();
     SETTINGS
@@ -303,7 +302,7 @@ fn names_in(table: &KeyPath) -> impl Iterator<Item = &'static str> {
         .filter_map(move |setting| setting.segments().nth(depth))
 }
 
-/// What was probably meant by a key that does not exist.
+/// The valid key that an unknown key most likely meant.
 pub fn suggest(unknown: &KeyPath) -> String {
     let (table, written) = unknown.split_last().unwrap_or_default();
     if let Some(name) = nearest(written, names_in(&table)) {

@@ -10,7 +10,7 @@ use super::settings::SETTINGS;
 use super::value::Value;
 
 impl Loaded {
-    /// The effective configuration as TOML, each line saying where its value came from.
+    /// The effective configuration as TOML, with the source of each value on its line.
     pub fn to_toml(&self) -> String {
         let mut shown = String::new();
         let mut open = KeyPath::default();
@@ -39,7 +39,7 @@ impl Loaded {
         self.in_order().map(setting).collect()
     }
 
-    /// In the order of the table of settings, what belongs to one name of the user's together.
+    /// The entries in the order of the table of settings. Entries under one name of the user's stay together.
     fn in_order(&self) -> impl Iterator<Item = (&KeyPath, &Entry)> {
         let mut entries: Vec<_> = self.layers.iter().collect();
         entries.sort_by_key(|(path, entry)| {
@@ -64,7 +64,7 @@ fn shown_value(entry: &Entry) -> Value {
     }
 }
 
-/// On one line, whatever the file is called.
+/// The source on one line, even if the file's name has line breaks.
 fn origin(origin: &Origin) -> String {
     match origin {
         Origin::File { path, line, .. } => format!("{}:{line}", path.display()).replace(char::is_control, "?"),

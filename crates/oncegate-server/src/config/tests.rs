@@ -45,7 +45,7 @@ impl Setup {
         self.load().unwrap_or_else(|errors| panic!("{errors:#?}"))
     }
 
-    /// Everything that is wrong, as it is printed, without the folder.
+    /// All errors as they are printed, without the folder.
     fn errors(&self) -> Vec<String> {
         let folder = self.path("");
         let errors = self.load().err().expect("something is wrong");
@@ -227,7 +227,7 @@ fn everything_that_is_wrong_is_said_at_once() {
             "oncegate.toml:7:9",
             "ONCEGATE_LIMITS_BODY",
             "--listen",
-            // A guard's window of its own, against the lease of all.
+            // A guard's own window, against the lease of all guards.
             "oncegate.toml:5:10",
         ]
     );
@@ -406,7 +406,7 @@ fn sagas_and_queues_are_lists() {
     );
     let shown = loaded.to_toml();
     assert!(!shown.contains("geheim") && shown.contains("amqp://me:***@broker/%2f"), "{shown}");
-    // What is shown can be read again, but for what is hidden.
+    // The shown configuration can be read again, except for hidden values.
     let again = Setup::new(&shown.replace("***", "geheim")).loaded();
     assert_eq!(again.config, loaded.config);
     assert_eq!(Setup::new("").loaded().config.sagas.retries.len(), 3);

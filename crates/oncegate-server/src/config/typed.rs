@@ -47,12 +47,12 @@ pub struct Auth {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Metrics {
-    /// A listener of their own, which needs no key.
+    /// The address of the separate metrics listener, which needs no key.
     pub listen: Option<SocketAddr>,
 }
 
 impl Config {
-    /// Of the URLs of the server's own listener.
+    /// The scheme of the server's own URLs.
     pub fn scheme(&self) -> &'static str {
         if self.tls.is_some() { "https" } else { "http" }
     }
@@ -61,20 +61,20 @@ impl Config {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     pub body_bytes: usize,
-    /// Of events.
+    /// The maximum body of an event.
     pub event_body_bytes: usize,
     pub connections: usize,
-    /// Steps that the expressions of one event may take.
+    /// The maximum number of steps that the expressions of one event may take.
     pub saga_steps: u64,
-    /// Recurring schedules of each workspace, and the shortest interval of one.
+    /// The maximum number of recurring schedules of each workspace, and the shortest interval of one.
     pub schedules: usize,
     pub schedule_interval: Duration,
-    /// Requests a second for each workspace; none is no limit.
+    /// Requests a second for each workspace. None: no limit.
     pub rate: Option<u32>,
     pub workspace: WorkspaceLimits,
 }
 
-/// What one workspace may take of the server.
+/// The limits of one workspace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkspaceLimits {
     pub connections: usize,
@@ -84,13 +84,13 @@ pub struct WorkspaceLimits {
     pub lookups: usize,
     pub body_bytes: usize,
     pub answer_bytes: usize,
-    /// None is no limit.
+    /// None: no limit.
     pub claims: Option<u64>,
     pub stored_bytes: Option<u64>,
 }
 
 impl WorkspaceLimits {
-    /// Whether there is no room for more.
+    /// Whether the workspace has reached its limit.
     pub fn is_reached_by(&self, claims: u64, bytes: u64) -> bool {
         self.claims.is_some_and(|max| claims >= max) || self.stored_bytes.is_some_and(|max| bytes >= max)
     }
@@ -105,14 +105,14 @@ pub struct Tls {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claims {
-    /// Of every guard that has none of its own.
+    /// The policy of every guard without its own.
     pub policy: Policy,
     pub guards: BTreeMap<GuardName, Policy>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outgoing {
-    /// Addresses that payloads may name, though they are private.
+    /// Private addresses that payloads may name.
     pub allow_payload: Vec<IpNet>,
     pub allow: Vec<IpNet>,
     pub timeout: Duration,
@@ -129,15 +129,15 @@ pub struct Messages {
     pub store_error: OnStoreError,
     pub lease: Duration,
     pub workers: usize,
-    /// A channel that is not here writes to the log of sends.
+    /// A channel without an entry writes to the log of sends.
     pub channels: BTreeMap<String, Channel>,
 }
 
-/// What becomes of duplicates.
+/// How duplicates are handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     Enforce,
-    /// They are let through, and reported.
+    /// Duplicates are let through, and reported.
     Observe,
     Off,
 }
@@ -145,9 +145,9 @@ pub enum Mode {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Channel {
     pub kind: ChannelKind,
-    /// Of the workspaces that have settings of their own.
+    /// The kinds for workspaces that have their own settings.
     pub of_workspaces: BTreeMap<WorkspaceName, ChannelKind>,
-    /// The provider takes one Idempotency-Key once, so what may have arrived may be sent again.
+    /// The provider accepts one Idempotency-Key once, so a request that may have arrived can be sent again.
     pub honours_key: bool,
     pub timeout: Duration,
 }
@@ -158,7 +158,7 @@ pub enum ChannelKind {
     Http {
         url: Url,
         authorization_file: Option<PathBuf>,
-        /// What the provider calls a field, where it does not call it as we do.
+        /// The provider's names of fields, where they differ from ours.
         fields: BTreeMap<String, String>,
     },
     Smtp {
@@ -174,7 +174,7 @@ pub enum ChannelKind {
 pub struct Actions {
     pub lease: Duration,
     pub workers: usize,
-    /// Of every type that has none of its own.
+    /// The settings of every type without its own.
     pub general: ActionType,
     pub types: BTreeMap<String, ActionType>,
 }
@@ -189,7 +189,7 @@ impl Actions {
 pub struct ActionType {
     /// None: remote workers run it.
     pub handler: Option<HandlerKind>,
-    /// Of the workspaces that have settings of their own.
+    /// The handlers for workspaces that have their own settings.
     pub of_workspaces: BTreeMap<WorkspaceName, HandlerKind>,
     pub window: Duration,
     pub mode: Folding,
@@ -202,7 +202,7 @@ pub struct ActionType {
 pub enum HandlerKind {
     Log,
     Webhook {
-        /// None: the payload says where to.
+        /// None: the payload names the URL.
         url: Option<Url>,
         allow_payload_url: bool,
         secret_file: Option<PathBuf>,
@@ -212,23 +212,23 @@ pub enum HandlerKind {
         from: String,
         username: Option<String>,
         password_file: Option<PathBuf>,
-        /// Of a provider that takes mail over HTTP.
+        /// The credentials of a provider that takes mail over HTTP.
         authorization_file: Option<PathBuf>,
     },
     /// The action becomes an event.
     Saga {
-        /// None: its type is the event's.
+        /// None: the action's type is the event's.
         event: Option<String>,
     },
     /// It is published to a stream.
     Nats {
-        /// None: its type is the subject.
+        /// None: the action's type is the subject.
         subject: Option<String>,
     },
     /// It is published to an exchange.
     Amqp {
         exchange: String,
-        /// None: its type is the key.
+        /// None: the action's type is the routing key.
         routing_key: Option<String>,
     },
 }
@@ -249,7 +249,7 @@ pub struct Reminders {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sagas {
     pub files: Vec<PathBuf>,
-    /// How long an event waits after each conflict.
+    /// The wait of an event after each conflict.
     pub retries: Vec<Duration>,
 }
 
@@ -284,7 +284,7 @@ pub struct Consume {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Privacy {
-    /// Whether the parts of keys are kept, of guards that do not say otherwise.
+    /// Whether the parts of keys are stored, for guards without their own setting.
     pub store_parts: bool,
     pub store_outcome_body: bool,
 }
@@ -311,7 +311,7 @@ pub enum LogLevel {
 }
 
 impl Config {
-    /// The policy of a guard: its own where it has one, else that of all claims.
+    /// The policy of a guard: its own if it has one, else the general one.
     pub fn policy(&self, guard: &GuardName) -> &Policy {
         self.claims.guards.get(guard).unwrap_or(&self.claims.policy)
     }

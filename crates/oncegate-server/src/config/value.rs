@@ -1,4 +1,4 @@
-//! Values: what kinds there are, and how each is read from TOML and from text.
+//! The kinds of values, and how each is read from TOML and from text.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use toml_edit::Item;
 use super::error::{Fault, nearest};
 use oncegate_core::units::{DURATION_HINT, SIZE_HINT, parse_duration, parse_size, show_duration, show_size};
 
-/// What a setting's value may be.
+/// The kinds of a setting's value.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
     Address,
@@ -27,12 +27,12 @@ pub enum Kind {
         min: u64,
         max: u64,
     },
-    /// A list of them, as of texts and of milliseconds.
+    /// A list of networks, as `Texts` is a list of texts and `Millis` one of milliseconds.
     Networks,
     Millis {
         max: Duration,
     },
-    /// So many, or a fraction; nothing and less is nothing.
+    /// A number, possibly a fraction; zero and below mean none.
     Seconds {
         max: Duration,
     },
@@ -51,13 +51,13 @@ pub enum Value {
     Networks(Vec<IpNet>),
     Seconds(Duration),
     Size(u64),
-    /// Also a choice, by its name, and a store's URL.
+    /// A text, a choice by its name, or a store's URL.
     Text(String),
     Texts(Vec<String>),
 }
 
 impl Kind {
-    /// Reads a value from a file. Numbers and truth values are written bare, all else in quotes.
+    /// Reads a value from a file. Numbers and booleans are written bare, everything else in quotes.
     pub fn read_toml(self, item: &Item) -> Result<Value, Fault> {
         let wrong_type =
             || Fault::new(format!("is {}, not {}", article(item.type_name()), self.name()), self.example());
@@ -94,7 +94,7 @@ impl Kind {
         }
     }
 
-    /// Reads a value from a variable, a flag or between quotes.
+    /// Reads a value from a variable, a flag or a quoted string.
     pub fn read_text(self, text: &str) -> Result<Value, Fault> {
         let not_one = || Fault::new(format!("is {text:?}, which is not {}", self.name()), self.example());
         let value = match self {
@@ -177,7 +177,7 @@ impl Kind {
 
 const STORE_HINT: &str = r#"write "sqlite:FILE" or "postgres://USER@HOST/DATABASE""#;
 
-/// Says nothing of what was written: there may be a password in it.
+/// The error does not repeat the text: it may contain a password.
 fn store_url(text: &str) -> Result<String, Fault> {
     match text.parse::<oncegate::StoreUrl>() {
         Ok(_) => Ok(text.to_owned()),
@@ -185,13 +185,13 @@ fn store_url(text: &str) -> Result<String, Fault> {
     }
 }
 
-/// Each a network, or one address; between them commas.
+/// Networks or single addresses, separated by commas.
 fn networks(text: &str) -> Option<Vec<IpNet>> {
     let one = |text: &str| text.parse().ok().or_else(|| Some(IpNet::from(text.parse::<IpAddr>().ok()?)));
     listed(text).map(one).collect()
 }
 
-/// What is between commas.
+/// The items between commas.
 fn listed(text: &str) -> impl Iterator<Item = &str> {
     text.split(',').map(str::trim).filter(|text| !text.is_empty())
 }
@@ -225,7 +225,7 @@ fn article(type_name: &str) -> String {
 }
 
 impl Value {
-    /// As TOML writes it.
+    /// The value as TOML writes it.
     pub fn to_toml(&self) -> toml_edit::Value {
         match self {
             Value::Address(address) => address.to_string().into(),

@@ -1,4 +1,4 @@
-//! What a configuration allows that others could read, change or take.
+//! Weaknesses of a configuration: values that let others read, change or take something.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use url::{Host, Url};
 
 use super::typed::{ChannelKind, Config, HandlerKind};
 
-/// A connection without encryption, or a limit that bounds nothing, and what to write instead.
+/// A connection without encryption, or a limit that does not limit, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Weakness {
     /// The setting.
@@ -28,7 +28,7 @@ const BROKER_HINT: &str = "write amqps:// or tls://";
 const PROVIDER_HINT: &str = "write https://";
 
 impl Config {
-    /// In the order of the settings. Connections within this machine are left out.
+    /// The weaknesses, in the order of the settings. Connections within this machine are left out.
     pub fn weaknesses(&self) -> Vec<Weakness> {
         let mut found = vec![];
         if self.limits.workspace.connections >= self.limits.connections {
@@ -107,7 +107,7 @@ fn of_provider(key: &str, url: &Url, has_authorization: bool) -> Option<Weakness
 }
 
 fn of_broker(key: &str, url: &str) -> Option<Weakness> {
-    // NATS takes an address without a scheme, too.
+    // NATS accepts an address without a scheme, too.
     let url = if url.contains("://") { Url::parse(url) } else { Url::parse(&format!("nats://{url}")) };
     let url = url.ok().filter(|url| matches!(url.scheme(), "amqp" | "nats"))?;
     let host = url.host_str().filter(|host| !is_loopback(host))?;

@@ -185,7 +185,7 @@ fn sections(found: &Found, visitor: &Visitor, now: Time) -> Vec<Section> {
     sections
 }
 
-/// Its revisions, its tries, and its end.
+/// The action's revisions, its tries, and its end.
 fn moments(found: &Found, visitor: &Visitor) -> Vec<Happened> {
     let Action { revision, revised_us, tries, ended, created_us, .. } = &found.action;
     let mut moments: Vec<(i64, Happened)> = vec![];

@@ -1,4 +1,5 @@
-//! Duplicates stopped over time: bars, one colour for each guard. Drawn here, so that it needs no script; each bar says what it is.
+//! Stopped duplicates over time: bars, one colour for each guard. The server draws the chart, so it needs no script. Each bar has a
+//! description.
 
 use std::fmt::Write;
 
@@ -9,7 +10,7 @@ use crate::decisions::tally::{Counted, Minute, OTHER, Range, Series};
 
 /// Guards with a colour of their own; the others share one.
 const COLOURS: usize = 7;
-/// In the picture's own units; it is stretched to the page.
+/// In the chart's own units; the browser scales it to the page.
 const BAR: u64 = 10;
 const GAP: u64 = 2;
 const HEIGHT: u64 = 200;
@@ -23,7 +24,7 @@ pub struct Chart {
 
 pub struct GuardRow {
     pub name: String,
-    /// Not several that are counted together.
+    /// Whether this is a single guard, and not several that are counted together.
     pub is_one: bool,
     pub colour: usize,
     pub stopped: String,
@@ -78,8 +79,8 @@ fn says(series: &Series, range: Range) -> String {
     format!("{stopped} duplicates stopped in the last {}, {passed} went ahead", range.as_str())
 }
 
-/// One step: what was stopped, one guard on top of the other, and words for whoever points at it. (The names of guards have an
-/// alphabet in which nothing is to be escaped.)
+/// One step: the stopped duplicates, guards stacked, with a description that shows on hover. (The characters of guards' names need no
+/// escaping.)
 fn bar(series: &Series, step: usize, counted: &[(usize, &String, Counted)], top: u64) -> String {
     let all: Counted = counted.iter().map(|(_, _, counted)| *counted).sum();
     if all == Counted::default() {
@@ -97,7 +98,7 @@ fn bar(series: &Series, step: usize, counted: &[(usize, &String, Counted)], top:
         let _ = write!(svg, " ({})", by_guard.join(", "));
     }
     let _ = write!(svg, ", {} went ahead</title>", grouped(all.passed));
-    // What one points at, however small the bar is.
+    // The area that reacts to the pointer, however small the bar is.
     let _ =
         write!(svg, "<rect class=\"touch\" x=\"{}\" y=\"0\" width=\"{BAR}\" height=\"{HEIGHT}\"/>", step as u64 * BAR);
     let mut below = 0;
@@ -119,7 +120,7 @@ fn at(series: &Series, step: usize) -> Time {
     Minute(series.from.0 + step as i64 * series.step).begins()
 }
 
-/// A few times below it.
+/// A few time labels below the chart.
 fn labels(series: &Series, range: Range) -> String {
     let steps = (0..LABELS).map(|label| label * (series.steps - 1) / (LABELS - 1));
     let label = |step: usize| {

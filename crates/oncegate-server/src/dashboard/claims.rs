@@ -1,4 +1,4 @@
-//! Claims: who was first, who came after, and why they were stopped.
+//! Claims: the winner, its duplicates, and why they were stopped.
 
 use std::sync::Arc;
 
@@ -114,7 +114,7 @@ pub async fn show(State(app): State<Arc<App>>, visitor: Visitor, Named(id): Name
     show_detail(Frame::new(&visitor, "/claims", title), detail)
 }
 
-/// How it stands, and what that means for whoever comes.
+/// The state of the claim, and what it means for the next caller.
 fn says(claim: &Claim, now: Time) -> String {
     let ends = match claim.expires_at {
         Time::NEVER => "for good".to_owned(),
@@ -213,7 +213,7 @@ fn sections(key: &ClaimKey, claim: Option<&Claim>, timeline: Timeline, now: Time
     sections
 }
 
-/// From its record, and what was noted of it, in order.
+/// The moments of its record and of its timeline, in order.
 fn moments(claim: Option<&Claim>, timeline: Timeline, now: Time) -> Vec<Happened> {
     let Timeline { first, last, left_out } = timeline;
     let cut = last.first().map(|moment| moment.at_us);

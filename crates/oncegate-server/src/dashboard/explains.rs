@@ -1,4 +1,4 @@
-//! The pages that explain: the API, from the same description as `/openapi.json`, and one page for each problem.
+//! The reference pages: the API, from the same description as `/openapi.json`, and one page for each problem.
 
 use askama::Template;
 use axum::http::StatusCode;
@@ -39,11 +39,11 @@ struct Endpoint {
     summary: String,
     description: Option<String>,
     fields: Vec<Fields>,
-    /// By status.
+    /// The answers, by status.
     answers: Vec<(String, String)>,
 }
 
-/// What goes into a request, in one place of it.
+/// The fields of one part of a request.
 struct Fields {
     title: &'static str,
     fields: Vec<Field>,
@@ -56,7 +56,7 @@ struct Field {
     is_required: bool,
 }
 
-/// Anybody may read these; whoever is known has the menu, too.
+/// Any visitor may read these pages; a visitor who is logged in also gets the menu.
 fn frame(visitor: Result<Visitor, Response>, title: &str) -> Frame {
     visitor.map_or_else(|_| Frame::bare(title), |visitor| Frame::new(&visitor, "/docs", title))
 }
@@ -74,7 +74,7 @@ pub async fn problem(_: Nearby, visitor: Result<Visitor, Response>, Named(name):
     Ok(render(StatusCode::OK, &ProblemPage { frame: frame(visitor, kind.title()), kind }))
 }
 
-/// Without the marks of code: it is shown as it is.
+/// The text without code marks, because it is shown as plain text.
 fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().replace('`', "")
 }
@@ -129,7 +129,7 @@ fn properties(described: &Value, schema: &Value) -> Vec<Field> {
     properties.map(field).collect()
 }
 
-/// What a reference stands for.
+/// The schema that a reference points to.
 fn resolved<'a>(described: &'a Value, schema: &'a Value) -> &'a Value {
     match schema["$ref"].as_str().and_then(|reference| reference.strip_prefix('#')) {
         Some(pointer) => described.pointer(pointer).unwrap_or(schema),

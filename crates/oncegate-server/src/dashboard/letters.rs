@@ -115,7 +115,7 @@ fn buttons(letter: &DeadLetter) -> Vec<Button> {
         is_grave: true,
         fields: vec![],
     };
-    // What is no event cannot be applied.
+    // A body that is no event cannot be applied.
     if letter.event.is_some() { vec![again, discard] } else { vec![discard] }
 }
 

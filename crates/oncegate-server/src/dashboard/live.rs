@@ -1,7 +1,8 @@
-//! What keeps pages up to date: server-sent events with parts of the page, made from the same templates. Also the page of the decisions themselves.
+//! Live updates of pages: server-sent events with parts of the page, made from the same templates. Also the page of decisions.
 //!
-//! A client that does not read is not written to: what it missed it will never see, and costs nothing meanwhile. A part replaces the one before, so that
-//! a page that is open for days does not grow.
+//! Nothing is written to a client that does not read. Skipped parts are never sent later, and cost nothing. Each part replaces the one
+//! before,
+//! so a page that is open for days does not grow.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -37,9 +38,9 @@ const TICK: Duration = Duration::from_millis(500);
 const NUMBERS_EVERY: u64 = 4;
 const CHART_EVERY: u64 = 20;
 const SESSION_EVERY: u64 = 10;
-/// The browser comes again, and is asked again who it is.
+/// After this, the browser reconnects, and is authenticated again.
 const TICKS_MAX: u64 = 60 * 60 * 2;
-/// Decisions on their own page.
+/// The number of decisions on their own page.
 const LINES: usize = 100;
 
 /// A decision, for people.
@@ -77,7 +78,7 @@ impl Line {
                 Fate::Noted => Tone::Plain,
             },
             guard: guard.to_owned(),
-            // That it was stopped stands before it.
+            // The fate's own column already says that it was stopped.
             says: words(meaning, told).trim_start_matches("stopped: ").to_owned(),
             about: about.map(str::to_owned),
             what,
@@ -86,7 +87,7 @@ impl Line {
         }
     }
 
-    /// The last decisions that somebody may see and that fit, newest first.
+    /// The last decisions that the caller may see and that match, newest first.
     pub fn last(app: &App, caller: &Caller, count: usize, fits: impl Fn(&Told) -> bool) -> Vec<Line> {
         let heard = app.decisions.since(caller.workspace.as_str(), Place::default());
         let told = heard.told.iter().rev().filter(|told| told.is_for(caller.role) && fits(told));
@@ -116,7 +117,7 @@ fn href(field: &str, id: &str, guard: &str) -> String {
     }
 }
 
-/// Where this server is reached, for whoever wants to try it.
+/// The URL of this server, for the examples on the page.
 pub fn origin(app: &App) -> String {
     format!("{}://{}", app.config.scheme(), app.keys.address())
 }
@@ -143,7 +144,7 @@ struct DecisionsPage {
     origin: String,
 }
 
-/// Which decisions somebody wants to see.
+/// The filter of decisions.
 struct Wanted {
     guard: String,
     fate: String,
@@ -184,7 +185,7 @@ pub async fn page(State(app): State<Arc<App>>, visitor: Visitor, fields: Fields)
     Ok(render(StatusCode::OK, &page))
 }
 
-/// What is kept up to date.
+/// The part of the page that is kept up to date.
 enum Page {
     Overview(Range),
     Decisions,
@@ -192,14 +193,14 @@ enum Page {
     Saga(Arc<Definition>),
 }
 
-/// What a page that is open follows.
+/// The state of an open page's updates.
 struct Following {
     app: Arc<App>,
     caller: Caller,
     session: Option<oncegate::store::Place>,
     page: Page,
     wanted: Wanted,
-    /// A look that takes long puts off none of the later ones.
+    /// A slow update does not delay the later ones.
     ticks: Interval,
     tick: u64,
     /// The picture that was last shown.
@@ -207,7 +208,7 @@ struct Following {
     /// The last decision that was shown.
     seen: Option<Place>,
     _follower: (Taken, Follower),
-    /// Parts that are to be sent now.
+    /// Parts that are ready to be sent.
     ready: Vec<Event>,
 }
 
@@ -244,7 +245,7 @@ pub async fn events(State(app): State<Arc<App>>, Under(exchange): Under, visitor
 }
 
 impl Following {
-    /// The next part that has changed; none once the server stops, the key or the session is no more, or it has been long enough.
+    /// The next changed part. None once the server stops, the key or the session has ended, or the maximum time is over.
     async fn next(&mut self) -> Option<Event> {
         loop {
             if let Some(event) = self.ready.pop() {
@@ -296,7 +297,7 @@ impl Following {
         self.ready.push(part("decisions", &DecisionsPart { told, is_all, origin: origin(app) }));
     }
 
-    /// Whether whoever looks may go on.
+    /// Whether the visitor may continue to follow.
     async fn may_look(&self) -> bool {
         if self.app.stopping.load(Ordering::SeqCst) || !self.app.keys.stands(&self.caller) || self.tick > TICKS_MAX {
             return false;

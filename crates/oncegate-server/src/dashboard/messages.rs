@@ -1,4 +1,4 @@
-//! Messages, whom they went to, and their threads.
+//! Messages, their recipients, and their threads.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::messages::document::{Document, Kept, Lead, Message, Status, Thread};
 use crate::problem::Kind;
 
 const PAGE: usize = 50;
-/// How much of a text a list shows.
+/// How many characters of a text a list shows.
 const TEXT_CHARS: usize = 60;
 
 async fn page_of<D: Document>(
@@ -226,7 +226,7 @@ fn moment(kept: &Kept<Message>) -> Happened {
 }
 
 pub async fn lead(State(app): State<Arc<App>>, visitor: Visitor, Named(id): Named<String>) -> Shown {
-    // The texts that went there are listed, too.
+    // The list includes the texts that were sent there.
     visitor.require(Role::Operate)?;
     let found = app.messages.find::<Lead>(visitor.workspace(), page_id(&id, "lead")?).await?;
     let kept = found.ok_or_else(|| missing("lead"))?;

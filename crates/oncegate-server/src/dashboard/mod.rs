@@ -1,7 +1,9 @@
-//! The dashboard: for the person on call, and for whoever looks at it for the first time.
+//! The dashboard: for the engineer on call, and for first-time visitors.
 //!
-//! Pages are made here and need no script; a script keeps them up to date by server-sent events (`live.rs`), and that is all it does. What people can do are forms: each
-//! asks for a reason, needs the role `operate`, and calls what the API calls. Nothing comes from outside.
+//! The server renders the pages, and they work without a script. The only script keeps them up to date by server-sent events (`live.rs`).
+//! Actions of people are forms: each asks for a reason, needs the role `operate`, and calls the same functions as the API. Nothing is
+//! loaded
+//! from other sites.
 
 mod actions;
 mod audit;
@@ -82,28 +84,28 @@ routes! {
     "/keys/{id}/revoke" => { post ADMIN => keys::revoke, }
     "/login" => { get NOTHING => session::login_page, post NOTHING => session::login, }
     "/logout" => { post NOTHING => session::logout, }
-    // While the server is open: with a key, the workspace is the key's.
+    // Only while the server is open: a key has its own workspace.
     "/workspace" => { post SEND => session::choose_workspace, }
     "/docs" => { get NOTHING => explains::reference, }
     "/problems/{name}" => { get NOTHING => explains::problem, }
     "/assets/{file}" => { get NOTHING => asset, }
 }
 
-/// Under which the files are that pages are made with.
+/// The path of the files that pages load.
 pub const ASSET_PATHS: &str = "/assets/";
 
 pub fn router() -> Router<Arc<App>> {
     routed()
 }
 
-/// What requests share.
+/// The state that requests share.
 #[derive(Default)]
 pub struct Shared {
     sessions: session::Seen,
     numbers: overview::Cache,
 }
 
-/// Scripts, styles and pictures are our own files; forms go to us; nobody shows us in a frame.
+/// Scripts, styles and pictures are our own files; forms post to us; no site may show us in a frame.
 const POLICY: [(HeaderName, &str); 4] = [
     (
         header::CONTENT_SECURITY_POLICY,
@@ -112,7 +114,7 @@ const POLICY: [(HeaderName, &str); 4] = [
     ),
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
     (header::REFERRER_POLICY, "same-origin"),
-    // They hold what is personal.
+    // The pages contain personal data.
     (header::CACHE_CONTROL, "no-store"),
 ];
 
@@ -120,7 +122,7 @@ struct Asset {
     name: &'static str,
     media: &'static str,
     text: String,
-    /// Changes with what is in it, so that browsers may keep it.
+    /// The path depends on the content, so that browsers may cache the file.
     path: String,
 }
 
@@ -145,13 +147,13 @@ async fn asset(Path(file): Path<String>) -> Result<Response, Problem> {
     Ok(([(header::CONTENT_TYPE, asset.media), (header::CACHE_CONTROL, kept)], asset.text.as_str()).into_response())
 }
 
-/// What is around every page.
+/// The parts around every page.
 pub struct Frame {
     pub title: String,
     who: Option<Who>,
-    /// The entry of the menu that this page is under.
+    /// The menu entry of this page.
     under: &'static str,
-    /// What keeps the page up to date.
+    /// The URL of the page's live updates.
     live: Option<String>,
     searched: String,
 }
@@ -170,7 +172,7 @@ struct Entry {
     is_here: bool,
 }
 
-/// Of each page: its name, its path, and the role that sees it in the menu.
+/// The name of each page, its path, and the role that sees it in the menu.
 const MENU: [(&str, &str, Role); 11] = [
     ("Overview", "/", Role::Send),
     ("Decisions", "/decisions", Role::Send),
@@ -198,7 +200,7 @@ impl Frame {
         Frame { who: Some(who), under, ..Frame::bare(title) }
     }
 
-    /// For whoever is not known.
+    /// For a visitor who is not logged in.
     pub fn bare(title: impl Into<String>) -> Frame {
         Frame { title: title.into(), who: None, under: "", live: None, searched: String::new() }
     }
@@ -273,7 +275,7 @@ fn show_detail(frame: Frame, detail: Detail) -> Shown {
     Ok(render(StatusCode::OK, &DetailPage { frame, detail }))
 }
 
-/// A problem, as a page.
+/// A problem, shown as a page.
 pub struct Failed(Problem);
 
 impl<P: Into<Problem>> From<P> for Failed {
@@ -293,7 +295,7 @@ impl IntoResponse for Failed {
     }
 }
 
-/// The fields of a query, or of a form that was posted. Those that are empty are not there.
+/// The fields of a query, or of a posted form. Empty fields are left out.
 pub struct Fields(pub HashMap<String, String>);
 
 impl Fields {
@@ -311,19 +313,19 @@ impl Fields {
         self.0.get(name).map(String::as_str)
     }
 
-    /// What is there, or nothing.
+    /// The field's text, or an empty one.
     fn text(&self, name: &str) -> &str {
         self.get(name).unwrap_or_default()
     }
 
-    /// Why somebody does what they do.
+    /// The reason that a person gives for an act.
     fn reason(&self) -> Result<String, Failed> {
         let reason = self.get("reason").ok_or_else(|| Kind::InvalidRequest.because("reason: say why"))?;
         check_note(Some(reason))?;
         Ok(reason.to_owned())
     }
 
-    /// What somebody found out at the provider.
+    /// What a person found out at the provider.
     fn was_sent(&self) -> Result<bool, Failed> {
         match self.get("as") {
             Some("sent") => Ok(true),
@@ -345,12 +347,12 @@ impl FromRequest<Arc<App>> for Fields {
     }
 }
 
-/// Who settled something, and why: for the roles that may do the same.
+/// The person who settled something, and the reason, for visitors whose role allows the same act.
 fn who_and_why(Resolved { by, note, .. }: &Resolved, visitor: &Visitor) -> Option<String> {
     visitor.operates().then(|| note.as_ref().map_or_else(|| format!("By {by}"), |note| format!("By {by}: {note}")))
 }
 
-/// What was just done, as the page that it leads to says it.
+/// The message on the next page about the act that was just done.
 fn did(fields: &Fields) -> Option<&'static str> {
     Some(match fields.get("did")? {
         "forget" => "Forgotten. The next caller goes ahead.",
@@ -369,7 +371,7 @@ fn did(fields: &Fields) -> Option<&'static str> {
     })
 }
 
-/// Names in a path; what is not even text, or no id, is the name of nothing.
+/// Names in a path. A segment that is not text, or no id, matches nothing.
 struct Named<T>(T);
 
 impl<T: serde::de::DeserializeOwned + Send> FromRequestParts<Arc<App>> for Named<T> {

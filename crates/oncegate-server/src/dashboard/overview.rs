@@ -1,4 +1,4 @@
-//! The first page: is it working, what did it stop, what needs me.
+//! The first page: whether the server works, what it has stopped, and what needs a person.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -25,16 +25,16 @@ use crate::auth::Caller;
 use crate::decisions::tally::{Minute, Range, Series};
 use crate::messages::document::{Document, Message, Status as MessageStatus};
 
-/// What is counted no further: of more it is only said that there are more.
+/// The maximum of a count; above it, the page only says that there are more.
 const COUNT_MAX: usize = 1_000;
-/// Unknown claims are looked at one by one, so many at once, and so often.
+/// Unknown claims are filtered one by one: this many in one read, and this many reads.
 const CLAIMS_MAX: usize = 100;
 const PAGES_MAX: usize = 20;
-/// How old what is shown may be.
+/// The maximum age of shown data.
 const FRESH_FOR: Duration = Duration::from_millis(1_900);
 /// Decisions that the first page shows.
 const LINES: usize = 12;
-/// How long the store may take to answer before that is said.
+/// How long the store may take to answer before the page reports it.
 const READY_WITHIN: Duration = Duration::from_secs(2);
 
 #[derive(Template)]
@@ -49,7 +49,7 @@ struct Overview {
     origin: String,
 }
 
-/// The three answers.
+/// The answers to the three questions.
 pub struct Numbers {
     health: Tone,
     health_word: &'static str,
@@ -60,7 +60,7 @@ pub struct Numbers {
     needs: Vec<Need>,
 }
 
-/// Something that a person has to see to.
+/// Something that a person has to handle.
 struct Need {
     count: String,
     what: &'static str,
@@ -79,18 +79,18 @@ pub struct ChartPart {
     pub chart: Chart,
 }
 
-/// What was last found out, for all who look: each open page asks every few seconds, and many of them at once.
+/// A cache for all visitors: each open page asks every few seconds, and many pages at once.
 #[derive(Default)]
 pub struct Cache {
     numbers: Mutex<Kept<WorkspaceName, Numbers>>,
     series: Mutex<Kept<(WorkspaceName, Range), Series>>,
 }
 
-/// By when it was asked for.
+/// The entries, each with the time of its request.
 type Kept<K, V> = HashMap<K, (Instant, Answer<V>)>;
 type Answer<V> = Arc<OnceCell<Arc<V>>>;
 
-/// What is fresh enough. Where there is nothing, the first who comes finds it out, and the others wait for that.
+/// The cached entry, if it is fresh. If there is none, the first request computes it, and concurrent requests wait for the result.
 fn fresh<K: Hash + Eq, V>(kept: &Mutex<Kept<K, V>>, key: K) -> Answer<V> {
     let mut kept = kept.lock().expect("no holder of this lock panics");
     kept.retain(|_, (asked, _)| asked.elapsed() < FRESH_FOR);
@@ -117,7 +117,7 @@ pub fn lines(app: &App, caller: &Caller) -> Vec<Line> {
     Line::last(app, caller, LINES, |_| true)
 }
 
-/// Empty, while the store does not answer: the numbers say that.
+/// Empty while the store does not answer; the numbers report that.
 pub async fn chart(app: &App, workspace: &WorkspaceName, range: Range) -> Chart {
     let series = match tokio::time::timeout(READY_WITHIN, series(app, workspace, range)).await {
         Ok(Ok(series)) => series,
@@ -132,7 +132,7 @@ async fn series(app: &App, workspace: &WorkspaceName, range: Range) -> Result<Ar
     answer.get_or_try_init(find).await.cloned()
 }
 
-/// Whatever is wrong with the store, this says so and does not fail.
+/// Never fails: if there is an error of the store, the numbers report it.
 pub async fn numbers(app: &App, workspace: &WorkspaceName) -> Arc<Numbers> {
     let answer = fresh(&app.dashboard.numbers.numbers, workspace.clone());
     answer.get_or_init(async || Arc::new(find_numbers(app, workspace).await)).await.clone()
@@ -159,7 +159,7 @@ async fn find_numbers(app: &App, workspace: &WorkspaceName) -> Numbers {
                 needs,
             }
         }
-        // Why, is in the log: it may be more than everybody who looks is to know.
+        // The cause is only in the log: not every visitor may see it.
         Ok(Err(_)) | Err(_) => Numbers {
             health: Tone::Bad,
             health_word: "No",
@@ -172,7 +172,7 @@ async fn find_numbers(app: &App, workspace: &WorkspaceName) -> Numbers {
     }
 }
 
-/// How much waits to be done.
+/// The size of the queue.
 async fn queue(app: &App, workspace: &WorkspaceName) -> Result<String, StoreError> {
     let waiting = |state| JobListing {
         workspace: workspace.clone(),
@@ -240,7 +240,7 @@ async fn needs(app: &App, workspace: &WorkspaceName) -> Result<Vec<Need>, StoreE
     Ok(needs.into_iter().filter(|(count, ..)| *count > 0).map(need).collect())
 }
 
-/// Those of the server's own guards are counted as what they guard.
+/// Unknown claims of the server's own guards are left out: they are counted with the objects that they guard.
 async fn unknown_claims(app: &App, workspace: &WorkspaceName) -> Result<usize, StoreError> {
     let (workspace, state) = (workspace.clone(), Some(ClaimState::Unknown));
     let mut query = Query { workspace, guard: None, state, limit: CLAIMS_MAX, after: None };
@@ -256,7 +256,7 @@ async fn unknown_claims(app: &App, workspace: &WorkspaceName) -> Result<usize, S
     Ok(count)
 }
 
-/// A number, in groups of three.
+/// A number, with its digits in groups of three.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();

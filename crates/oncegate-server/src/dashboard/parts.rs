@@ -1,4 +1,4 @@
-//! What pages are made of. A page of a list, or of one thing, is said in these words, and drawn by one template.
+//! The parts of pages. A list page and a detail page are built from these types, and drawn by one template each.
 
 use std::fmt::Display;
 
@@ -7,7 +7,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::decisions::words::span;
 
-/// How something stands, at a glance.
+/// The state of something, at a glance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tone {
     Plain,
@@ -28,7 +28,7 @@ impl Tone {
         }
     }
 
-    /// Of a state by its name, whatever it is a state of.
+    /// The tone of a state's name, whatever has the state.
     pub fn of(state: &str) -> Tone {
         match state {
             "done" | "sent" | "completed" | "retried" => Tone::Good,
@@ -40,14 +40,14 @@ impl Tone {
     }
 }
 
-/// One thing that is shown.
+/// One value that is shown.
 #[derive(Clone, Debug, Default)]
 pub struct Cell {
     pub text: String,
     pub href: Option<String>,
     pub tone: Option<Tone>,
     pub is_code: bool,
-    /// Of a time: itself, where the text says how far off it is.
+    /// The exact time, where the text shows a relative one.
     pub at: Option<String>,
 }
 
@@ -77,7 +77,7 @@ impl Cell {
     }
 }
 
-/// How far off a time is.
+/// The distance of a time from now.
 pub fn ago(at: Time, now: Time) -> String {
     match (at, now) {
         (Time::NEVER, _) => "never".into(),
@@ -86,15 +86,15 @@ pub fn ago(at: Time, now: Time) -> String {
     }
 }
 
-/// The time of the day, with its milliseconds.
+/// The time of day, with milliseconds.
 pub fn clock(at: Time) -> String {
     let printed = at.to_string();
     printed.split_once('T').map_or(printed.clone(), |(_, time)| time.trim_end_matches('Z').to_owned())
 }
 
-/// The beginning of an id, enough to know it again by.
+/// A shortened id, enough to recognise it.
 pub fn short(id: &str) -> String {
-    // Ids that grow with time differ at their ends.
+    // Time-ordered ids differ at their ends.
     let dashed = id.contains('-');
     let chars: Vec<char> = id.chars().collect();
     match chars.len() {
@@ -104,15 +104,15 @@ pub fn short(id: &str) -> String {
     }
 }
 
-/// What is left as it is in a path or a query.
+/// Characters that are not encoded in a path or a query.
 const KEPT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
-/// For a path or a query.
+/// Encodes a text for a path or a query.
 pub fn encoded(text: &str) -> String {
     utf8_percent_encode(text, KEPT).to_string()
 }
 
-/// A path with a query of those values that are there.
+/// A path, with a query of the values that are not empty.
 pub fn query<'a>(path: &str, values: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
     let mut href = path.to_owned();
     for (name, value) in values.into_iter().filter(|(_, value)| !value.is_empty()) {
@@ -127,7 +127,7 @@ pub struct Table {
     pub title: String,
     pub head: Vec<&'static str>,
     pub rows: Vec<Vec<Cell>>,
-    /// What is said where there are none.
+    /// The text of an empty list.
     pub empty: &'static str,
 }
 
@@ -135,7 +135,7 @@ pub struct Filter {
     pub name: &'static str,
     pub label: &'static str,
     pub value: String,
-    /// What there is to choose from; nothing, where anything can be written.
+    /// The options to choose from; empty for free text.
     pub options: Vec<String>,
 }
 
@@ -149,14 +149,14 @@ impl Filter {
     }
 }
 
-/// A page of many.
+/// A page with a list.
 pub struct List {
     pub path: String,
     pub lead: String,
     pub picture: Option<String>,
     pub filters: Vec<Filter>,
     pub table: Table,
-    /// Where the next page begins.
+    /// The cursor of the next page.
     pub next: Option<String>,
 }
 
@@ -165,7 +165,7 @@ impl List {
         self.filters.iter().any(|filter| !filter.value.is_empty())
     }
 
-    /// The same, from the cursor on, if there are more.
+    /// The same list, with a link to the next page if there is a cursor.
     pub fn then(mut self, cursor: Option<String>) -> List {
         if cursor.is_some() {
             self.table.empty = "There are none among the newest. Older ones may be.";
@@ -178,19 +178,19 @@ impl List {
     }
 }
 
-/// What happened, by when it did.
+/// The events, ordered by time.
 pub fn in_order(mut moments: Vec<(i64, Happened)>) -> Vec<Happened> {
     moments.sort_by_key(|(at_us, _)| *at_us);
     moments.into_iter().map(|(_, moment)| moment).collect()
 }
 
-/// Something that a person can do, with a reason.
+/// An act that a person can do, with a reason.
 pub struct Button {
     pub name: &'static str,
     pub action: String,
-    /// What it will do.
+    /// The consequence of the act.
     pub explains: &'static str,
-    /// It cannot be taken back.
+    /// The act cannot be undone.
     pub is_grave: bool,
     pub fields: Vec<(&'static str, String)>,
 }
@@ -228,13 +228,13 @@ pub enum Body {
     Picture(String),
 }
 
-/// A page of one thing.
+/// A page of one object.
 pub struct Detail {
-    /// The list that it is in.
+    /// The list that contains the object.
     pub above: (&'static str, String),
     pub state: Cell,
     pub says: String,
-    /// What has just been done to it.
+    /// The act that was just done to it.
     pub did: Option<&'static str>,
     pub buttons: Vec<Button>,
     pub sections: Vec<Section>,
@@ -246,13 +246,13 @@ impl Detail {
     }
 }
 
-/// Facts of which there is something to say.
+/// A section of the facts that are not empty.
 pub fn facts(title: &'static str, facts: Vec<(&'static str, Cell)>) -> Section {
     let facts = facts.into_iter().filter(|(_, cell)| !cell.text.is_empty()).collect();
     Section { title, body: Body::Facts(facts) }
 }
 
-/// JSON, for people.
+/// JSON, formatted for people.
 pub fn pretty(json: &str) -> String {
     match serde_json::from_str::<serde_json::Value>(json) {
         Ok(value) => format!("{value:#}"),

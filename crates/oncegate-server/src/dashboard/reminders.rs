@@ -1,4 +1,4 @@
-//! Reminders: what is to be sent, what was, and what was missed.
+//! Reminders: what will be sent, what was sent, and what was missed.
 
 use std::sync::Arc;
 
@@ -169,7 +169,7 @@ fn moments(reminder: &Reminder, visitor: &Visitor) -> Vec<Happened> {
         };
         moments.push((row.at_us, happened));
     }
-    // What a person said of it did not change when it had ended; what the carrier said after that did.
+    // A person's decision after the reminder had ended did not change it; a later report of the carrier did.
     let settled = reminder.resolved.as_ref().filter(|said| said.sent || reminder.state == ReminderState::Cancelled);
     let ended = settled.map_or(reminder.state, |_| ReminderState::Missed);
     if let Some(ended_us) = reminder.ended_us.filter(|_| ended != ReminderState::Sent) {

@@ -1,4 +1,4 @@
-//! Sagas: their diagrams, how many instances are in each state, and the way that one has gone.
+//! Sagas: their diagrams, how many instances are in each state, and the path of one instance.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::{Fields, Frame, Named, Shown, show_detail, show_list};
 use crate::api::{App, HISTORY_MAX, missing, page_cursor};
 
 const PAGE: usize = 50;
-/// Instances in a state that are counted; of more it is only shown that there are more.
+/// The maximum count of a state's instances; above it, the page only shows that there are more.
 const COUNT_MAX: usize = 10_000;
 
 pub async fn list(State(app): State<Arc<App>>, visitor: Visitor) -> Shown {
@@ -50,7 +50,7 @@ pub async fn list(State(app): State<Arc<App>>, visitor: Visitor) -> Shown {
     show_list(Frame::new(&visitor, "/sagas", "Sagas"), list)
 }
 
-/// How many instances are in each state, up to a limit.
+/// The number of instances in each state, up to a limit.
 async fn counts(
     app: &App,
     workspace: &WorkspaceName,
@@ -63,7 +63,7 @@ async fn counts(
     Ok(try_join_all(counts).await?.into_iter().collect())
 }
 
-/// The diagram, with how many are in each state.
+/// The diagram, with the number of instances in each state.
 pub async fn picture(app: &App, workspace: &WorkspaceName, definition: &Definition) -> Result<String, StoreError> {
     let counts = counts(app, workspace, definition).await?;
     let counts = counts.into_iter().filter(|(_, count)| *count > 0);
@@ -111,7 +111,7 @@ fn href(found: &Found) -> String {
 
 fn tone(found: &Found) -> Tone {
     match found.instance.completed_at() {
-        // Definitions do not say which ends are good; but their names may.
+        // Definitions do not say which final states are good; but their names may.
         Some(_) => Tone::of(&found.instance.state.to_lowercase()),
         None => Tone::Busy,
     }
@@ -140,7 +140,7 @@ pub async fn show(State(app): State<Arc<App>>, visitor: Visitor, Named((saga, id
     let found = app.sagas.sagas.find(visitor.workspace(), &saga, &id).await?.ok_or_else(|| missing("saga"))?;
     let (lines, is_cut) = app.sagas.sagas.history(visitor.workspace(), &found, HISTORY_MAX).await?;
     let mut sections = vec![Section { title: "What happened", body: Body::Moments(moments(&lines, is_cut)) }];
-    // One that an earlier configuration named is shown without its picture.
+    // A saga of an earlier configuration is shown without its picture.
     if let Some(definition) = app.sagas.sagas.definition(&saga) {
         let walked = lines.iter().map(|seen| (seen.line.from.clone(), seen.line.to.clone())).collect();
         let picture = Picture { walked, here: Some(found.instance.state.clone()), is_part: true, ..Picture::default() };
@@ -176,7 +176,7 @@ pub async fn show(State(app): State<Arc<App>>, visitor: Visitor, Named((saga, id
     show_detail(Frame::new(&visitor, "/sagas", format!("{saga} · {id}")), detail)
 }
 
-/// Data may be of megabytes; nobody reads that much here.
+/// Data may have megabytes; the page shows only the beginning.
 fn cut(mut data: String) -> String {
     const BYTES_MAX: usize = 64 * 1024;
     if data.len() > BYTES_MAX {

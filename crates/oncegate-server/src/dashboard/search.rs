@@ -1,4 +1,4 @@
-//! Search: an id, the parts of a key, a campaign, a booking, an entity, a phone. Whatever it is, there is one field for it.
+//! Search: an id, the parts of a key, a campaign, a booking, an entity, a phone. One field searches all of them.
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ use crate::api::{App, OWN_GUARDS};
 use crate::decisions::tally::Range;
 use crate::messages::document::{Document, Kept, Lead, Message, Thread, by_name, email_name, phone_name};
 
-/// Of each kind of thing, so many are shown.
+/// The number of results of each kind.
 const FEW: usize = 5;
-/// What is longer is the name of nothing.
+/// A longer text matches nothing.
 const SEARCHED_BYTES_MAX: usize = 512;
 
-/// Something that was found.
+/// A search result.
 struct Hit {
     what: &'static str,
     name: String,
@@ -36,7 +36,7 @@ pub async fn page(State(app): State<Arc<App>>, visitor: Visitor, fields: Fields)
         1..=SEARCHED_BYTES_MAX if !searched.contains(char::is_control) => search(&app, &visitor, &searched).await?,
         _ => vec![],
     };
-    // There is nothing to choose from.
+    // A single result needs no list.
     if let [only] = &hits[..] {
         return Ok(see_other(&only.href));
     }
@@ -70,7 +70,7 @@ async fn search(app: &App, visitor: &Visitor, searched: &str) -> Result<Vec<Hit>
         Ok(id) => by_id(app, visitor, id).await?,
         Err(_) => people(app, visitor, searched).await?,
     };
-    // Whatever it looks like, it may be what somebody calls a campaign, or a part of a key.
+    // Any text may be the name of a campaign, or a part of a key.
     hits.extend(work(app, visitor, searched).await?);
     hits.extend(keys(app, visitor, searched).await?);
     Ok(hits)
@@ -111,7 +111,7 @@ async fn by_id(app: &App, visitor: &Visitor, id: Uuid) -> Result<Vec<Hit>, Faile
 /// A phone or an email address.
 async fn people(app: &App, visitor: &Visitor, searched: &str) -> Result<Vec<Hit>, Failed> {
     let workspace = visitor.workspace();
-    // A plus in a query is a space to whoever writes it by hand; spaces and dashes are for people to read by.
+    // A plus that a person types into a query arrives as a space; spaces and dashes only help people to read.
     let digits: String = searched.chars().filter(char::is_ascii_digit).collect();
     let is_phone = digits.len() >= 5 && searched.chars().all(|c| c.is_ascii_digit() || " +-().".contains(c));
     let mut names = vec![phone_name(searched), email_name(searched)];
@@ -183,11 +183,11 @@ async fn work(app: &App, visitor: &Visitor, searched: &str) -> Result<Vec<Hit>, 
     Ok(hits)
 }
 
-/// A claim, by its id or by the parts of its key, under any guard that is known.
+/// A claim, by its id or by the parts of its key, under any known guard.
 async fn keys(app: &App, visitor: &Visitor, searched: &str) -> Result<Vec<Hit>, Failed> {
     let workspace = visitor.workspace();
     let split = |text: &str| -> Vec<Option<String>> {
-        // As claims show them.
+        // In the format in which claims show them.
         let by_dots = text.split(" · ").collect::<Vec<_>>();
         let parts = if by_dots.len() > 1 { by_dots } else { text.split_whitespace().collect() };
         parts.into_iter().map(|part| (part != "–").then(|| part.to_owned())).collect()
@@ -202,7 +202,7 @@ async fn keys(app: &App, visitor: &Visitor, searched: &str) -> Result<Vec<Hit>, 
             }
         }
     }
-    // The guard itself may be named, and be one that we have not heard of.
+    // The text may name the guard, even an unknown one.
     if let Some((guard, rest)) = searched.split_once(char::is_whitespace)
         && let Ok(guard) = GuardName::new(guard)
     {
@@ -228,7 +228,7 @@ async fn keys(app: &App, visitor: &Visitor, searched: &str) -> Result<Vec<Hit>, 
     Ok(hits)
 }
 
-/// The server's own, those that the configuration names, and those that have decided something this week.
+/// The server's own guards, the configured ones, and those with decisions in the last week.
 async fn known_guards(app: &App, visitor: &Visitor) -> Result<Vec<GuardName>, Failed> {
     let week = app.decisions.tally.read(&*app.store, visitor.workspace(), Range::Week, SystemClock.now()).await?;
     let mut guards: Vec<GuardName> = OWN_GUARDS.iter().map(|guard| (**guard).clone()).collect();

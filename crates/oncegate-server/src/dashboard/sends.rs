@@ -1,4 +1,4 @@
-//! The send log: what was sent to whom, and what nobody can say.
+//! The send log: what was sent to which recipient, and which outcomes are unknown.
 
 use std::sync::Arc;
 

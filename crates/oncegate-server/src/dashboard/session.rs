@@ -1,9 +1,13 @@
-//! Who looks at the dashboard.
+//! The visitors of the dashboard.
 //!
-//! Where keys exist, one logs in with a key and has a session: a random secret in a cookie, of which the store keeps the hash, under an end of its own. It stands on every
-//! replica, and falls with its key. While no key exists the rules of the API hold: this machine alone, and no other site's pages.
+//! Where keys exist, a visitor logs in with a key and gets a session: a random secret in a cookie. The store keeps the secret's hash, with
+//! an
+//! expiry of its own. The session is valid on every replica, and ends with its key. While no key exists, the rules of the API apply: only
+//! this
+//! machine, and no pages of other sites.
 //!
-//! What changes something is taken only from our own pages: the browser says where a request comes from, and one that does not say so is refused.
+//! A request that changes something is accepted only from our own pages. The browser says where a request comes from, and a request without
+//! that is refused.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -28,16 +32,16 @@ const KIND: &str = "session";
 const COOKIE: &str = "oncegate_session";
 const KEPT_FOR: Duration = Duration::from_secs(12 * 3600);
 
-/// Chosen by whoever looks while there are no keys.
+/// The workspace that a visitor has chosen, while there are no keys.
 const WORKSPACE_COOKIE: &str = "oncegate_workspace";
-/// How long a session that was seen stands though the store cannot be asked: that is when somebody wants to look.
+/// How long a known session stays valid while the store is away: an incident is when the dashboard is needed.
 const STANDS_WITHOUT_STORE: Duration = Duration::from_secs(600);
 const SEEN_MAX: usize = 1_000;
 
-/// A session is of one key: the id of the key, and the session's name.
+/// A session belongs to one key: the id of the key, and the session's name.
 type Session = (String, String);
 
-/// Sessions that were found in the store, and when.
+/// Sessions that were found in the store, and when they were found.
 #[derive(Default)]
 pub struct Seen(Mutex<HashMap<Session, Instant>>);
 
@@ -62,11 +66,11 @@ impl Seen {
     }
 }
 
-/// Somebody who may look.
+/// A visitor who may see the dashboard.
 pub struct Visitor {
     pub caller: Caller,
     pub is_open: bool,
-    /// The place of their session, where they have one.
+    /// The place of the session's record, if there is a session.
     pub session: Option<Place>,
 }
 
@@ -75,7 +79,7 @@ impl Visitor {
         self.caller.require(role)
     }
 
-    /// What people did, and why, is for those who may do the same.
+    /// Whether the visitor may see what people did, and why: only a role that may do the same sees that.
     pub fn operates(&self) -> bool {
         self.caller.role >= Role::Operate
     }
@@ -96,7 +100,7 @@ impl FromRequestParts<Arc<App>> for Visitor {
         let exchange = exchange(parts);
         let enter = async |visitor: Visitor| {
             app.enter(visitor.workspace(), &exchange)?;
-            // Pages look things up: each in its workspace's turn.
+            // Pages read the store: each waits for its workspace's turn.
             if reads {
                 exchange.look_up(app).await?;
             }
@@ -104,7 +108,7 @@ impl FromRequestParts<Arc<App>> for Visitor {
         };
         match app.authenticate(credentials(parts)) {
             Ok(mut caller) => {
-                // Only where no key was asked for: a key has a workspace of its own.
+                // Only where no key was needed: a key has a workspace of its own.
                 let is_open = caller.name == LOCAL;
                 // A browser cannot send the header.
                 let chosen = cookie(&parts.headers, WORKSPACE_COOKIE).and_then(|name| WorkspaceName::new(name).ok());
@@ -138,12 +142,12 @@ pub fn see_other(to: &str) -> Response {
     (StatusCode::SEE_OTHER, [(header::LOCATION, to)]).into_response()
 }
 
-/// Against other sites' pages that post here with our visitor's cookie.
+/// Refuses other sites' pages that post here with our visitor's cookie.
 fn check_ours(headers: &HeaderMap) -> Result<(), Problem> {
     let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
     let is_ours = match text("sec-fetch-site") {
         Some(site) => site == "same-origin",
-        // An old browser: the origin is the host that it was asked for.
+        // An old browser: the origin must be the host of the request.
         None => text("origin")
             .and_then(|origin| origin.split_once("://"))
             .is_some_and(|(_, origin_host)| text("host").is_some_and(|host| host.eq_ignore_ascii_case(origin_host))),
@@ -151,21 +155,22 @@ fn check_ours(headers: &HeaderMap) -> Result<(), Problem> {
     is_ours.then_some(()).ok_or_else(|| Kind::Forbidden.because("this is taken from our own pages alone"))
 }
 
-/// A secret, as it is kept.
+/// The name under which the store keeps a secret.
 fn name_of(secret: &str) -> String {
     hex(&Sha256::digest(secret.as_bytes()))
 }
 
-/// Whose session the request is in, and its place. While the store is away, a session that was seen may read. A store that is only busy
-/// does not let it: lookups that an attacker makes fail must not change who is answered.
+/// The caller of the request's session, and the session's place. While the store is away, a known session may read. A store that is only
+/// busy
+/// does not allow that: an attacker who makes lookups fail must not change which requests are answered.
 async fn session(app: &App, headers: &HeaderMap, reads: bool) -> Result<Option<(Caller, Place)>, Problem> {
     let Some((key, secret)) = cookie(headers, COOKIE).and_then(|value| value.split_once('.')) else { return Ok(None) };
     let Some(caller) = app.keys.holder(key) else { return Ok(None) };
     let name = name_of(secret);
     let place = Place { workspace: caller.workspace.clone(), kind: KIND, at: At::Name(name.clone()) };
     let session = (key.to_owned(), name);
-    // A cookie that names a key costs a lookup, whether or not its secret is right. The turns of the key's workspace are only for sessions
-    // that are known here: who knows no more than the id of a key must not take them.
+    // A cookie that names a key costs a lookup, even if its secret is wrong. Only known sessions use the turns of the key's workspace. An
+    // attacker who knows only the id of a key must not use them up.
     let is_known = app.dashboard.sessions.has(&session);
     let tenant = if is_known { app.tenants.of(&caller.workspace) } else { app.tenants.others().clone() };
     let turn = tenant.lookup().await?;
@@ -186,7 +191,7 @@ async fn session(app: &App, headers: &HeaderMap, reads: bool) -> Result<Option<(
     Ok(stands.then_some((caller, place)))
 }
 
-/// Whether a session still stands; while the store is away, one that was seen lately does.
+/// Whether a session is still valid. While the store is away, a session that was seen lately counts as valid.
 pub async fn stands(app: &App, place: &Place, caller: &Caller) -> bool {
     match (find(app, place, &caller.name).await, &place.at) {
         (Ok(record), _) => record.is_some(),
@@ -200,7 +205,7 @@ pub async fn stands(app: &App, place: &Place, caller: &Caller) -> bool {
 async fn find(app: &App, place: &Place, key: &str) -> Result<Option<Record>, StoreError> {
     let found = app.store.find(std::slice::from_ref(place)).await?;
     let record = found.value.into_iter().next().flatten();
-    // The store removes it some time after its end. Another key's is not ours.
+    // The store removes the record some time after its expiry. A record of another key is not this session.
     let is_ours =
         |record: &Record| record.expires_at.is_some_and(|ends| found.now < ends) && *record.body == *key.as_bytes();
     Ok(record.filter(is_ours))
@@ -215,7 +220,7 @@ fn cookie<'h>(headers: &'h HeaderMap, wanted: &str) -> Option<&'h str> {
 }
 
 fn set_cookie(app: &App, headers: &HeaderMap, name: &str, value: &str, kept_for: Duration) -> String {
-    // TLS of our own, or of a proxy in front. Of several, the first is the browser's.
+    // Our own TLS, or that of a proxy in front. Of several values, the first one describes the browser's connection.
     let proto = headers.get("x-forwarded-proto").and_then(|proto| proto.to_str().ok());
     let is_secure = app.config.tls.is_some()
         || proto.is_some_and(|proto| proto.split(',').next().is_some_and(|first| first.trim() == "https"));
@@ -223,7 +228,7 @@ fn set_cookie(app: &App, headers: &HeaderMap, name: &str, value: &str, kept_for:
     format!("{name}={value}; Path=/; HttpOnly; SameSite=Lax; Max-Age={}{secure}", kept_for.as_secs())
 }
 
-/// Only a path of ours.
+/// Allows only a path of this server.
 fn way_back(to: &str) -> &str {
     let is_ours =
         to.starts_with('/') && !to.starts_with("//") && !to.contains('\\') && to.bytes().all(|b| b.is_ascii_graphic());
@@ -285,7 +290,7 @@ pub async fn logout(State(app): State<Arc<App>>, headers: HeaderMap) -> Result<R
         .into_response())
 }
 
-/// Another workspace, while there are no keys: with one, it is the key's.
+/// Chooses another workspace, while there are no keys. A key has its own workspace.
 pub async fn choose_workspace(
     State(app): State<Arc<App>>,
     visitor: Visitor,

@@ -1,7 +1,8 @@
-//! Every decision of this process, as it was told to the log: the last ones, for whoever looks, and how many of each, over time.
+//! Every decision of this process, as the log reports it: the last decisions, for followers, and counts over time.
 //!
-//! The log is the one place where decisions are told; this listens to it (`log/json.rs`). So what the dashboard and `oncegate tail` show is what
-//! the log has, and holds nothing that the log must not hold.
+//! Decisions are reported only to the log, and this module listens to the log (`log/json.rs`). So the dashboard and `oncegate tail` show
+//! what
+//! the log has, and nothing that the log must not contain.
 
 pub mod tally;
 pub mod timeline;
@@ -22,28 +23,31 @@ use crate::problem::{Kind, Problem};
 use tally::{Minute, Tally};
 use words::{Fate, Meaning};
 
-/// Lines that are kept of each workspace.
+/// The number of lines that are kept of each workspace.
 const LINES_MAX: usize = 1_000;
-/// Workspaces that lines are kept of. One more takes the place of one that has been silent for a while; if there is none, of that one nothing is kept.
+/// The number of workspaces whose lines are kept. A further workspace replaces one that has been idle for a while. If none is idle, the
+/// further
+/// workspace's lines are dropped.
 const WORKSPACES_MAX: usize = 64;
 const SILENT_FOR: Duration = Duration::from_secs(60);
-/// Followers, of all workspaces: each looks several times a second. One workspace has far fewer (`limits.workspace.followers`).
+/// The maximum followers, over all workspaces: each polls several times a second. The limit of one workspace is much lower
+/// (`limits.workspace.followers`).
 const FOLLOWERS_MAX: usize = 1024;
 
-/// A line of the log that tells of a decision.
+/// A line of the log that reports a decision.
 #[derive(Clone, Debug)]
 pub struct Told {
-    /// How many there were before it in its workspace.
+    /// The number of decisions before it in its workspace.
     pub number: u64,
     pub meaning: &'static Meaning,
     text: Arc<Text>,
 }
 
-/// As it is in the log.
+/// The text as it is in the log.
 #[derive(Debug, Default)]
 struct Text {
     line: String,
-    /// Where in it the guard is named, if it is.
+    /// The range of the guard's name in the text, if it names one.
     guard: Range<usize>,
 }
 
@@ -56,7 +60,7 @@ impl Told {
         &self.text.line
     }
 
-    /// What people did, and why, is for those who may do the same.
+    /// Whether this role may see it: only a role that may do the same sees what people did, and why.
     pub fn is_for(&self, role: Role) -> bool {
         self.meaning.guard != words::AUDIT || role >= Role::Operate
     }
@@ -76,35 +80,35 @@ pub struct Decisions {
 #[derive(Default)]
 struct Rings {
     by_workspace: HashMap<Box<str>, Ring>,
-    /// Rings that have been begun, ever.
+    /// The number of rings that were ever created.
     begun: u64,
 }
 
 struct Ring {
     serial: u64,
-    /// How many there have been.
+    /// The number of decisions so far.
     count: u64,
     told: VecDeque<Told>,
     last_at: Time,
 }
 
-/// Where somebody is who follows: in which ring, and how far. At first in none.
+/// The position of a follower: its ring, and its offset in that ring. At first it has none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     ring: u64,
     number: u64,
 }
 
-/// Some decisions, the oldest first.
+/// Decisions, oldest first.
 pub struct Heard {
     pub told: Vec<Told>,
-    /// Where to go on.
+    /// The position of the next read.
     pub next: Place,
-    /// How many there were before these that are not kept any more; at least so many, if the ring has begun anew.
+    /// How many earlier decisions are no longer kept; a lower bound, if the ring was created again.
     pub missed: u64,
 }
 
-/// Somebody who follows, for as long as this lives.
+/// A place among the followers, until it is dropped.
 pub struct Follower(Arc<AtomicUsize>);
 
 impl Drop for Follower {
@@ -114,7 +118,7 @@ impl Drop for Follower {
 }
 
 impl Decisions {
-    /// Hears a line of the log, of which the event, the workspace and where the guard is have been seen as it was written.
+    /// Takes a line of the log. The formatter found the event, the workspace and the range of the guard while it wrote the line.
     pub fn hear(&self, event: &str, workspace: &str, guard: Option<Range<usize>>, line: &str, now: Time) {
         let Some(meaning) = Meaning::of(event) else { return };
         if matches!(meaning.fate, Fate::Passed | Fate::Stopped) {
@@ -124,7 +128,7 @@ impl Decisions {
         let mut rings = self.lock();
         let Some(ring) = rings.of(workspace, now) else { return };
         let oldest = if ring.told.len() >= LINES_MAX { ring.told.pop_front() } else { None };
-        // The oldest gives its memory to the newest, unless somebody is just looking at it.
+        // The newest line reuses the memory of the oldest, unless a reader still holds it.
         let mut text = oldest.map(|oldest| oldest.text).unwrap_or_default();
         if Arc::get_mut(&mut text).is_none() {
             text = Arc::default();
@@ -137,7 +141,7 @@ impl Decisions {
         ring.last_at = now;
     }
 
-    /// What a workspace has been told since `after`; nothing is waited for.
+    /// The decisions of a workspace after `after`, without waiting.
     pub fn since(&self, workspace: &str, after: Place) -> Heard {
         let rings = self.lock();
         let Some(ring) = rings.by_workspace.get(workspace) else {
@@ -147,7 +151,7 @@ impl Decisions {
         let (number, lost) = match after.ring {
             of if of == ring.serial => (after.number, 0),
             0 => (0, 0),
-            // The one before was given up, with whatever was told after it was last looked at.
+            // The earlier ring was replaced, with the decisions that it got after the last read.
             _ => (0, 1),
         };
         let skipped = usize::try_from(number.saturating_sub(first)).unwrap_or(usize::MAX);
@@ -156,7 +160,7 @@ impl Decisions {
         Heard { told, next, missed: first.saturating_sub(number) + lost }
     }
 
-    /// Where the last `count` decisions begin.
+    /// The position of the last `count` decisions.
     pub fn last(&self, workspace: &str, count: u64) -> Place {
         let rings = self.lock();
         rings.by_workspace.get(workspace).map_or(Place::default(), |ring| Place {
@@ -165,7 +169,7 @@ impl Decisions {
         })
     }
 
-    /// A place among those who follow, if there is one.
+    /// A place among the followers, if there is one left.
     pub fn follow(&self) -> Result<Follower, Problem> {
         let follower = Follower(self.followers.clone());
         match self.followers.fetch_add(1, Ordering::SeqCst) < FOLLOWERS_MAX {
@@ -234,7 +238,7 @@ mod tests {
         for number in 1..=LINES_MAX {
             hear(&decisions, "a", number);
         }
-        // It takes the place, and the memory, of one that named a guard.
+        // It reuses the slot and the memory of a line that named a guard.
         decisions.hear("message.api.sent", "a", None, "{}\n", SystemClock.now());
         assert_eq!((seen.guard(), &seen.read()["number"]), ("g", &0.into()));
         let newest = decisions.since("a", decisions.last("a", 1)).told.remove(0);
@@ -256,7 +260,7 @@ mod tests {
         hear(&decisions, "one more", 0);
         assert_eq!(decisions.since("one more", nowhere).told.len(), 1);
         assert!(decisions.since("0", after).told.is_empty());
-        // It begins anew.
+        // The ring is created again.
         decisions.lock().by_workspace.get_mut("1").unwrap().last_at = long_ago;
         hear(&decisions, "0", 7);
         let heard = decisions.since("0", after);

@@ -1,7 +1,8 @@
-//! How many decisions there were in each minute, by guard: what the charts are drawn from.
+//! The number of decisions in each minute, by guard: the data of the charts.
 //!
-//! Each process counts by itself, and every few seconds writes what it has counted into a record of its own, one for each workspace and hour; whoever draws
-//! adds up those of all. A process that dies takes at most these seconds with it. The records end by themselves.
+//! Each process counts separately. Every few seconds it writes its counts into its own record, one for each workspace and hour. A chart
+//! adds
+//! up the records of all processes. A process that dies loses at most these seconds. The records expire on their own.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
@@ -16,13 +17,13 @@ use uuid::Uuid;
 use super::words::Fate;
 
 const KIND: &str = "tally";
-/// Guards that are counted by themselves. Guards are named by callers: more of them are counted together.
+/// The number of guards that are counted separately. Callers choose guards' names, so all further guards are counted together.
 const GUARDS_MAX: usize = 50;
 /// No guard has this name.
 pub const OTHER: &str = "(other)";
 /// How long a record is kept: somewhat longer than the longest chart.
 const KEPT_FOR: Duration = Duration::from_secs(8 * 24 * 3600);
-/// Records that one chart is drawn from, at most: of very many replicas, the newest.
+/// The maximum records of one chart; with very many replicas, the newest records.
 const READ_MAX: usize = 4_000;
 const READ_AT_ONCE: usize = 100;
 
@@ -46,7 +47,7 @@ impl Minute {
     }
 }
 
-/// What was counted in a while.
+/// The counts of a period.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     pub passed: u64,
@@ -69,11 +70,11 @@ impl std::iter::Sum for Counted {
     }
 }
 
-/// One process's counts of one workspace in one hour, as they are kept.
+/// One process's counts of one workspace in one hour, as stored.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Sheet {
     hour: i64,
-    /// By guard and minute; minutes in which nothing happened are left out.
+    /// By guard and minute; minutes without a decision are left out.
     guards: BTreeMap<String, BTreeMap<u8, (u64, u64)>>,
 }
 
@@ -90,13 +91,13 @@ impl Sheet {
     }
 }
 
-/// A sheet, and how it is kept.
+/// A sheet, and the state of its record.
 struct Open {
     sheet: Sheet,
     id: Uuid,
-    /// As it was last written; 0 if it was not yet.
+    /// The version that was last written; 0 if none was.
     version: i64,
-    /// How often it was counted in, and up to which of these it is written.
+    /// The number of counted decisions, and how many of them are written.
     counted: u64,
     written: u64,
 }
@@ -128,12 +129,12 @@ impl Tally {
         sheet.counted += 1;
     }
 
-    /// Writes what has been counted since the last time, and lets go of hours that are over.
+    /// Writes the counts since the last write, and drops hours that are over.
     pub async fn write(&self, store: &dyn MainStore, now: Time) -> Result<(), StoreError> {
         let hour = Minute::of(now).hour();
         let mut records = vec![];
         self.lock().retain(|workspace, hours| {
-            // An hour may still be counted in for a moment after it is over.
+            // A decision may still count for an hour shortly after its end.
             hours.retain(|of, open| open.written < open.counted || *of >= hour - 1);
             let unwritten = hours.iter().filter(|(_, open)| open.written < open.counted);
             records.extend(unwritten.filter_map(|(of, open)| Some((*of, open.counted, open.record(workspace)?))));
@@ -155,7 +156,7 @@ impl Tally {
                 }
             }
         }
-        // Nobody else writes to them: what is there was written by us, and its answer was lost.
+        // No other process writes these records: an unexpected version is our own write, whose acknowledgement was lost.
         let places: Vec<Place> = unsure.iter().map(|(_, _, record)| record.place()).collect();
         for ((hour, counted, record), found) in unsure.into_iter().zip(store.find(&places).await?.value) {
             let version = found.map_or(0, |found| found.version);
@@ -164,7 +165,7 @@ impl Tally {
         failed.map_or(Ok(()), Err)
     }
 
-    /// How a sheet stands in the store, and what of it is written there.
+    /// Notes a sheet's version in the store, and how many of its counts are written there.
     fn mark(&self, record: &Record, hour: i64, version: i64, written: Option<u64>) {
         let mut open = self.lock();
         if let Some(open) = open.get_mut(record.workspace.as_str()).and_then(|hours| hours.get_mut(&hour)) {
@@ -173,7 +174,7 @@ impl Tally {
         }
     }
 
-    /// What all processes have counted of a workspace, from a minute on, in so many steps of so many minutes.
+    /// The counts of all processes for a workspace, from a minute on, in steps of equal length.
     pub async fn read(
         &self,
         store: &dyn MainStore,
@@ -195,13 +196,13 @@ impl Tally {
             limit: READ_AT_ONCE,
             before: None,
         };
-        // A sheet is made within its hour, and so is its id.
+        // A sheet is created within its hour, and so is its id.
         let too_old = |id: Uuid| made_at(id) < Minute(series.from.0 - 60);
         let mut sheets = vec![];
         for _ in 0..READ_MAX / READ_AT_ONCE {
             let listed = store.list(listing.clone()).await?;
             let is_last = listed.next.is_none_or(too_old);
-            // What we have in memory is newer.
+            // Our counts in memory are newer than our record.
             let others = listed.records.into_iter().filter(|record| !own.contains(&record.id) && !too_old(record.id));
             sheets.extend(others.filter_map(|record| serde_json::from_slice::<Sheet>(&record.body).ok()));
             listing.before = listed.next;
@@ -218,17 +219,17 @@ impl Tally {
     }
 }
 
-/// From the time in its id.
+/// The minute in its id.
 fn made_at(id: Uuid) -> Minute {
     let (seconds, _) = id.get_timestamp().map_or((0, 0), |at| at.to_unix());
     Minute(i64::try_from(seconds / 60).unwrap_or(0))
 }
 
 impl Open {
-    /// Its next version.
+    /// The record of the next version.
     fn record(&self, workspace: &str) -> Option<Record> {
         Some(Record {
-            // It came in a line of the log, from somebody who had one.
+            // The name comes from a line of the log, whose caller had a valid workspace.
             workspace: WorkspaceName::new(workspace).ok()?,
             kind: KIND,
             id: self.id,
@@ -240,7 +241,7 @@ impl Open {
     }
 }
 
-/// How far back a chart goes.
+/// The time range of a chart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Range {
     #[default]
@@ -264,7 +265,7 @@ impl Range {
         Range::ALL.into_iter().find(|range| range.as_str() == name)
     }
 
-    /// How many steps, of how many minutes.
+    /// The number of steps, and the minutes of each.
     const fn steps(self) -> (usize, i64) {
         match self {
             Range::Hour => (60, 1),
@@ -285,10 +286,10 @@ pub struct Series {
 }
 
 impl Series {
-    /// Of nothing yet.
+    /// A series without counts.
     pub fn new(range: Range, now: Minute) -> Series {
         let (steps, step) = range.steps();
-        // Steps begin at full hours, or quarters of them: they do not move while one looks.
+        // Steps begin at full hours, or quarters of them, so that they do not move while a visitor looks.
         let last = now.0.div_euclid(step);
         let from = Minute((last - i64::try_from(steps).expect("few") + 1) * step);
         Series { from, step, steps, guards: BTreeMap::new() }
@@ -312,7 +313,7 @@ impl Series {
         }
     }
 
-    /// With the busiest guards by themselves: over a week there may be many names.
+    /// The busiest guards separately, and the rest together: a week may have many names.
     fn folded(mut self) -> Series {
         let mut sums: Vec<(u64, String)> = self
             .guards
@@ -328,7 +329,7 @@ impl Series {
         self
     }
 
-    /// All guards together.
+    /// The sum over all guards.
     pub fn total(&self) -> Counted {
         self.guards.values().flatten().copied().sum()
     }
@@ -340,7 +341,7 @@ mod tests {
 
     use super::*;
 
-    /// Sheets are found by the time in their ids, which is that of the clock.
+    /// Sheets are found by the time in their ids, so the test uses the time of the clock.
     fn at(hour: i64, minute: i64) -> Minute {
         let this = Minute::of(SystemClock.now()).hour();
         Minute((this - 1000 + hour) * 60 + minute)
@@ -371,7 +372,7 @@ mod tests {
         assert_eq!(hour.total(), Counted { passed: 1, stopped: 5 }, "what is not written yet is there, too");
         assert_eq!(hour.guards["message"][59], Counted { passed: 1, stopped: 3 });
         assert_eq!(hour.guards["message"][28], Counted { passed: 0, stopped: 1 });
-        // A process that has just begun sees what was written.
+        // A new process reads what was written.
         let later = Tally::default().read(&store, &workspace, Range::Day, now.begins()).await.unwrap();
         assert_eq!(later.total(), Counted { passed: 1, stopped: 5 });
         assert!(!later.guards.contains_key("charge"));
@@ -384,7 +385,7 @@ mod tests {
         let now = at(1000, 0);
         tally.count("default", "g", Fate::Passed, now);
         tally.write(&store, now.begins()).await.unwrap();
-        // As if the first write had not been heard of.
+        // Simulates a lost acknowledgement of the first write.
         let open = |tally: &Tally, (version, written)| {
             let mut sheets = tally.lock();
             let open = sheets.get_mut("default").unwrap().values_mut().next().unwrap();

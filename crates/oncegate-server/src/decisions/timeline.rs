@@ -1,8 +1,11 @@
-//! What a claim has been through that its record does not say: everybody who met it, and why they were stopped; renewals, take-overs, words that came
-//! too late, what people did to it. For its page.
+//! The history of a claim that its record does not hold: duplicates and why they were stopped, renewals, take-overs, late answers, acts of
+//! people. The claim's page shows it.
 //!
-//! Written behind the callers' backs, usually within a second, into a record beside the claim that has an end of its own. A claim that is made and settled, and that nobody
-//! meets, has none. Under a flood what is written is bounded: the claim's own count says how many there were. What people do is written at once.
+//! It is written in the background, usually within a second, into a record beside the claim, with an expiry of its own. A claim that is
+//! made
+//! and settled without a duplicate has no timeline. Under a flood the writes are bounded: the claim's own count says how many duplicates
+//! there
+//! were. Acts of people are written at once.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -15,24 +18,25 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 const KIND: &str = "timeline";
-/// Moments that are kept of a claim: the first ones, and the last ones.
+/// The number of moments that are kept of a claim: the first ones, and the last ones.
 const FIRST_MAX: usize = 20;
 const LAST_MAX: usize = 40;
-/// Claims that moments wait for, and moments of each. More are left out.
+/// The number of claims with waiting moments, and the moments of each. Further moments are dropped.
 const CLAIMS_MAX: usize = 2_048;
 const WAITING_MAX: usize = 16;
-/// Timelines that are written at once, so that nobody waits long behind them.
+/// The number of timelines in one write, so that other writes wait only a short time.
 const WRITE_MAX: usize = 200;
-/// How long it is kept after the last that happened: until the window's end, within these. Somebody may ask why it did not stop a later one; nobody asks after a
-/// month.
+/// How long a timeline is kept after its last moment: until the window's end, within these bounds. A person may ask later why the claim did
+/// not
+/// stop a later request, but hardly after a month.
 const KEPT_MIN: Duration = Duration::from_secs(24 * 3600);
 const KEPT_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
-/// How often a person's moment is tried again because others were faster.
+/// How often a person's moment is retried after a conflict.
 const TRIES: usize = 8;
 
 pub const WRITE_EVERY: Duration = Duration::from_secs(1);
 
-/// Something that happened to a claim; of a few alike within a second, the last.
+/// Something that happened to a claim. Of several similar moments within a second, only the last is kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moment {
     pub at_us: i64,
@@ -40,7 +44,7 @@ pub struct Moment {
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub times: u32,
     pub replica: String,
-    /// Who did it, of what people do, and why.
+    /// The person who acted, and the reason, for acts of people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -58,11 +62,11 @@ fn is_one(times: &u32) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum What {
-    /// Somebody came, and it was settled.
+    /// A duplicate of a settled claim.
     Duplicate,
-    /// Somebody came, and its owner was at work.
+    /// A duplicate while the claim's owner was at work.
     InFlight,
-    /// The same, and waited in vain.
+    /// A duplicate that waited for the owner until its time-out.
     WaitedInVain,
     Mismatch,
     Held,
@@ -76,7 +80,7 @@ pub enum What {
 }
 
 impl What {
-    /// What is worth a line; the first owner and what it settled are in the claim's own record.
+    /// The moment of a decision, if it needs one: the first owner and the outcome are in the claim's own record.
     fn of(decided: &Decided<'_>) -> Option<What> {
         Some(match (decided.answer, decided.command) {
             (Answer::Won(claim), _) => return (claim.attempt > 1).then_some(What::TakenOver),
@@ -94,9 +98,9 @@ impl What {
             (Answer::Applied(_), Command::Renew { .. }) => What::Renewed,
             (Answer::Applied(_), Command::Release { .. }) => What::Released,
             (Answer::Applied(_), Command::Retract { .. }) => What::Retracted,
-            // Only the library gives up a claim; no server writes its timeline.
+            // Only the library abandons a claim; no server writes a timeline for it.
             (Answer::Applied(_), Command::Abandon { .. }) => return None,
-            // What people do is noted by whoever knows who they are.
+            // Acts of people are noted by the code that knows the person.
             (Answer::Applied(_), Command::Forget | Command::Resolve { .. }) => return None,
             (Answer::Applied(_), Command::Settle { .. } | Command::Claim(_)) | (Answer::Already(_), _) => return None,
         })
@@ -129,18 +133,18 @@ impl What {
         }
     }
 
-    /// Whether somebody was stopped.
+    /// Whether a caller was stopped.
     pub const fn is_stop(self) -> bool {
         matches!(self, What::Duplicate | What::InFlight | What::WaitedInVain | What::Mismatch | What::Held)
     }
 }
 
-/// As it is kept.
+/// The timeline as stored.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Timeline {
     pub first: Vec<Moment>,
     pub last: Vec<Moment>,
-    /// How many there were in between.
+    /// The number of moments between the first and the last ones that are not kept.
     #[serde(default)]
     pub left_out: u64,
 }
@@ -165,14 +169,14 @@ impl Timeline {
 }
 
 impl Moment {
-    /// Alike, and within a second.
+    /// Whether the moments are similar, and within a second.
     fn is_like(&self, other: &Moment) -> bool {
         let close = (other.at_us - self.at_us).abs() < 1_000_000;
         close && (self.what, &self.replica, &self.by, &self.why) == (other.what, &other.replica, &other.by, &other.why)
     }
 }
 
-/// What waits to be written of a claim.
+/// The moments of a claim that are not written yet.
 struct Waiting {
     moments: Vec<Moment>,
     ends_at: Time,
@@ -191,7 +195,7 @@ impl Waiting {
     }
 }
 
-/// All that waits, in the order in which it came.
+/// All waiting moments, oldest first.
 #[derive(Default)]
 struct Queue {
     by_claim: HashMap<ClaimKey, Waiting>,
@@ -232,7 +236,7 @@ impl Timelines {
         Timelines { store, replica: replica.into(), waiting: Mutex::default() }
     }
 
-    /// Something was decided of a claim. Called on the caller's task: it only takes a note.
+    /// Notes a decision on a claim. It runs on the caller's task, so it only adds a note to the queue.
     pub fn decided(&self, decided: &Decided<'_>) {
         if let Some(what) = What::of(decided) {
             let claim = match decided.answer {
@@ -244,7 +248,7 @@ impl Timelines {
         }
     }
 
-    /// Somebody met a claim that they only looked at.
+    /// A duplicate seen by a read-only lookup.
     pub fn met(&self, claim: &Claim, now: Time) {
         let what = match claim.state_at(now) {
             State::InFlight => What::InFlight,
@@ -256,14 +260,14 @@ impl Timelines {
 
     fn note(&self, key: &ClaimKey, what: What, now: Time, window_ends: Time) {
         let mut queue = self.lock();
-        // Under a flood there is none, and nothing is to be made for it.
+        // Under a flood there is no room, and the moment is not built.
         if queue.has_room_for(key) {
             let (at_us, replica) = (now.micros(), self.replica.clone());
             queue.add(key, Moment { at_us, what, times: 1, replica, by: None, why: None }, window_ends);
         }
     }
 
-    /// A person did something to a claim: whoever looks at it next is to see it.
+    /// Notes a person's act on a claim at once, so that the next look at the claim shows it.
     pub async fn done_by(&self, key: &ClaimKey, what: What, now: Time, by: &str, why: Option<&str>) {
         let mut waiting = Waiting { moments: vec![], ends_at: Time::LONG_AGO };
         let (by, why) = (Some(by.to_owned()), why.map(str::to_owned));
@@ -274,13 +278,14 @@ impl Timelines {
             unwritten = match self.write_all(unwritten).await {
                 Ok(conflicts) if conflicts.is_empty() => return,
                 Ok(conflicts) => conflicts,
-                // The log has it.
+                // The log has the act.
                 Err(error) => return tracing::warn!(event = "decisions.not_recorded", %error),
             };
         }
     }
 
-    /// Writes what has waited longest. What was changed by another replica meanwhile is tried again the next time. True: there is more.
+    /// Writes the moments that have waited longest. A conflict with another replica is retried at the next write. Returns whether there is
+    /// more.
     pub async fn write(&self) -> Result<bool, StoreError> {
         let taken = self.lock().take(WRITE_MAX);
         if taken.is_empty() {
@@ -294,7 +299,8 @@ impl Timelines {
         Ok(!queue.order.is_empty())
     }
 
-    /// Those that met another's write. If the store is away, what was to be written is not: it is for people to look at, and not worth keeping up for.
+    /// Returns the claims with a conflict. While the store is away, moments are dropped: they are only for display, and not worth keeping
+    /// in memory.
     async fn write_all(&self, taken: Vec<(ClaimKey, Waiting)>) -> Result<Vec<(ClaimKey, Waiting)>, StoreError> {
         let places: Vec<Place> = taken.iter().map(|(key, _)| place(key)).collect();
         let found = self.store.find(&places).await?.value;
@@ -315,7 +321,7 @@ impl Timelines {
         self.waiting.lock().expect("no holder of this lock panics")
     }
 
-    /// What is kept of a claim, and what waits to be.
+    /// The stored moments of a claim, and those not written yet.
     pub async fn read(&self, key: &ClaimKey) -> Result<Timeline, StoreError> {
         let record = self.store.find(&[place(key)]).await?.value.remove(0);
         let mut timeline = record.map(|record| read(&record)).unwrap_or_default();
@@ -326,13 +332,13 @@ impl Timelines {
     }
 }
 
-/// Under an id that follows from the claim's.
+/// The record's id is derived from the claim's.
 fn place(key: &ClaimKey) -> Place {
     let id = Uuid::from_slice(&key.id.as_bytes()[..16]).expect("16 bytes are an id");
     Place { workspace: key.workspace.clone(), kind: KIND, at: At::Id(id) }
 }
 
-/// One that cannot be read begins anew: it is for people to look at.
+/// An unreadable timeline starts again empty, because it is only for display.
 fn read(record: &Record) -> Timeline {
     serde_json::from_slice(&record.body).unwrap_or_default()
 }

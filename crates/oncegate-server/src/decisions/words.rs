@@ -1,30 +1,31 @@
-//! What a decision means, in words: for the dashboard and `oncegate tail`.
+//! The meaning of a decision, in words: for the dashboard and `oncegate tail`.
 //!
-//! A decision is a line of the log whose event is known here. The line has all that is to be said; it never holds a text, an address or a
-//! part of a key.
+//! A decision is a line of the log whose event is known here. The line has all the data that is shown. It never contains a text, an address
+//! or
+//! a part of a key.
 
 use std::fmt::Write;
 use std::time::Duration;
 
 use serde_json::Value;
 
-/// The guard of what people do.
+/// The guard of acts of people.
 pub const AUDIT: &str = "audit";
 
-/// What became of whoever asked.
+/// The result for the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It goes ahead.
+    /// The caller may go ahead.
     Passed,
-    /// What went ahead was done.
+    /// The allowed work is done.
     Done,
-    /// It was told not to go ahead: somebody was there before.
+    /// The caller must not go ahead: an earlier caller has the claim.
     Stopped,
-    /// It went wrong, and is tried again or was too late.
+    /// The work failed and is retried, or it was too late.
     Failed,
-    /// Somebody has to look at it.
+    /// A person has to look at it.
     Needed,
-    /// What happens along the way.
+    /// An intermediate step.
     Noted,
 }
 
@@ -51,7 +52,7 @@ impl Fate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meaning {
     pub fate: Fate,
-    /// The guard that decided, where the line does not name one.
+    /// The guard of the decision, where the line does not name one.
     pub guard: &'static str,
     says: &'static str,
 }
@@ -63,7 +64,7 @@ macro_rules! meanings {
         }
 
         impl Meaning {
-            /// Of the event of a line, if that is a decision.
+            /// The meaning of a line's event, if the line is a decision.
             pub fn of(event: &str) -> Option<&'static Meaning> {
                 Some(match event {
                     $($($event => const { &meaning($guard, Fate::$fate, $says) },)*)*
@@ -167,7 +168,7 @@ meanings! {
     }
 }
 
-/// What a line of the log says of a decision, in words.
+/// A log line's decision, in words.
 pub fn words(meaning: &Meaning, line: &Value) -> String {
     let mut said = String::new();
     let mut rest = meaning.says;
@@ -214,7 +215,7 @@ fn filled(name: &str, line: &Value) -> String {
     }
 }
 
-/// A span as people say it: one unit, two digits.
+/// A span for people: one unit, two digits.
 pub fn span(span: Duration) -> String {
     let seconds = span.as_secs();
     match seconds {
@@ -226,7 +227,7 @@ pub fn span(span: Duration) -> String {
     }
 }
 
-/// What a decision is about, as the line names it: a field of the log, and its value.
+/// The subject of a decision: a field of the log line, and its value.
 pub fn subject(line: &Value) -> Option<(&'static str, &str)> {
     const SUBJECTS: [&str; 6] = ["messageId", "actionId", "sendId", "reminderId", "deadLetterId", "claimId"];
     SUBJECTS.iter().find_map(|field| Some((*field, line[field].as_str()?)))
@@ -238,7 +239,7 @@ pub fn plain(line: &Value) -> Option<String> {
     let meaning = Meaning::of(event)?;
     let guard = line["guard"].as_str().unwrap_or(meaning.guard);
     let says = words(meaning, line);
-    // It stands in a column of its own.
+    // The fate has a column of its own.
     let says = says.strip_prefix("stopped: ").unwrap_or(&says);
     let mut said = format!("{guard:<16} {:<8} {says}", meaning.fate.as_str());
     for field in ["actionType", "saga"] {
@@ -249,7 +250,7 @@ pub fn plain(line: &Value) -> Option<String> {
     if let Some((_, id)) = subject(line) {
         let _ = write!(said, " · {id}");
     }
-    // Reasons are people's own words: a terminal would obey some of them.
+    // Reasons are people's own words: a terminal would obey control characters in them.
     Some(said.replace(char::is_control, " "))
 }
 

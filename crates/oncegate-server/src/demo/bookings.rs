@@ -1,4 +1,4 @@
-//! Bookings with reminders: set, set again, moved, cancelled, sent; and one that no carrier takes.
+//! Bookings with reminders: set, set again, moved, cancelled, sent. One has a number that no carrier accepts.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ async fn act(caller: &mut Caller) -> Done {
             "recipientPhone": phone, "message": format!("Your booking {number} is tomorrow at nine.")})
     };
     match caller.scene(&[3, 5, 3, 2, 2, 2]) {
-        // First, since it takes as long as its grace.
+        // First, because it takes as long as its grace period.
         0 if caller.is_empty("/api/reminders?state=missed").await? => {
             set(caller, &booking(NO_MOBILE, 0)).await.map(drop)
         }

@@ -1,4 +1,4 @@
-//! Somebody who uses the API, again and again.
+//! A client that calls the API again and again.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,16 +9,16 @@ use serde_json::Value;
 
 use crate::loopback::{NoAnswer, ask};
 
-/// Between two things that are done for the first time.
+/// The pause between two scenes that run for the first time.
 const OPENING: Duration = Duration::from_millis(250);
 
 pub struct Caller {
     address: SocketAddr,
     dice: Dice,
     pace: f64,
-    /// How many different things there are to do.
+    /// How many different scenes there are.
     scenes: u64,
-    /// How many things have been done: what is numbered by it is new.
+    /// How many scenes have run. A name with this number is new.
     pub turn: u64,
 }
 
@@ -40,22 +40,22 @@ impl Caller {
         Caller { address, dice: Dice(seed), pace, scenes: 0, turn: 0 }
     }
 
-    /// Does one thing after the other: each scene for the first time without delay, from then on one `every` so often.
+    /// Runs one scene after the other: each for the first time without delay, later on average one per `every`.
     pub async fn go_on(mut self, every: Duration, act: impl AsyncFn(&mut Caller) -> Done) {
         loop {
-            // Nobody heard: there will be others.
+            // Without an answer the client goes on with the next scene.
             let _ = act(&mut self).await;
             self.turn += 1;
             let pause = match self.turn < self.scenes {
                 true => OPENING,
-                // Between a half of it and one and a half.
+                // Between half and one and a half times as long.
                 false => every.mul_f64((500 + self.below(1000)) as f64 / 1000.0),
             };
             tokio::time::sleep(pause.div_f64(self.pace)).await;
         }
     }
 
-    /// Which thing is done now: each once, in their order, then by chance, as often as its weight says.
+    /// Chooses the next scene: each once, in order, then at random by weight.
     pub fn scene(&mut self, weights: &[usize]) -> usize {
         self.scenes = weights.len() as u64;
         if self.turn < self.scenes {
@@ -95,7 +95,8 @@ impl Caller {
         self.send(Method::DELETE, path, None, None).await
     }
 
-    /// Whether a person has nothing to do there: what needs one comes when the last is settled, and does not pile up.
+    /// Whether the list has nothing for a person to do. So a new entry is created only when the last one is settled, and entries do not
+    /// pile up.
     pub async fn is_empty(&self, list: &str) -> Result<bool, NoAnswer> {
         let listed = self.send(Method::GET, &format!("{list}&limit=1"), None, None).await?;
         Ok(listed.body["items"].as_array().is_some_and(Vec::is_empty))
@@ -110,14 +111,14 @@ impl Caller {
     ) -> Result<Answer, NoAnswer> {
         let (status, text) = ask(self.address, method, path, key, body).await?;
         if status == 400 {
-            // Nobody here is meant to make this mistake.
+            // No client of the demo is supposed to make this mistake.
             tracing::error!(event = "demo.refused", path, text);
         }
         Ok(Answer { status, body: serde_json::from_str(&text).unwrap_or_default() })
     }
 }
 
-/// RFC 3339.
+/// The time in RFC 3339.
 pub fn from_now(seconds: u64) -> String {
     (SystemClock.now() + Duration::from_secs(seconds)).to_string()
 }
@@ -126,7 +127,7 @@ pub async fn seconds(seconds: f64) {
     tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
 }
 
-/// `base` with the fields of `more` laid over it.
+/// `base`, with the fields of `more` added or replaced.
 pub fn with(mut base: Value, more: Value) -> Value {
     if let (Value::Object(base), Value::Object(more)) = (&mut base, more) {
         base.extend(more);
@@ -134,7 +135,7 @@ pub fn with(mut base: Value, more: Value) -> Value {
     base
 }
 
-/// SplitMix64: the same in every run.
+/// SplitMix64: the same numbers in every run.
 pub struct Dice(pub u64);
 
 impl Dice {

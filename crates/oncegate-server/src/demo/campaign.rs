@@ -1,4 +1,5 @@
-//! The workers of a campaign, on a queue that delivers at least once: they ask before they send, and say after they sent. Some die in between.
+//! The workers of a campaign, on a queue that delivers at least once. They ask before they send, and report after that. Some die in
+//! between.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use super::providers::{NO_MAILBOX, PARTNER_CAMPAIGN};
 use crate::loopback::{NoAnswer, ask};
 
 const EVERY: Duration = Duration::from_secs(3);
-/// How long a worker may be silent that is about to die.
+/// The lease, in seconds, of a worker that is about to die.
 const SHORT_LEASE: f64 = 1.0;
 /// Recipients of a campaign.
 const RECIPIENTS: u64 = 200;
@@ -28,7 +29,7 @@ async fn act(caller: &mut Caller, providers: SocketAddr) -> Done {
     let ask = |lease| begin(caller, &campaign, &recipient, lease);
     match scene {
         1 => {
-            // The job is delivered again, though it was done.
+            // The job is delivered again, although it was done.
             deliver(caller, providers, &ask(None).await?, &recipient).await?;
             ask(None).await.map(drop)
         }
@@ -40,13 +41,13 @@ async fn act(caller: &mut Caller, providers: SocketAddr) -> Done {
             Ok(())
         }
         3 => {
-            // It dies after the call: the provider's log has it, so it is sent.
+            // The worker dies after the call. The provider's log has the mail, so it counts as sent.
             mail(providers, &ask(Some(SHORT_LEASE)).await?, &recipient).await?;
             seconds(SHORT_LEASE + 0.5).await;
             ask(None).await.map(drop)
         }
         4 => {
-            // It dies before the call: the provider's log has nothing, so the next one sends, under the same key.
+            // The worker dies before the call. The provider's log has nothing, so the next worker sends, under the same key.
             ask(Some(SHORT_LEASE)).await?;
             seconds(SHORT_LEASE + 0.5).await;
             deliver(caller, providers, &ask(None).await?, &recipient).await
@@ -56,7 +57,7 @@ async fn act(caller: &mut Caller, providers: SocketAddr) -> Done {
             deliver(caller, providers, &begin(caller, &campaign, &nobody, None).await?, &nobody).await
         }
         6 if caller.is_empty("/api/sends?state=unknown").await? => {
-            // It dies, and no log can be looked into: a person decides.
+            // The worker dies, and this provider has no log to query: a person decides.
             let asked = begin(caller, PARTNER_CAMPAIGN, &recipient, Some(SHORT_LEASE)).await?;
             mail(providers, &asked, &recipient).await?;
             seconds(SHORT_LEASE + 0.5).await;
@@ -82,7 +83,7 @@ async fn begin(caller: &Caller, campaign: &str, recipient: &str, lease: Option<f
     caller.post("/api/sends", &body).await
 }
 
-/// If it is for this worker to send: sends, and says what came of it.
+/// If this worker may send: sends, and reports the result.
 async fn deliver(caller: &Caller, providers: SocketAddr, asked: &Answer, recipient: &str) -> Done {
     if asked.status != 201 {
         return Ok(());
@@ -99,7 +100,7 @@ async fn deliver(caller: &Caller, providers: SocketAddr, asked: &Answer, recipie
     .map(drop)
 }
 
-/// The provider's call, under the key that is the same over all attempts: the status, and what it calls the mail.
+/// Calls the provider under the key that all attempts share. Returns the status, and the provider's id of the mail.
 async fn mail(providers: SocketAddr, asked: &Answer, recipient: &str) -> Result<(u16, String), NoAnswer> {
     let body = json!({"to": recipient, "text": "It is here."});
     let (status, text) = ask(providers, Method::POST, "/mail", Some(asked.text("providerKey")), Some(&body)).await?;

@@ -1,4 +1,4 @@
-//! A CRM that schedules the same action again and again, and a worker that takes some of them.
+//! A CRM that schedules the same action again and again, and a remote worker for some of the actions.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use super::caller::{Answer, Caller, Done, seconds, with};
 use crate::loopback::NoAnswer;
 
 const EVERY: Duration = Duration::from_secs(4);
-/// For remote workers: the configuration does not name them.
+/// Types for remote workers: the configuration does not name them.
 const RENDER: &str = "invoice:render";
 const EXPIRE: &str = "trial:expire";
-/// Actions that a worker does at once.
+/// Actions that a worker runs at once.
 const LEASED_MAX: usize = 20;
 const STAGES: [&str; 4] = ["new", "called", "offer sent", "won"];
 
@@ -23,7 +23,7 @@ async fn act(caller: &mut Caller) -> Done {
     let number = caller.turn;
     let lead = json!({"entityType": "lead", "entityId": format!("lead {number}"), "stage": caller.pick(&STAGES)});
     match caller.scene(&[7, 3, 3, 3, 0, 1, 2, 4, 3, 2]) {
-        // Somebody types, and each key stroke is saved.
+        // A user types, and each keystroke is saved.
         0 => again(caller, "crm:sync", lead, json!({}), 4).await,
         1 => again(caller, "crm:welcome", lead, json!({}), 2).await,
         2 => again(caller, "crm:index", lead, json!({"maxWaitSeconds": 10}), 3).await,
@@ -60,7 +60,7 @@ async fn act(caller: &mut Caller) -> Done {
     }
 }
 
-/// Saves the same thing so often, each time a little different.
+/// Saves the same entity several times, each time a little different.
 async fn again(caller: &Caller, action: &str, mut payload: Value, more: Value, times: u32) -> Done {
     for save in 1..=times {
         payload["save"] = json!(save);
@@ -74,7 +74,7 @@ async fn schedule_one(caller: &Caller, action: &str, payload: &Value, more: Valu
     caller.post("/api/actions", &with(json!({"actionType": action, "payload": payload}), more)).await
 }
 
-/// A worker elsewhere: it leases, works, and says what became of it.
+/// A remote worker: leases, works, and reports the result.
 pub async fn work(caller: Caller) {
     caller.go_on(Duration::from_millis(100), render).await;
 }
@@ -84,7 +84,7 @@ async fn render(caller: &mut Caller) -> Done {
     seconds(0.8).await;
     for action in leased {
         let path = format!("/api/actions/{}", action["id"].as_str().unwrap_or_default());
-        // The first try of some of them fails.
+        // The first attempt of some of them fails.
         if action["attempt"] == 1 && caller.below(4) == 0 {
             let failed = json!({"token": action["token"], "error": "out of paper", "reached": "no"});
             caller.post(&format!("{path}/fail"), &failed).await?;

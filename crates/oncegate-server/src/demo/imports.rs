@@ -1,4 +1,4 @@
-//! Uploads that S3 tells of, twice and late, and the worker that parses what was uploaded: the saga `search-import`.
+//! Uploads that S3 reports twice and late, and the worker that parses the uploaded files: the saga `search-import`.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::crm::lease;
 
 const EVERY: Duration = Duration::from_secs(8);
 
-/// As it ships, but for its times: nobody looks at a demo for a week.
+/// The saga that ships, with shorter times: a demo does not run for a week.
 pub fn definition() -> String {
     include_str!("../../../../sagas/search-import.toml").replace("\"7d\"", "\"1h\"").replace("\"60m\"", "\"2m\"")
 }
@@ -22,7 +22,7 @@ async fn act(caller: &mut Caller) -> Done {
     let number = caller.turn;
     match caller.scene(&[5, 4, 3, 1, 3, 1, 2]) {
         1 => {
-            // Each is told of twice.
+            // S3 reports each upload twice.
             for _ in 0..2 {
                 started(caller, number).await?;
             }
@@ -35,7 +35,7 @@ async fn act(caller: &mut Caller) -> Done {
             saved(caller, number, json!({})).await?;
             started(caller, number).await
         }
-        // It is never saved: in a while its time is over.
+        // The upload is never saved, so it times out after a while.
         3 => started(caller, number).await,
         4 if caller.is_empty("/api/sagas/dead-letters?status=open").await? => {
             let data = json!({"searchId": format!("search-{number}"), "fileId": "stray.pdf"});
@@ -43,7 +43,7 @@ async fn act(caller: &mut Caller) -> Done {
         }
         5 => saved(caller, number, json!({"searchName": null})).await,
         6 => {
-            // At once.
+            // Both at once.
             let (one, other) = tokio::join!(started(caller, number), saved(caller, number, json!({})));
             one.and(other)
         }
@@ -79,7 +79,7 @@ async fn event(caller: &Caller, name: &str, id: String, data: Value) -> Done {
     caller.post("/api/events", &json!({"type": name, "id": id, "data": data})).await.map(drop)
 }
 
-/// The worker that takes the saga's commands, and tells it when a file is done.
+/// The worker that runs the saga's commands, and reports to the saga when a file is done.
 pub async fn parse(caller: Caller) {
     caller.go_on(Duration::from_millis(100), parse_files).await;
 }

@@ -1,4 +1,4 @@
-//! Clients that post messages, do not hear the answer, and post again: with an `Idempotency-Key`, and without.
+//! Clients that post messages, get no answer, and post again: with an `Idempotency-Key`, and without.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::providers::{CUT_OFF, NO_MOBILE};
 
 const PATH: &str = "/api/messages";
 const EVERY: Duration = Duration::from_secs(3);
-/// A client gives up before the carrier has answered.
+/// A client with this time-out gives up before the carrier has answered.
 const IMPATIENT: Duration = Duration::from_millis(30);
 const GUESTS: [(&str, &str); 8] = [
     ("Ada", "+15550101"),
@@ -53,17 +53,17 @@ async fn act(caller: &mut Caller) -> Done {
         4 if caller.is_empty("/api/messages?status=unknown").await? || caller.below(50) == 0 => {
             let body = sms(CUT_OFF, &format!("Your appointment {number} is confirmed."));
             caller.post(PATH, &body).await?;
-            // It may have arrived: it is not sent again.
+            // The message may have arrived, so it is not sent again.
             caller.post(PATH, &body).await.map(drop)
         }
         5 => {
-            // Two servers, one cause.
+            // Two servers react to the same cause.
             let body = sms(phone, &format!("{name}, the door code of today is {:04}.", 1000 + number * 31 % 9000));
             let (one, other) = tokio::join!(caller.post(PATH, &body), caller.post(PATH, &body));
             one.and(other).map(drop)
         }
         7 => {
-            // A key that stands for another body: a defect of the client's.
+            // The key is reused for another body: a defect of the client.
             let key = format!("invoice-{number}");
             caller.post_under(&key, PATH, &sms(phone, &format!("{name}, invoice {number} is due."))).await?;
             caller.post_under(&key, PATH, &sms(phone, &format!("{name}, invoice {number} is overdue."))).await.map(drop)
@@ -78,7 +78,8 @@ async fn act(caller: &mut Caller) -> Done {
     }
 }
 
-/// All of it at first, so that there is a thread to read; then a line now and then, and the last one twice.
+/// Sends the whole conversation at first, so that there is a thread to read. Later it sends a line now and then, and the last line
+/// twice.
 async fn converse(caller: &mut Caller) -> Done {
     let (_, phone) = GUESTS[caller.below(2)];
     let lines = if caller.turn == 0 { &CONVERSATION[..] } else { &CONVERSATION[caller.below(6)..][..1] };

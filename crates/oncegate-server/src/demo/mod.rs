@@ -1,8 +1,8 @@
-//! `oncegate demo`: the server, in a folder of its own, with traffic that shows what it does.
+//! `oncegate demo`: the server, in its own folder, with traffic that shows what it does.
 //!
-//! Nothing is made up: callers, workers and providers are on the other side of real HTTP, and whatever goes wrong does so because one of them
-//! repeats itself, dies or refuses. Each of them is in a file of its own, and does a few things in turn: each once, so that there is something to see
-//! within seconds, and then again by chance, at a pace that can go on for days.
+//! The traffic is real: callers, workers and providers use HTTP. Everything that goes wrong does so because one of them repeats itself,
+//! dies or refuses. Each of them has its own file, and a few scenes. Each scene runs once, so that there is something to see within
+//! seconds. Later the scenes run at random, at a pace that can go on for days.
 
 mod bookings;
 mod caller;
@@ -54,7 +54,7 @@ pub async fn run(command: Command, log: Option<String>) -> Result<(), Failure> {
         let wrong = format!("--pace is {} to {}", PACES.start(), PACES.end());
         return Err(Failure::usage(wrong).hint("oncegate demo --pace 2"));
     }
-    // Before there is anything that is to be removed.
+    // Before anything exists that has to be removed.
     let stopped = told_to_stop();
     let folder = Folder::new(None, "demo")?;
     let providers = Providers::start().await?;
@@ -68,7 +68,7 @@ pub async fn run(command: Command, log: Option<String>) -> Result<(), Failure> {
     let (listens, listening) = oneshot::channel();
     let announce = |_: &Config, address, _| {
         tell(address);
-        // Whoever waits for it may have been told to stop.
+        // The receiver may have stopped already.
         let _ = listens.send(address);
     };
     tokio::select! {
@@ -77,13 +77,13 @@ pub async fn run(command: Command, log: Option<String>) -> Result<(), Failure> {
     }
 }
 
-/// All that the demo's server is started with, and needs, is in its folder.
+/// Writes the configuration of the demo's server, and everything that it needs, into its folder.
 fn configure(folder: &Path, providers: SocketAddr, listen: String, log: Option<String>) -> Result<Config, Failure> {
     let unwritable = |error: std::io::Error| Failure::new(format!("cannot write to {}: {error}", folder.display()));
     let (file, saga) = (folder.join("oncegate.toml"), folder.join("search-import.toml"));
     std::fs::write(&file, CONFIG.replace("PROVIDERS", &providers.to_string())).map_err(unwritable)?;
     std::fs::write(&saga, imports::definition()).map_err(unwritable)?;
-    // Nearly all that goes wrong here is meant to: what is worth a line is what would wake somebody.
+    // Nearly all failures here are intended, so only errors that need an operator are logged.
     let level = if log.is_some() { "info" } else { "error" };
     let settings = [
         ("listen", "--listen", listen),
@@ -113,7 +113,7 @@ of it when you stop it with Ctrl-C.",
     ));
 }
 
-/// Ends if it is told to stop before the server listens; after that the server ends, and this only falls silent.
+/// Runs the clients. Ends if the demo is stopped before the server listens. After that the server stops, and this only sends no more.
 async fn traffic(
     listening: oneshot::Receiver<SocketAddr>,
     stopped: impl Future<Output = ()>,
@@ -122,7 +122,7 @@ async fn traffic(
 ) {
     tokio::pin!(stopped);
     let address = tokio::select! {
-        // First: what came before the server listens is not known to it.
+        // Checked first, because the server does not know of a stop that came before it listens.
         biased;
         () = &mut stopped => return,
         Ok(address) = listening => address,

@@ -1,4 +1,4 @@
-//! A payment provider whose hook fires twice, and those who take it: they claim before they book, and settle after it.
+//! A payment provider that calls its hook twice, and the workers behind the hook: they claim before they book, and settle after that.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::loopback::NoAnswer;
 const HOOK: &str = "payment-hook";
 const PAYOUT: &str = "payout";
 const EVERY: Duration = Duration::from_millis(600);
-/// How long somebody may be silent who is about to die.
+/// The lease, in seconds, of a worker that is about to die.
 const SHORT_LEASE: f64 = 1.0;
 
 pub async fn take_hooks(caller: Caller) {
@@ -28,17 +28,17 @@ async fn act(caller: &mut Caller) -> Done {
         }
         1 => at_once(caller, &payment, cents).await,
         2 => {
-            // The provider did not hear us a while ago, and repeats itself.
+            // The provider missed our answer a while ago, and calls again.
             let earlier = number.saturating_sub(1 + caller.below(20) as u64);
             let answer = claim(caller, HOOK, &format!("payment {earlier}"), json!({})).await?;
             match answer.status {
-                // Of that one there never was a hook.
+                // There never was a hook for that payment.
                 201 => say(caller, "release", HOOK, &answer, None).await,
                 _ => Ok(()),
             }
         }
         3 => {
-            // The same payment, and another amount: whose mistake it is, a person finds out.
+            // The same payment with another amount: a person finds out which is wrong.
             book(caller, &payment, cents).await?;
             let other = json!({"fingerprint": format!("{} cents", cents + 100)});
             claim(caller, HOOK, &payment, other).await.map(drop)
@@ -47,7 +47,7 @@ async fn act(caller: &mut Caller) -> Done {
         5 if caller.is_empty(&format!("/api/claims?guard={PAYOUT}&state=unknown")).await? => {
             let payout = format!("payout {number}");
             claim(caller, PAYOUT, &payout, json!({"leaseSeconds": SHORT_LEASE})).await?;
-            // It died: whether it has paid, nobody knows, and nobody pays again.
+            // The worker died. It is unknown whether it has paid, so no worker pays again.
             seconds(SHORT_LEASE + 0.2).await;
             claim(caller, PAYOUT, &payout, json!({})).await.map(drop)
         }
@@ -68,7 +68,7 @@ async fn claim(caller: &Caller, guard: &str, key: &str, more: Value) -> Result<A
     caller.post("/api/claims", &with(json!({"guard": guard, "key": [key]}), more)).await
 }
 
-/// Says what became of a claim that was won.
+/// Reports the result of a claim that was won.
 async fn say(caller: &Caller, verb: &str, guard: &str, won: &Answer, outcome: Option<Value>) -> Done {
     let mut body = json!({"guard": guard, "token": won.body["token"]});
     if let Some(outcome) = outcome {
@@ -77,7 +77,7 @@ async fn say(caller: &Caller, verb: &str, guard: &str, won: &Answer, outcome: Op
     caller.post(&format!("/api/claims/{}/{verb}", won.text("id")), &body).await.map(drop)
 }
 
-/// Whoever wins books the payment; whoever does not has the receipt.
+/// The winner of the claim books the payment. Every other caller gets the receipt.
 async fn book(caller: &Caller, payment: &str, cents: usize) -> Done {
     let terms = json!({"fingerprint": format!("{cents} cents"), "attributes": {"cents": cents}, "waitSeconds": 5});
     let answer = claim(caller, HOOK, payment, terms).await?;
@@ -97,7 +97,7 @@ async fn at_once(caller: &Caller, payment: &str, cents: usize) -> Done {
     one.and(other)
 }
 
-/// The next one takes over, and the first, which was only asleep, is told so.
+/// The next worker takes over. The first was only paused, and its renewal is refused.
 async fn dies_and_is_replaced(caller: &Caller, payment: &str) -> Done {
     let first = claim(caller, HOOK, payment, json!({"leaseSeconds": SHORT_LEASE})).await?;
     seconds(SHORT_LEASE + 0.2).await;

@@ -1,4 +1,5 @@
-//! Who the server calls: an SMS carrier, a mail provider, a CRM and others that take webhooks. Some recipients are trouble.
+//! The providers that the server calls: an SMS carrier, a mail provider, a CRM, and others that receive webhooks. Some recipients cause
+//! trouble.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -12,22 +13,22 @@ use super::caller::Dice;
 use crate::cli::Failure;
 use crate::loopback::{Call, Listener, Told};
 
-/// The carrier refuses it, always.
+/// The carrier always refuses this number.
 pub const NO_MOBILE: &str = "+15550198";
-/// The carrier takes it, and its answer gets lost.
+/// The carrier accepts a message to this number, but its answer gets lost.
 pub const CUT_OFF: &str = "+15550197";
-/// Addresses that begin so are refused by the mail provider, always.
+/// The mail provider always refuses addresses that begin like this.
 pub const NO_MAILBOX: &str = "nobody-";
-/// Its mails go by another company, into whose log nobody can look.
+/// Another company sends the mails of this campaign, and its log cannot be queried.
 pub const PARTNER_CAMPAIGN: &str = "partner-offer";
 
-/// Mails that the provider can still say something about.
+/// How many of its mails the provider remembers.
 const MAILS_KNOWN: usize = 1000;
 
 pub struct Providers(Listener);
 
 struct Books {
-    /// The keys of mails that were taken.
+    /// The keys of accepted mails.
     mails: VecDeque<String>,
     dice: Dice,
 }
@@ -45,7 +46,7 @@ impl Providers {
 
 async fn answer(books: Arc<Mutex<Books>>, Call { path, key, body }: Call) -> Option<Told> {
     let roll = books.lock().expect("no holder panics").dice.roll();
-    // As long as it takes to talk to somebody far away.
+    // The time of a call over a long distance.
     tokio::time::sleep(Duration::from_millis(60 + roll % 240)).await;
     let key = key.unwrap_or_default();
     let taken = |prefix: &str| Some((StatusCode::OK, json!({"id": format!("{prefix}-{}", roll % 1_000_000)})));
@@ -67,7 +68,7 @@ async fn answer(books: Arc<Mutex<Books>>, Call { path, key, body }: Call) -> Opt
         "/crm" if roll.is_multiple_of(7) => refused(StatusCode::TOO_MANY_REQUESTS, "too many requests: come again"),
         "/crm" => taken("crm"),
         "/closed-account" => refused(StatusCode::GONE, "this account is closed"),
-        // The door may be open: nobody says so.
+        // The door may be open, but there is no answer.
         "/door" => None,
         _ => refused(StatusCode::NOT_FOUND, "nobody is here"),
     }
@@ -81,7 +82,7 @@ impl Books {
         self.mails.push_back(key);
     }
 
-    /// Whether a send was made; null, if there is no way to know.
+    /// Whether a send was made; `None` if the provider cannot know.
     fn knows(&self, send: &Value) -> Option<bool> {
         let is_known = send["campaignId"] != PARTNER_CAMPAIGN;
         is_known.then(|| self.mails.iter().any(|key| send["providerKey"] == key.as_str()))

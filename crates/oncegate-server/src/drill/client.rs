@@ -1,4 +1,4 @@
-//! What the drill asks the server.
+//! The drill's requests to the server.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -20,12 +20,12 @@ pub async fn get_text(address: SocketAddr, path: &str) -> Result<String, NoAnswe
     ask(address, Method::GET, path, None, None).await.map(|(_, text)| text)
 }
 
-/// The status.
+/// Returns the status.
 pub async fn post(address: SocketAddr, path: &str, key: Option<&str>, body: &Value) -> Result<u16, NoAnswer> {
     ask(address, Method::POST, path, key, Some(body)).await.map(|(status, _)| status)
 }
 
-/// The guards that were asked, as the server has counted.
+/// The guards that were asked, with the server's counts.
 pub async fn guards_found(address: SocketAddr) -> Result<Vec<GuardFound>, Failure> {
     let metrics = get_text(address, "/metrics").await;
     let metrics = metrics.map_err(|_| Failure::new("the server did not say what it has decided"))?;

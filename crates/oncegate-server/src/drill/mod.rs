@@ -1,4 +1,4 @@
-//! `oncegate drill`: kills workers at every point of their work, and counts at a provider of its own what really arrived.
+//! `oncegate drill`: kills workers at every point of their work, and counts at its own provider what really arrived.
 
 mod client;
 mod own;
@@ -63,7 +63,7 @@ pub struct Command {
 pub async fn run(command: Command) -> Result<(), Failure> {
     command.check()?;
     let beside = command.beside.as_deref().map(read).transpose()?;
-    // Before the drill: what cannot be written is better known at once.
+    // Before the drill, so that a file that cannot be written is reported at once.
     for file in command.html.iter().chain(&command.svg) {
         std::fs::OpenOptions::new().append(true).create(true).open(file).map_err(|error| unwritable(file, &error))?;
     }
@@ -152,7 +152,7 @@ impl Command {
     }
 }
 
-/// Ctrl-C, or SIGTERM, from now on. Whoever is dropped then kills what it has started.
+/// Completes on Ctrl-C or SIGTERM. The futures that are dropped then kill the processes that they started.
 pub fn told_to_stop() -> impl Future<Output = ()> {
     let on = |kind| signal(kind).expect("a handler can be set");
     let (mut terminate, mut interrupt) = (on(SignalKind::terminate()), on(SignalKind::interrupt()));

@@ -16,24 +16,24 @@ use super::report::{GuardFound, PathReport, PointReport};
 use crate::child::Served;
 use crate::cli::Failure;
 
-/// Jobs that are handed in before each kill.
+/// How many jobs are submitted before each kill.
 const JOBS_EACH: u32 = 5;
-/// How long a server may take to come to the point at which it dies.
+/// How long a server may take to reach the point at which it dies.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// How long everything may take to come to its end, once nobody is killed any more.
+/// How long all jobs may take to finish after the last kill.
 const SETTLED_WITHIN: Duration = Duration::from_secs(60);
-/// Longer than every lease of a path's configuration: who was lost is found, and what is repeated has been.
+/// Longer than every lease of a path's configuration, so that lost workers are found and repeated calls have happened.
 const AFTERMATH: Duration = Duration::from_millis(2500);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Paths that are drilled at once: most of the time they wait for the leases of the dead.
+/// Paths that are drilled at once: most of the time they wait for the leases of dead workers.
 const AT_ONCE: usize = 4;
 
-/// How many points there are, in all.
+/// The number of points of all paths.
 pub fn points() -> u32 {
     PATHS.iter().map(|path| path.points.len() as u32).sum()
 }
 
-/// Kills at each point so often.
+/// Kills this often at each point.
 pub async fn drill(folder: PathBuf, kills_each: u32, bar: &ProgressBar) -> Result<Vec<PathReport>, Failure> {
     let mut drilled: Vec<(usize, PathReport)> = stream::iter(PATHS.iter().enumerate())
         .map(async |(number, path)| {
@@ -81,18 +81,18 @@ struct Drill<'a> {
     broken: Vec<String>,
 }
 
-/// Jobs that were handed in to servers that died at one point.
+/// Jobs that were submitted to servers that died at one point.
 struct Round {
     point: String,
     when: &'static str,
-    /// Nothing that was killed here had begun, so all of it has to arrive.
+    /// No job had begun when its server was killed here, so all of them have to arrive.
     is_to_arrive: bool,
     kills: u32,
     jobs: Vec<String>,
 }
 
 impl Drill<'_> {
-    /// What there is to compare with: nobody is killed, and each effect happens, once.
+    /// The baseline: no server is killed, and each effect happens once.
     async fn undisturbed(&mut self) -> Result<(), Failure> {
         let jobs: Vec<String> = jobs("undisturbed", 0).collect();
         self.settle("not killed", &jobs).await?;
@@ -125,14 +125,15 @@ impl Drill<'_> {
         Ok(())
     }
 
-    /// Whether all that is killed here has to arrive, though an effect that has begun is not repeated.
+    /// Whether all jobs that are killed at this point have to arrive, although an effect that has begun is not repeated.
     fn is_to_arrive(&self, point: &Point) -> bool {
         point.is_before_begin && self.path.promise == Promise::AtMostOnce
     }
 
-    /// A server that dies at the point, while jobs are handed in. False: it did not come there, and was killed all the same.
+    /// Runs a server that dies at the point, while jobs are submitted. False: the server did not reach the point, and was killed
+    /// anyway.
     async fn live_and_die(&self, point: &Point, kill: u32, jobs: &[String]) -> Result<bool, Failure> {
-        // Another job each time: the first to come there, the third, and so on.
+        // A different job each time: the first to reach the point, the third, and so on.
         let passing = 1 + (kill * 2) % JOBS_EACH;
         let crash_at = point.name.map(|name| format!("{name}:{passing}"));
         let variables: Vec<_> = crash_at.iter().map(|at| ("ONCEGATE_TEST_CRASH_AT", at.as_str())).collect();
@@ -172,14 +173,14 @@ impl Drill<'_> {
         self.serve(&[]).await?.ok_or_else(|| Failure::new("a server that nobody killed was killed"))
     }
 
-    /// As clients do that ask until they are answered: what can be asked for again is, whether or not the server knows it.
+    /// Submits jobs like clients that retry until they are answered. Repeatable jobs are submitted even if the server knows them.
     async fn hand_in(&self, address: SocketAddr, jobs: &[String], turn: Turn) {
         let Ok(standings) = self.path.standings(address).await else { return };
         let is_wanted = |job: &&String| self.path.is_repeatable() || !standings.iter().any(|(known, _)| known == *job);
         join_all(jobs.iter().filter(is_wanted).map(|job| self.path.hand_in(address, job, turn))).await;
     }
 
-    /// The same, each when the one before has come to its end: then the server dies while no other job has begun.
+    /// Submits each job after the previous one has finished, so that the server dies while no other job has begun.
     async fn hand_in_one_by_one(&self, address: SocketAddr, jobs: &[String]) {
         for job in jobs {
             self.hand_in(address, std::slice::from_ref(job), Turn::First).await;
@@ -194,7 +195,7 @@ impl Drill<'_> {
         }
     }
 
-    /// Nobody is killed any more: everything comes to its end, or has not in time.
+    /// No more kills: all jobs finish, or fail to finish in time.
     async fn settle(&mut self, name: &str, jobs: &[String]) -> Result<(), Failure> {
         let server = self.serve_in_peace().await?;
         self.hand_in(server.address, jobs, Turn::First).await;
@@ -207,7 +208,7 @@ impl Drill<'_> {
         Ok(())
     }
 
-    /// How many have not.
+    /// Waits until the jobs have finished. Returns how many have not.
     async fn come_to_an_end(&self, address: SocketAddr, jobs: &[String]) -> usize {
         let deadline = Instant::now() + SETTLED_WITHIN;
         loop {
@@ -218,7 +219,7 @@ impl Drill<'_> {
             if open == 0 || Instant::now() > deadline {
                 return open;
             }
-            // What was not taken the first time.
+            // Jobs that were not accepted the first time.
             if jobs.iter().any(|job| !standings.contains_key(job)) {
                 self.hand_in(address, jobs, Turn::First).await;
             }
@@ -226,7 +227,7 @@ impl Drill<'_> {
         }
     }
 
-    /// When all leases are over, and everybody has asked once more: what is not to happen again has not.
+    /// After all leases have ended, submits everything once more. What must not happen again has not happened.
     async fn aftermath(&mut self) -> Result<Vec<(String, Stands)>, Failure> {
         let server = self.serve_in_peace().await?;
         let jobs: Vec<String> = self.rounds.iter().flat_map(|round| round.jobs.clone()).collect();
@@ -251,7 +252,7 @@ impl Drill<'_> {
         Ok(())
     }
 
-    /// What really arrived, beside what the server says.
+    /// Compares what really arrived with what the server says.
     fn count(&mut self, standings: &[(String, Stands)]) -> Vec<PointReport> {
         let borrowed = self.provider.borrowed();
         if borrowed > 0 {
@@ -271,7 +272,7 @@ impl Drill<'_> {
             let stands = records.next().unwrap_or(Stands::Open);
             twins += u32::from(records.next().is_some());
             report.add(&arrived, stands);
-            // What did not arrive is not called sent, and what may have arrived is not called surely unsent.
+            // A job that did not arrive must not count as sent. A job that may have arrived must not count as certainly unsent.
             silent += u32::from(arrived.calls == 0 && stands == Stands::Sent);
             denied += u32::from(arrived.calls > 0 && stands == Stands::Dead);
         }
@@ -298,7 +299,7 @@ impl Drill<'_> {
     }
 }
 
-/// A word of visible characters each: it is a key, too.
+/// Each name is a word of visible characters, because it is also a key.
 fn jobs(point: &str, kill: u32) -> impl Iterator<Item = String> + use<> {
     let point = point.replace(' ', "-");
     (0..JOBS_EACH).map(move |job| format!("{point}-{kill}-{job}"))
@@ -321,7 +322,7 @@ impl PointReport {
         }
     }
 
-    /// One job more. A job that arrived though its record says missed is unknown.
+    /// Adds one job. A job that arrived although its record says missed counts as unknown.
     pub fn add(&mut self, arrived: &Arrived, stands: Stands) {
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         self.jobs += 1;

@@ -1,4 +1,4 @@
-//! Our own effect paths: what each promises, by which guards, and where it can be killed.
+//! Our own effect paths: what each promises, which guards it uses, and where it can be killed.
 
 use std::net::SocketAddr;
 
@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 use super::client::{self, NoAnswer};
 use super::provider::Provider;
 
-/// Between two steps of a job: a point of the program's own, or the provider's call.
+/// A moment between two steps of a job: a crash point in the program, or the provider's call.
 #[derive(Clone, Copy)]
 pub struct Point {
-    /// `None`: the provider has the call, and has not answered.
+    /// `None`: the provider has received the call, and has not answered.
     pub name: Option<&'static str>,
     pub when: &'static str,
-    /// It is not written yet that the effect begins: whatever is killed here, the effect is to arrive.
+    /// The begin of the effect is not written yet, so the effect has to arrive despite a kill here.
     pub is_before_begin: bool,
 }
 
@@ -29,12 +29,12 @@ const fn before(name: &'static str, when: &'static str) -> Point {
 const IN_CALL: Point =
     Point { name: None, when: "the provider has the call, and has not answered", is_before_begin: false };
 
-/// What is to hold, however often somebody is killed.
+/// What must hold, however many servers are killed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Promise {
-    /// Never twice. What had not begun arrives, and what did not arrive is written down as such.
+    /// Never twice. An effect that had not begun arrives. An effect that did not arrive is recorded as such.
     AtMostOnce,
-    /// Always; and again only under the same key.
+    /// Always. A repeated call uses the same key.
     AtLeastOnce,
 }
 
@@ -54,7 +54,7 @@ impl Promise {
 #[derive(Clone, Copy)]
 enum How {
     Message,
-    /// Of this type.
+    /// An action of this type.
     Action(&'static str),
     Email,
     Reminder,
@@ -66,32 +66,32 @@ pub struct Path {
     pub promise: Promise,
     pub policy: &'static str,
     pub flag: &'static str,
-    /// Each with where it is kept.
+    /// Each guard with the place where it is stored.
     pub guards: &'static [(&'static str, &'static str)],
     pub points: &'static [Point],
-    /// `[sends] lost`.
+    /// The setting `[sends] lost`.
     lost: &'static str,
     how: How,
 }
 
-/// How a job stands, as the server says.
+/// The state of a job according to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stands {
     Open,
     Sent,
     Unknown,
-    /// Not sent, as far as anybody knows.
+    /// Not sent, as far as is known.
     Missed,
-    /// Surely not sent.
+    /// Certainly not sent.
     Dead,
 }
 
-/// How often somebody has asked.
+/// Whether a job is submitted for the first time or again.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
-    /// The first time, and again until it is answered.
+    /// The first time, with retries until it is answered.
     First,
-    /// Once more, when it has long been answered.
+    /// Once more, long after it was answered.
     Again,
 }
 
@@ -99,7 +99,7 @@ const JOB: (&str, &str) = ("job", "the queue's row, leased by one worker under a
 
 const ACTION_POINTS: &[Point] = &[
     before("action.received", "the request has come, and nothing is written"),
-    // A worker may have begun by then.
+    // A worker may have begun before the crash.
     at("action.committed", "the action is written, and not acknowledged"),
     before("action.leased", "a worker has leased it"),
     at("action.running", "just before the call"),
@@ -222,7 +222,7 @@ pub const PATHS: &[Path] = &[
         ],
         points: &[
             before("reminder.received", "the request has come, and nothing is written"),
-            // A worker may have begun by then.
+            // A worker may have begun before the crash.
             at("reminder.committed", "the reminder is written, and not acknowledged"),
             before("reminder.leased", "a worker has leased it"),
             at("reminder.flagged", "its flag is set, and the carrier is not called"),
@@ -257,7 +257,7 @@ pub const PATHS: &[Path] = &[
     },
 ];
 
-/// One that each job begins, and whose command goes to the provider.
+/// The saga that each job starts. Its command goes to the provider.
 pub const SAGA: &str = r#"name = "drill"
 correlation = "event.data.job"
 events = ["Started"]
@@ -280,7 +280,7 @@ event = "*"
 "#;
 
 impl Path {
-    /// Leases are short, so that a dead worker's work goes on soon.
+    /// Leases are short, so that the work of a dead worker continues soon.
     pub fn config(&self, provider: &Provider) -> String {
         let (url, lost) = (provider.url(), self.lost);
         let webhook = |name: &str, delivery: &str| {
@@ -303,18 +303,19 @@ impl Path {
         .concat()
     }
 
-    /// Whether the same may be asked for again, however late, and is to happen once: an action is deduplicated within its window only.
+    /// Whether the same job may be submitted again at any later time, and still happens once. Actions are deduplicated within their
+    /// window only.
     pub fn is_repeatable(&self) -> bool {
         !matches!(self.how, How::Action(_))
     }
 
-    /// Hands a job in.
+    /// Submits a job.
     pub async fn hand_in(&self, address: SocketAddr, job: &str, turn: Turn) -> Result<(), NoAnswer> {
         let action = |name: &str| json!({"actionType": name, "payload": {"entityId": job, "text": job}});
         let status = match self.how {
             How::Message => {
                 let body = json!({"recipientPhone": "+15550100", "message": job});
-                // Once more without its key: then it is the text that tells.
+                // The second time without its key, so that the text reveals the duplicate.
                 let key = (turn == Turn::First).then_some(job);
                 client::post(address, "/api/messages", key, &body).await?
             }
@@ -336,11 +337,11 @@ impl Path {
                 client::post(address, "/api/events", None, &body).await?
             }
         };
-        // 502: it was taken, and nobody can say what became of it.
+        // 502: the message was accepted, but the outcome is unknown.
         if (200..300).contains(&status) || status == 502 { Ok(()) } else { Err(NoAnswer) }
     }
 
-    /// Every job that the server knows, and how it stands.
+    /// Every job that the server knows, with its state.
     pub async fn standings(&self, address: SocketAddr) -> Result<Vec<(String, Stands)>, NoAnswer> {
         let (list, job, state) = match self.how {
             How::Message => ("/api/messages?".to_owned(), "/message", "/status"),
@@ -370,7 +371,7 @@ fn stands(word: &str) -> Stands {
         "unknown" => Stands::Unknown,
         "missed" => Stands::Missed,
         "dead" | "cancelled" => Stands::Dead,
-        // Of a send or an action that has failed, there is another try.
+        // A send or an action that has failed is retried.
         _ => Stands::Open,
     }
 }
@@ -379,7 +380,7 @@ fn stands(word: &str) -> Stands {
 mod tests {
     use super::*;
 
-    /// Points that these paths do not come to, or only now and then, and where they are killed instead.
+    /// Crash points that these paths never or rarely reach, and the tests that kill there instead.
     const ELSEWHERE: &[(&str, &str)] = &[
         ("message.claimed", "a guard store apart: messages_apart.rs"),
         ("message.written", "a guard store apart: messages_apart.rs"),

@@ -1,4 +1,4 @@
-//! A process of the user's command, and whatever it starts: a group of its own, so that all of it can be killed.
+//! A process of the user's command, with its children in its own process group, so that all of them can be killed.
 
 use std::net::SocketAddr;
 use std::process::Stdio;
@@ -13,9 +13,9 @@ use tokio::time::timeout;
 use super::provider::Provider;
 use crate::cli::Failure;
 
-/// How long it may take to end, once there are no more jobs.
+/// How long the worker may take to end after the last job.
 const ENDS_WITHIN: Duration = Duration::from_secs(10);
-/// Bytes of a line that it says.
+/// The longest line that the worker may write, in bytes.
 const LINE_MAX: usize = 64 * 1024;
 
 pub struct Worker {
@@ -23,7 +23,7 @@ pub struct Worker {
     group: Option<Pid>,
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
-    /// What has been read of the line that it is saying.
+    /// The part of the current line that has been read.
     line: Vec<u8>,
 }
 
@@ -50,7 +50,7 @@ impl Worker {
         Ok(Worker { child, group, stdin, stdout, line: vec![] })
     }
 
-    /// A job, on its standard input. One that has just died is noticed where its words end.
+    /// Writes a job to the worker's standard input. If the worker has just died, the end of its output shows that.
     pub async fn hand(&mut self, job: &str, recipient: &str) {
         let line = json!({"id": job, "campaignId": "drill", "recipientId": recipient});
         if let Some(stdin) = &mut self.stdin {
@@ -59,10 +59,10 @@ impl Worker {
         }
     }
 
-    /// The next line that it says; none, once it says no more. What was read of a line is kept if nobody waits for the rest.
+    /// The next line of the worker's output; `None` at its end. If the call is cancelled, the part that was read is kept.
     pub async fn next_line(&mut self) -> Result<Option<String>, Failure> {
         loop {
-            // What cannot be read has ended.
+            // An output that cannot be read has ended.
             let bytes = self.stdout.fill_buf().await.unwrap_or_default();
             if bytes.is_empty() {
                 return Ok(None);
@@ -81,7 +81,7 @@ impl Worker {
         }
     }
 
-    /// There are no more jobs.
+    /// Closes standard input: there are no more jobs.
     pub async fn end(&mut self) -> Result<(), Failure> {
         self.stdin = None;
         match timeout(ENDS_WITHIN, self.child.wait()).await {
@@ -94,7 +94,7 @@ impl Worker {
         }
     }
 
-    /// It ended though nobody killed it.
+    /// The worker ended although it was not killed.
     pub async fn ended(&mut self, acked: usize, jobs: u32) -> Failure {
         let status = timeout(ENDS_WITHIN, self.child.wait()).await.ok().and_then(Result::ok);
         let how =
@@ -103,7 +103,7 @@ impl Worker {
             .hint("it goes on until its standard input ends; what it says on standard error is above")
     }
 
-    /// SIGKILL, to all of its group.
+    /// Sends SIGKILL to the whole process group.
     pub async fn kill(&mut self) {
         self.kill_group();
         let _ = self.child.wait().await;

@@ -1,4 +1,5 @@
-//! The provider: what arrives here has happened. It counts, and it can be a trap: who calls it while it is set is killed in the call, or just after its answer.
+//! The provider: a call that arrives here has happened. It counts calls, and it can set a trap. The caller that springs the trap is
+//! killed in its call, or just after the answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -11,15 +12,15 @@ use tokio::sync::oneshot;
 use crate::cli::Failure;
 use crate::loopback::{Call, Listener, Told};
 
-/// How long a caller is held that is to be killed in its call.
+/// How long the provider holds a call whose caller is to be killed.
 const HELD_MAX: Duration = Duration::from_secs(30);
-/// Turns that others get between an answer and the kill.
+/// How often other tasks run between an answer and the kill.
 const ANSWER_TURNS: usize = 20;
 
 /// When a trap springs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
-    /// The call has arrived, and is not answered.
+    /// The call has arrived, and is not answered yet.
     InCall,
     /// The answer has been given.
     AfterAnswer,
@@ -30,24 +31,24 @@ pub struct Provider {
     books: Arc<Mutex<Books>>,
 }
 
-/// What has arrived of one job.
+/// The calls that have arrived for one job.
 #[derive(Clone, Debug, Default)]
 pub struct Arrived {
     pub calls: usize,
-    /// Calls under a key that had not been seen, or under none: what somebody who honours keys has done.
+    /// Calls under a new key, or under none: the effects at a provider that honours keys.
     pub effects: usize,
 }
 
 #[derive(Default)]
 struct Books {
     arrived: BTreeMap<String, Arrived>,
-    /// Whose each key was first.
+    /// The job that used each key first.
     keys: BTreeMap<String, String>,
-    /// Calls under a key that was another job's.
+    /// Calls under a key that another job used first.
     borrowed: usize,
-    /// Calls of which nobody can say what they are about.
+    /// Calls that match no job.
     strange: usize,
-    /// Whose call springs it is told.
+    /// Receives the recipient of the call that springs the trap.
     trap: Option<(Moment, oneshot::Sender<String>)>,
 }
 
@@ -63,7 +64,7 @@ impl Provider {
         format!("http://{}/send", self.listener.address)
     }
 
-    /// Sets the trap. What is returned tells when it springs.
+    /// Sets the trap. The receiver that it returns gets a value when the trap springs.
     pub fn set_trap(&self, moment: Moment) -> oneshot::Receiver<String> {
         let (springs, sprung) = oneshot::channel();
         self.books.lock().expect("no holder panics").trap = Some((moment, springs));
@@ -78,7 +79,7 @@ impl Provider {
         self.books.lock().expect("no holder panics").arrived.get(job).cloned().unwrap_or_default()
     }
 
-    /// All of which something arrived.
+    /// All jobs with at least one call.
     pub fn jobs(&self) -> BTreeSet<String> {
         self.books.lock().expect("no holder panics").arrived.keys().cloned().collect()
     }
@@ -92,7 +93,7 @@ impl Provider {
     }
 }
 
-/// A call has its job in `recipientId`, or, from our own workers, in its text.
+/// The job of a call is in `recipientId`, or, for our own workers, in its text.
 fn job_of(body: &Value) -> Option<&str> {
     ["recipientId", "message", "text"].iter().find_map(|field| body[field].as_str())
 }
@@ -129,7 +130,7 @@ async fn answer(books: Arc<Mutex<Books>>, Call { key, body, .. }: Call) -> Optio
         }
         Some((Moment::AfterAnswer, springs, job)) => {
             tokio::spawn(async move {
-                // Time for the answer to be written, and not for much more.
+                // Leaves time to write the answer, and not for much more.
                 for _ in 0..ANSWER_TURNS {
                     tokio::task::yield_now().await;
                 }

@@ -1,4 +1,4 @@
-//! Anybody's worker: fed with jobs, killed again and again, started again, and fed again with what it did not acknowledge.
+//! The user's worker. It gets jobs, is killed again and again, restarted, and gets the jobs that it did not acknowledge again.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -18,20 +18,20 @@ use super::report::{PathReport, PointReport};
 use crate::child::Served;
 use crate::cli::Failure;
 
-/// Jobs that are with the worker at once, as a queue's prefetch.
+/// How many jobs the worker has at once, like a queue's prefetch.
 const OUTSTANDING: usize = 4;
-/// A job that was put back comes again after this, unless it says otherwise.
+/// A job that the worker puts back is delivered again after this time, unless the worker says otherwise.
 const RETRY_AFTER: Duration = Duration::from_millis(500);
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
-/// Nothing was acknowledged, and nobody killed, for so long: the worker does not go on.
+/// After this time without an acknowledgement or a kill, the worker counts as stuck.
 const STUCK_AFTER: Duration = Duration::from_secs(60);
-/// How long what a dead worker has said may take to be read.
+/// How long to read the remaining output of a dead worker.
 const LAST_WORDS: Duration = Duration::from_millis(100);
-/// A kill at any moment comes between these, in steps, after the last one.
+/// The delay before a kill at any moment. Each further kill adds a step, within this range.
 const ANY_MOMENT_MILLIS: std::ops::Range<u64> = 1..150;
 const ANY_MOMENT_STEP: u64 = 37;
 
-/// What is to be drilled.
+/// What to drill.
 pub struct Plan {
     pub command: Vec<String>,
     pub jobs: u32,
@@ -60,7 +60,7 @@ impl Kill {
     }
 }
 
-/// A line of the worker's.
+/// A line that the worker writes.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Said {
@@ -89,25 +89,25 @@ fn job_name(number: u32) -> String {
     format!("job-{number}")
 }
 
-/// Who a job is for: how the provider knows it.
+/// The recipient of a job, by which the provider knows it.
 fn recipient_of(job: &str) -> String {
     job.replace("job-", "recipient-")
 }
 
-/// The queue, and what has become of its jobs.
+/// The queue, and the state of its jobs.
 struct Queue {
     ready: VecDeque<String>,
-    /// When they come again.
+    /// Jobs that the worker put back, and when they are delivered again.
     put_back: Vec<(Instant, String)>,
     outstanding: BTreeSet<String>,
-    /// All that have been delivered, once at least.
+    /// All jobs that have been delivered at least once.
     given: BTreeSet<String>,
     acked: BTreeSet<String>,
-    /// In this life of the worker.
+    /// Jobs acknowledged since the worker was last started.
     acked_now: Vec<String>,
-    /// When a job was last acknowledged, or the worker killed.
+    /// When a job was last acknowledged, or the worker was last killed.
     went_on_at: Instant,
-    /// By which kill a job was hit: the last that was meant for it.
+    /// The kill that hit each job: the last one that was aimed at it.
     hit: BTreeMap<String, Kill>,
     kills: BTreeMap<Kill, u32>,
 }
@@ -131,14 +131,14 @@ impl Queue {
         self.kills.values().sum()
     }
 
-    /// Of the way that there have been fewest of. One that came too late to be what it was to be has been one at any moment.
+    /// The kind of kill with the fewest kills so far. A kill that came too late for its kind counts as one at any moment.
     fn next_kill(&self, plan: &Plan) -> Option<Kill> {
         let count = |kill: &Kill| self.kills.get(kill).copied().unwrap_or(0);
         (self.killed() < plan.kills).then(|| Kill::ALL.into_iter().min_by_key(count).expect("there are some"))
     }
 
-    /// The next job to deliver. Each kill has its share of them, so that even the fastest worker meets all kills: more are delivered before it only
-    /// where nothing is left that could meet it.
+    /// The next job to deliver. Each kill has its share of the jobs, so that even the fastest worker meets all kills. More jobs are
+    /// delivered before a kill only if no delivered job is left that could meet it.
     fn next_job(&mut self, plan: &Plan, kill: Option<Kill>) -> Option<String> {
         let job = self.ready.front()?;
         let share = u64::from(self.killed() + 1) * u64::from(plan.jobs) / u64::from(plan.kills);
@@ -170,13 +170,13 @@ impl Queue {
             provider.take_trap();
             worker.kill().await;
             lived?;
-            // What is not acknowledged when a worker dies is delivered again.
+            // Jobs that were not acknowledged when a worker died are delivered again.
             self.ready.extend(std::mem::take(&mut self.outstanding));
         }
         Ok(())
     }
 
-    /// One life of the worker: until it is killed, or there is nothing left to do.
+    /// Runs one worker process until it is killed or there is nothing left to do.
     async fn live(
         &mut self,
         plan: &Plan,
@@ -240,7 +240,7 @@ impl Queue {
                 let millis = ANY_MOMENT_MILLIS.start + u64::from(self.killed()) * ANY_MOMENT_STEP % span;
                 tokio::spawn(async move {
                     tokio::time::sleep(Duration::from_millis(millis)).await;
-                    // Nobody waits for it where the worker has come to its end.
+                    // If the worker has ended, there is no receiver.
                     let _ = springs.send(String::new());
                 });
                 sprung
@@ -262,25 +262,26 @@ impl Queue {
                 let after = after.and_then(|after| Duration::try_from_secs_f64(after).ok()).unwrap_or(RETRY_AFTER);
                 self.put_back.push((Instant::now() + after.min(RETRY_AFTER_MAX), retry));
             }
-            // It says so twice, or of what an earlier life of it was given.
+            // The worker repeats itself, or answers a job that an earlier process of it was given.
             Ok(Said::Ack { ack: job } | Said::Retry { retry: job, .. }) if self.given.contains(&job) => {}
             _ => return Err(unheard(format!("{:?}", line.chars().take(200).collect::<String>()))),
         }
         Ok(())
     }
 
-    /// SIGKILL. The job that the trap was sprung by is hit as it was to be; what else was under way, at any moment. What the worker had said before it died counts.
+    /// Kills the worker with SIGKILL. The job that sprang the trap is recorded under the intended kill, other jobs under way as killed
+    /// at any moment. Output that the worker wrote before it died counts.
     async fn kill(&mut self, kill: Kill, recipient: &str, worker: &mut Worker, provider: &Provider, bar: &ProgressBar) {
         worker.kill().await;
-        // The last line may have been cut off.
+        // The last line may be incomplete.
         while let Ok(Ok(Some(line))) = timeout(LAST_WORDS, worker.next_line()).await {
             let _ = self.hear(&line, bar);
         }
-        // A worker with a queue of its own may be at one that has not been delivered again yet.
+        // A worker with its own queue may be working on a job that has not been delivered again yet.
         let met = self.given.difference(&self.acked).find(|job| recipient_of(job) == recipient).cloned();
-        // It had acknowledged it already: so this was one at any moment.
+        // The worker had acknowledged the job already, so this kill counts as one at any moment.
         let kill = if met.is_some() { kill } else { Kill::AnyMoment };
-        // An effect that was acknowledged before it was made, and never was.
+        // Jobs that were acknowledged before their effects were made, and whose effects never happened.
         let unmade = self.acked_now.iter().filter(|job| provider.arrived(&recipient_of(job)).calls == 0);
         for job in self.outstanding.iter().chain(unmade) {
             self.hit.entry(job.clone()).or_insert(Kill::AnyMoment);
@@ -361,7 +362,7 @@ impl Queue {
     }
 }
 
-/// Who the log of sends says may have been sent to.
+/// The recipients that the log of sends marks as possibly sent.
 async fn unknown_recipients(address: SocketAddr) -> Result<BTreeSet<String>, Failure> {
     let gone = |_| Failure::new("the server did not say which sends are unknown");
     let mut recipients = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! CloudEvents 1.0. An event is known by its source and its id, together.
+//! CloudEvents 1.0. The source and the id together identify an event.
 
 use axum::http::HeaderMap;
 use base64::Engine;
@@ -11,12 +11,12 @@ use super::{bad, check};
 use crate::api::{Shape, read_json};
 use crate::problem::Problem;
 
-/// Says which version it is of, and, among headers, that it is in binary mode.
+/// The attribute with the version. As a header, it marks the binary mode.
 const VERSION: &str = "specversion";
-/// An extension, by which a sender may say what the event is about.
+/// An extension by which a sender may name the instance that the event is about.
 const CORRELATION: &str = "correlationid";
 
-/// Structured mode: everything is in the body. Extensions are let through.
+/// Structured mode: everything is in the body. Unknown extensions are allowed.
 pub fn read(event: Value) -> Result<Event, Problem> {
     let Value::Object(mut fields) = event else { return Err(bad("a CloudEvent is an object")) };
     let data = match (fields.remove("data"), fields.remove("data_base64")) {
@@ -29,7 +29,8 @@ pub fn read(event: Value) -> Result<Event, Problem> {
     made(|name| text(&fields, name), data)
 }
 
-/// Binary mode: the headers say what it is, and the body is its data. `None` if they do not.
+/// Binary mode: the headers are the attributes, and the body is the data. `None` if the headers are not those of a
+/// CloudEvent.
 pub fn read_binary(headers: &HeaderMap, body: &[u8]) -> Option<Result<Event, Problem>> {
     headers.get(format!("ce-{VERSION}"))?;
     let attribute = |name: &str| {
@@ -73,7 +74,7 @@ fn text(fields: &Map<String, Value>, name: &str) -> Result<Option<String>, Probl
     }
 }
 
-/// JSON, where it is JSON; else the text that it came as.
+/// The data as JSON if it is valid JSON, else as the text that arrived.
 fn decoded(text: &str) -> Result<Value, Problem> {
     let bytes = STANDARD.decode(text).map_err(|_| bad("data_base64: not base64"))?;
     Shape::of(&bytes).check().map_err(|problem| problem.of("data_base64"))?;

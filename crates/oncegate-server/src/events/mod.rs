@@ -1,7 +1,7 @@
-//! Events as they come, by HTTP or from a queue: ours, or CloudEvents 1.0 (structured, batched, binary).
+//! Events as they arrive, by HTTP or from a queue: in our own format, or as CloudEvents 1.0 (structured, batched, binary).
 //!
-//! What is read here is an [`Event`] or several. What is none is refused with the field's name; nothing of a batch is applied if
-//! one of it is none.
+//! A body becomes one [`Event`] or several. An invalid event is refused with the name of the wrong field. If one event of a
+//! batch is invalid, none of the batch is applied.
 
 mod cloud;
 
@@ -15,16 +15,16 @@ pub use cloud::read_binary;
 use crate::api::read_json;
 use crate::problem::{Kind, Problem};
 
-/// Events in one request, or one message.
+/// The most events in one request or one message.
 pub const EVENTS_MAX: usize = 500;
-/// Bytes of an event's type, and of its id with its source.
+/// The most bytes of an event's type; the second limit holds for its id and for its source.
 const TYPE_BYTES_MAX: usize = 255;
 const ID_BYTES_MAX: usize = 4096;
 
-/// Sources of events that come from here.
+/// The prefix of sources that this server uses for its own events.
 pub const OURS: &str = "oncegate:";
 
-/// What the media type of a body says.
+/// The format that the media type of a body names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Media {
     Json,
@@ -45,7 +45,7 @@ impl Media {
     }
 }
 
-/// What was sent: one event, or a list, which is answered as one.
+/// The body: one event, or a list. A list is answered with a list.
 #[derive(Debug)]
 pub struct Received {
     pub events: Vec<Event>,
@@ -103,7 +103,7 @@ impl From<EventBody> for Event {
     }
 }
 
-/// Whether a transport's own id will do for an event that has none.
+/// Whether a transport's own id can be the id of an event that has none.
 pub fn is_good_id(id: &str) -> bool {
     named("id", Some(id), ID_BYTES_MAX).is_ok()
 }
@@ -118,7 +118,7 @@ fn named(field: &str, text: Option<&str>, max: usize) -> Result<(), String> {
     }
 }
 
-/// What a store could not keep, or nobody could tell apart.
+/// Refuses events that a store could not keep, or whose ids could not be told apart.
 fn check(event: &Event) -> Result<(), String> {
     named("type", Some(&event.event_type), TYPE_BYTES_MAX)?;
     named("id", event.id.as_deref(), ID_BYTES_MAX)?;

@@ -1,4 +1,4 @@
-//! Errors that come by the thousand while the store is away: some lines a second are logged, the rest is counted.
+//! Limits errors that repeat by the thousand while the store is away: some lines a second are logged, the rest is counted.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 const LINES_MAX: u32 = 5;
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// For one event of the log.
+/// The limit of one event of the log.
 pub struct Brake(Mutex<State>);
 
 struct State {
@@ -20,7 +20,7 @@ impl Brake {
         Brake(Mutex::new(State { since: None, lines: 0, left_out: 0 }))
     }
 
-    /// Whether this line is logged, and how many were left out since the last one.
+    /// Whether this line is logged, and if so, how many were left out since the last one.
     pub fn admit(&self, now: Instant) -> Option<u64> {
         let mut state = self.0.lock().expect("no holder of this lock panics");
         if state.since.is_none_or(|since| now - since >= PERIOD) {

@@ -1,8 +1,8 @@
 //! Events as JSON lines.
 //!
-//! Flat, `timestamp` and `level` first, then the event's own fields as they are named where they are logged. There
-//! is a line for every decision, so it is written in one pass into a buffer that is kept; the general formatter of
-//! `tracing-subscriber` takes several times as long.
+//! The JSON is flat: `timestamp` and `level` first, then the event's own fields with the names of the log call. Every decision makes a
+//! line, so
+//! a line is written in one pass into a reused buffer. The general formatter of `tracing-subscriber` takes several times as long.
 
 use std::cell::RefCell;
 use std::fmt::{Debug, Write};
@@ -20,9 +20,9 @@ use tracing_subscriber::layer::Context;
 use super::sink::Sink;
 use crate::decisions::Decisions;
 
-/// Writes lines to the log, and has decisions heard.
+/// Writes lines to the log, and passes decisions on.
 pub struct JsonLines {
-    /// None, where people read the log in another form.
+    /// None, where the log has another form, for people.
     pub log: Option<Arc<Sink>>,
     pub level: LevelFilter,
     pub decisions: Arc<Decisions>,
@@ -34,7 +34,7 @@ thread_local! {
 
 impl<S: Subscriber> Layer<S> for JsonLines {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        // Something that logs while it is being formatted would find the line taken; it goes without.
+        // An event that is logged while another one is formatted finds the buffer in use, and is dropped.
         LINE.with(|line| {
             if let Ok(mut line) = line.try_borrow_mut() {
                 let now = SystemClock.now();
@@ -55,15 +55,15 @@ impl<S: Subscriber> Layer<S> for JsonLines {
 #[derive(Default)]
 struct Line {
     text: String,
-    /// For values that are only known by how they print.
+    /// A buffer for values that can only be read through their formatter.
     value: String,
-    /// A second, and how it begins in print.
+    /// A second, and its formatted prefix.
     second: (i64, String),
-    /// Where in the text what was seen of it is.
+    /// The ranges in the text of the fields in `Seen`.
     seen: [Option<Range<usize>>; 3],
 }
 
-/// What a decision is known by.
+/// The fields that identify a decision.
 #[derive(Clone, Copy)]
 enum Seen {
     Event,
@@ -100,7 +100,7 @@ impl Line {
         self.text.push('"');
     }
 
-    /// A busy server writes thousands of lines within a second, and all but the milliseconds of their times is the same.
+    /// A busy server writes thousands of lines within a second, and only the milliseconds of their times differ. So the rest is cached.
     fn timestamp(&mut self, now: Time) {
         let (second, micros) = (now.micros().div_euclid(1_000_000), now.micros().rem_euclid(1_000_000));
         if self.second.0 != second || self.second.1.is_empty() {
@@ -111,7 +111,7 @@ impl Line {
         self.push(format_args!("{:03}Z", micros / 1_000));
     }
 
-    /// What needs no escaping.
+    /// Text that needs no escaping.
     fn push(&mut self, text: std::fmt::Arguments<'_>) {
         self.text.write_fmt(text).expect("a String takes anything");
     }
@@ -144,7 +144,7 @@ impl Visit for Line {
 
     fn record_str(&mut self, field: &Field, value: &str) {
         self.name(field);
-        // To the end in any case, which is several bytes at a time.
+        // The scan always runs to the end, so that the compiler can check several bytes at a time.
         let is_odd = |byte: u8| (byte < b' ') | (byte == b'"') | (byte == b'\\');
         if !value.bytes().fold(false, |odd, byte| odd | is_odd(byte)) {
             self.text.push('"');

@@ -21,7 +21,7 @@ use crate::decisions::Decisions;
 use json::JsonLines;
 use sink::Sink;
 
-/// How long the last lines may take: a reader of the log that has stalled does not keep the process.
+/// How long the last lines may take: a stalled reader of the log does not keep the process alive.
 const GOODBYE: Duration = Duration::from_secs(1);
 
 /// Writes what is buffered when dropped.
@@ -30,7 +30,7 @@ pub struct Log {
     written: mpsc::Receiver<()>,
 }
 
-/// Starts logging for the whole process. Decisions are heard whatever the log's level is.
+/// Starts logging for the whole process. Decisions are recorded at every log level.
 pub fn start(config: &config::Log, decisions: Arc<Decisions>) -> Log {
     let sink = Arc::new(Sink::default());
     let writer = sink.clone();
@@ -39,7 +39,7 @@ pub fn start(config: &config::Log, decisions: Arc<Decisions>) -> Log {
         .name("oncegate-log".into())
         .spawn(move || {
             writer.write_until_closed(&mut io::stdout().lock());
-            // Nobody may be waiting for it any more.
+            // The receiver may be gone.
             let _ = done.send(());
         })
         .expect("a thread can be started");
@@ -50,7 +50,8 @@ pub fn start(config: &config::Log, decisions: Arc<Decisions>) -> Log {
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Trace => LevelFilter::TRACE,
     };
-    // What libraries say of themselves is for those who look into them; what it means for us, we say. The clients of brokers repeat messages.
+    // Messages of libraries are only for those who debug them; the server logs what they mean for it. The clients of brokers repeat
+    // messages.
     let is_ours = move |said: &Metadata<'_>| {
         let target = said.target();
         target.starts_with("oncegate")
@@ -72,7 +73,7 @@ pub fn start(config: &config::Log, decisions: Arc<Decisions>) -> Log {
 impl Drop for Log {
     fn drop(&mut self) {
         self.sink.close();
-        // Late or never is the same to a process that ends.
+        // The process ends in any case, so a time-out is ignored.
         let _ = self.written.recv_timeout(GOODBYE);
     }
 }

@@ -1,12 +1,12 @@
-//! Lines are put into a buffer and written by a thread of their own, so that a slow reader of the log
-//! slows no caller. The buffer is bounded: past it lines are dropped, counted, and the count is logged.
+//! Lines go into a buffer, and a separate thread writes them, so that a slow reader of the log slows no caller. The buffer is bounded:
+//! when it is full, lines are dropped and counted, and the count is logged.
 
 use std::io::Write;
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 const BUFFER_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Lines gather this long before they are written: a busy server's log costs it no wake-up per line.
+/// How long lines are collected before they are written, so that a busy server's log needs no wake-up per line.
 const GATHER: Duration = Duration::from_millis(10);
 
 #[derive(Default)]
@@ -20,7 +20,7 @@ struct Buffer {
     bytes: Vec<u8>,
     dropped: u64,
     closed: bool,
-    /// The thread sleeps and must be woken. Otherwise it will look by itself: no system call per line.
+    /// The thread sleeps and must be woken. Otherwise it checks on its own, which saves a system call per line.
     sleeping: bool,
 }
 
@@ -65,7 +65,7 @@ impl Sink {
             std::mem::swap(&mut bytes, &mut buffer.bytes);
             let dropped = std::mem::take(&mut buffer.dropped);
             drop(buffer);
-            // Nobody may be reading; that is no reason to stop.
+            // The reader may be gone; the server goes on.
             let _ = out.write_all(&bytes).and_then(|()| out.flush());
             bytes.clear();
             if dropped > 0 {

@@ -25,31 +25,31 @@ use crate::crash;
 use crate::problem::{Kind, Problem};
 use crate::worker::Held;
 
-/// How often a request begins again because others were faster.
+/// How many times a request starts over because concurrent writes won.
 pub const ROUNDS_MAX: usize = 32;
 pub type Answered = Result<Response, Problem>;
 
-/// What became of a request.
+/// The outcome of a request.
 enum Outcome {
     Accepted(Box<Accepted>),
     Duplicate(Box<Duplicate>),
-    /// Its original is not written yet.
+    /// The original message is not written yet.
     Pending {
         claim: ClaimKey,
     },
-    /// Somebody else has used its key just now.
+    /// Another request has used the key just now.
     KeyTaken,
 }
 
-/// Written, and to be sent.
+/// A message that is written and has to be sent.
 pub struct Accepted {
     pub task: Task,
-    /// It begins at once; otherwise the queue has it.
+    /// The lease, if this request sends the message at once. Otherwise the job waits in the queue.
     pub held: Option<Held>,
     pub over: oneshot::Receiver<Reply>,
 }
 
-/// The same was posted before.
+/// The same message was posted before.
 struct Duplicate {
     message: Kept<Message>,
     lead: Kept<Lead>,
@@ -59,7 +59,7 @@ struct Duplicate {
     how: &'static str,
 }
 
-/// Who stops a duplicate of this request.
+/// What stops a duplicate of this request.
 pub enum Guard {
     Nobody,
     /// A claim in the commit that writes the message.
@@ -68,7 +68,7 @@ pub enum Guard {
 }
 
 impl Messages {
-    /// Runs to its end, whether or not anybody waits for the answer.
+    /// Runs to its end, even if the client no longer waits for the answer.
     pub async fn post(
         self: Arc<Self>,
         workspace: WorkspaceName,
@@ -78,7 +78,7 @@ impl Messages {
     ) {
         let _under_way = self.worker.under_way();
         crash::point("message.received").await;
-        // Whoever asked may have hung up.
+        // The client may have hung up.
         match self.accept(&workspace, asked.as_ref(), &body).await {
             Ok(Step::Answer(response)) => _ = answer.send(Ok(response)),
             Ok(Step::Send(accepted)) => self.see_through(*accepted, answer).await,
@@ -103,7 +103,7 @@ impl Messages {
                 }
                 Outcome::Pending { claim } => {
                     Event::DuplicatePending.tell(workspace, Some(&claim), None, 0.0);
-                    // Nothing is known yet: under the key, too, it is asked again.
+                    // Nothing is kept under the key: a retry is decided anew, because the outcome is not known yet.
                     return Ok(Step::Answer(Reply::to_pending_duplicate().into_response()));
                 }
                 Outcome::KeyTaken => continue,
@@ -147,7 +147,8 @@ impl Messages {
         outcome
     }
 
-    /// Writes all of it, or finds out who was first. Whatever becomes of it, the guard store hears of it.
+    /// Writes everything in one commit, or finds the request that was first. Tells the guard store the outcome, unless the
+    /// outcome is unknown.
     async fn write(
         &self,
         request: &Request<'_>,
@@ -162,7 +163,7 @@ impl Messages {
         match &written {
             Ok(Outcome::Accepted(accepted)) => won.settle(accepted.task.message.id, self.config.lease).await,
             Ok(Outcome::Duplicate(duplicate)) => won.settle(duplicate.message.id, self.config.lease).await,
-            // It may be written: the fence knows, once the lease is over.
+            // The message may be written. The fence decides once the lease has ended.
             Err(Trouble::Store(StoreError::Unknown(_))) => {}
             Ok(_) | Err(_) => won.release().await,
         }
@@ -200,7 +201,7 @@ impl Messages {
             let committed = self.main.commit(commit).await;
             let claims = match &committed {
                 Ok(committed) if committed.is_written() => Some(request.claims(guard, committed)),
-                // The answer got lost: the store says whether it was written.
+                // The answer got lost: a read of the store says whether the commit was written.
                 Err(StoreError::Unknown(_)) => find_written(&*self.store, || self.claims_if_written(&message)).await,
                 _ => None,
             };
@@ -233,7 +234,7 @@ impl Messages {
         }
     }
 
-    /// A claim of the main store stands in the way.
+    /// Decides what a duplicate claim in the main store means for this request.
     async fn met(&self, claim: &Claim, now: Time, lead: Option<&Kept<Lead>>) -> Result<Met, Problem> {
         let age = now.since(claim.created_at);
         let workspace = &claim.key.workspace;
@@ -244,7 +245,7 @@ impl Messages {
             return Ok(Met::Unguarded);
         }
         let Some(message) = self.find::<Message>(workspace, id).await? else { return pending() };
-        // Held when it failed, and since then the config says otherwise.
+        // The claim was kept when the message failed, but the configuration now releases failed messages.
         if message.document.status == Status::Failed && self.releases() {
             self.main.apply(&claim.key, Command::Retract { token: claim.token }).await?;
             return Ok(Met::Again);
@@ -275,7 +276,7 @@ impl Messages {
         self.config.failed == OnFailure::Release
     }
 
-    /// Whether a message surely failed, and leaves its key to the next one.
+    /// Whether the message failed for certain and, by the configuration, releases its key.
     pub async fn is_released(&self, workspace: &WorkspaceName, message: Uuid) -> Result<bool, Problem> {
         let message = if self.releases() { self.find::<Message>(workspace, message).await? } else { None };
         Ok(message.is_some_and(|message| message.document.status == Status::Failed))

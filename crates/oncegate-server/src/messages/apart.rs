@@ -1,8 +1,8 @@
-//! A guard store that is not the main store.
+//! A guard store separate from the main store.
 //!
-//! Then the claim and the message are two writes: the claim is in flight until the message is written, and settled with its id
-//! after. Whoever is paused in between past its lease, and is overtaken, is stopped by the fence: a record of the main store,
-//! written with every message, that knows the largest token that has written.
+//! Claim and message are then two writes. The claim is in flight until the message is written, and is settled with the
+//! message's id afterwards. A request may be paused between the two writes past its lease, and be overtaken. The fence
+//! stops it: a record of the main store, written with every message, that holds the largest token that has written.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use super::events::{self, Event};
 use crate::config::Mode;
 use crate::problem::Problem;
 
-/// Between two attempts to tell the guard store of a message.
+/// The pause between two attempts to settle the claim in the guard store.
 const SETTLE_PAUSE: Duration = Duration::from_millis(500);
 
 /// A claim that was won in the guard store.
@@ -25,30 +25,30 @@ pub struct Won {
     ledger: Arc<Ledger>,
     key: ClaimKey,
     token: Token,
-    /// Whoever had it before may have written a message.
+    /// The claim was taken over: its previous owner may have written a message.
     is_taken_over: bool,
 }
 
-/// What the guard store says.
+/// The guard store's answer.
 pub enum Asked {
     Won(Won),
-    /// Go on without it: it is away, or duplicates are only observed.
+    /// The request goes on without a guard: the guard store is unreachable, or duplicates are only observed.
     Unguarded,
-    /// Of this message.
+    /// A duplicate of this message.
     Duplicate {
         message: Uuid,
         age: Duration,
         waited: bool,
     },
-    /// Whoever made the claim has not written its message yet.
+    /// The claim's owner has not written its message yet.
     Pending,
 }
 
-/// What the fence says.
+/// The fence's answer.
 pub enum Passed {
-    /// Nobody has come after: to be written with the message.
+    /// No larger token has written. The change goes into the message's commit.
     Yes(Box<Change>),
-    /// Of this message.
+    /// A duplicate of this message.
     Duplicate(Uuid),
 }
 
@@ -84,7 +84,7 @@ impl Messages {
         }
     }
 
-    /// `None`: the claim is gone, and can be made anew.
+    /// `None`: the claim is retracted, and can be made anew.
     async fn met_apart(
         &self,
         ledger: &Ledger,
@@ -99,7 +99,7 @@ impl Messages {
             Event::DuplicateObserved.tell(workspace, key, Some(id), age.as_secs_f64());
             return Ok(Some(Asked::Unguarded));
         }
-        // It failed for sure, and whoever saw it fail died before it could take the claim back.
+        // The message failed for certain, but its worker died before it could retract the claim.
         if self.is_released(&claim.key.workspace, id).await? {
             match ledger.apply(&claim.key, Command::Retract { token: claim.token }).await {
                 Ok(_) => return Ok(None),
@@ -117,7 +117,7 @@ impl Messages {
         }
     }
 
-    /// Looks whether somebody with a larger token has written, or somebody before us whose claim this was.
+    /// Checks whether a request with a larger token has written, or an earlier owner of this claim.
     pub async fn pass_fence(&self, won: &Won, message: Uuid) -> Result<Passed, Problem> {
         let id = Fence::id_of(&won.key);
         let mut reading = self.store.find(&[by_id::<Fence>(&won.key.workspace, id)]).await?;
@@ -153,8 +153,8 @@ impl Won {
         self.token
     }
 
-    /// The message is written: those who wait may know. If the guard store does not hear of it, it is told again until the
-    /// lease ends; after that the fence knows.
+    /// The message is written: requests that wait for the claim can go on. If the guard store does not answer, the call is
+    /// retried until the lease ends; after that the fence knows.
     pub async fn settle(&self, message: Uuid, lease: Duration) {
         let outcome = Some(message.to_string().into());
         let settle = Command::Settle { token: self.token, verdict: Verdict::Done, outcome };
@@ -172,13 +172,13 @@ impl Won {
         });
     }
 
-    /// Nothing was written by us. What may have been written by whoever had it before is found by whoever takes over
-    /// next; a new claim would not look.
+    /// This request has written nothing. A claim that was taken over is kept: its earlier owner may have written a message.
+    /// The next request that takes over checks for that; the owner of a new claim would not.
     pub async fn release(&self) {
         if self.is_taken_over {
             return;
         }
-        // If it does not hear of it, its lease ends.
+        // If the guard store does not answer, the lease ends by itself.
         let _ = self.ledger.apply(&self.key, Command::Release { token: self.token }).await;
     }
 }

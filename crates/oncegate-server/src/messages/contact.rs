@@ -1,4 +1,4 @@
-//! Whose message it is: one lead for each phone and each address of a workspace, one thread for each.
+//! The lead and the thread of a message. A workspace has one lead and one thread for each phone and each address.
 
 use oncegate::store::Change;
 use oncegate::{Time, WorkspaceName};
@@ -9,17 +9,17 @@ use super::document::{Kept, Lead, Thread, by_id, by_name, email_name, phone_name
 use super::post::{Contact, no_lead};
 use crate::problem::Problem;
 
-/// What there is already, and when it was looked up.
+/// The existing lead and thread, and when they were read.
 pub struct Found {
     pub lead: Option<Kept<Lead>>,
     pub thread: Option<Kept<Thread>>,
-    /// The email is another lead's than the phone.
+    /// The email belongs to another lead than the phone.
     email_is_taken: bool,
     pub now: Time,
     pub asked: Instant,
 }
 
-/// A lead, and what has to be written of it.
+/// A lead, and the change to write for it, if any.
 pub struct Chosen {
     pub lead: Kept<Lead>,
     pub is_new: bool,
@@ -44,7 +44,7 @@ impl Messages {
         let mut reading = self.store.find(&places).await?;
         let mut threads = reading.value.split_off(of_leads);
         let mut leads = reading.value.into_iter().map(|record| record.map(Kept::<Lead>::read).transpose());
-        // The phone's first, then the address's.
+        // The lead of the phone comes before the lead of the address.
         let first = leads.next().transpose()?.flatten();
         let second = leads.next().transpose()?.flatten();
         let email_is_taken = matches!((&first, &second), (Some(first), Some(second)) if first.id != second.id);
@@ -52,7 +52,7 @@ impl Messages {
         if let (Some(id), None) = (contact.lead, &lead) {
             return Err(no_lead(id));
         }
-        // Known by its id alone: its thread is that of its own phone, or address.
+        // The request names only the lead's id: the thread is that of the lead's own phone, or address.
         if let (true, Some(Lead { phone, email, .. })) = (threads.is_empty(), lead.as_ref().map(|lead| &lead.document))
             && let Some(name) = thread_name(phone.as_deref(), email.as_deref())
         {
@@ -64,7 +64,7 @@ impl Messages {
 }
 
 impl Found {
-    /// The lead of a contact: the one that there is, with what the request knows better; or a new one.
+    /// The lead of a contact: the existing one, updated with the request's data, or a new one.
     pub fn lead(&self, workspace: &WorkspaceName, contact: &Contact) -> Chosen {
         let Some(lead) = &self.lead else {
             let lead = contact.new_lead(workspace, self.now.micros());
@@ -73,7 +73,8 @@ impl Found {
             return Chosen { lead, is_new: true, change: Some(change) };
         };
         let known = &lead.document;
-        // Found by the other one. By its id it is who it is, and what is named beside it may be somebody else's.
+        // A lead found by phone gains the email, and the reverse. A lead found by id gains neither: the phone or email
+        // beside the id may belong to another person.
         let by_contact = contact.lead.is_none();
         let new_phone = contact.phone.as_deref().filter(|_| by_contact && known.phone.is_none());
         let new_email =
@@ -93,7 +94,7 @@ impl Found {
         Chosen { lead, is_new: false, change: Some(change) }
     }
 
-    /// The thread of a phone, or of an address where there is no phone; and what has to be written of it.
+    /// The thread of a phone, or of an address if there is no phone, and the change to write for it.
     pub fn thread(
         &self,
         lead: &Kept<Lead>,

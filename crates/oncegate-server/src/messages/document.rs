@@ -1,4 +1,4 @@
-//! Leads, threads and messages as they are kept.
+//! Leads, threads and messages as the store keeps them.
 
 use oncegate::sends::Resolved;
 use oncegate::store::{At, Place, Record};
@@ -12,17 +12,17 @@ use uuid::Uuid;
 use crate::channels::{Attachment, Outgoing};
 use crate::problem::{Kind, Problem};
 
-/// Something that is kept as a record.
+/// A type that is stored as a record.
 pub trait Document: Serialize + DeserializeOwned {
     const KIND: &'static str;
 
-    /// One word by which it is listed.
+    /// The state by which lists filter the documents.
     fn state(&self) -> Option<&'static str> {
         None
     }
 }
 
-/// A document, and where it is.
+/// A document with its workspace, id and version.
 #[derive(Clone, Debug)]
 pub struct Kept<D> {
     pub workspace: WorkspaceName,
@@ -36,14 +36,14 @@ impl<D: Document> Kept<D> {
         Kept { workspace: workspace.clone(), id: Uuid::now_v7(), version: 1, document }
     }
 
-    /// The next version of it.
+    /// The next version of the document.
     pub fn with(&self, document: D) -> Kept<D> {
         Kept { workspace: self.workspace.clone(), id: self.id, version: self.version + 1, document }
     }
 
     pub fn read(record: Record) -> Result<Kept<D>, Problem> {
         let Record { workspace, id, version, body, .. } = record;
-        // Not the error's own words: they repeat what is there.
+        // The text of the JSON error is left out: it quotes the stored content.
         let broken = |error: serde_json::Error| {
             let (kind, column) = (D::KIND, error.column());
             Kind::Internal.because(format!("the {kind} {id} cannot be read, from its byte {column} on"))
@@ -72,7 +72,7 @@ pub fn by_name<D: Document>(workspace: &WorkspaceName, name: String) -> Place {
     Place { workspace: workspace.clone(), kind: D::KIND, at: At::Name(name) }
 }
 
-/// What a phone number, or an email address, is called among the names of leads and of threads.
+/// The name under which a lead or a thread is found by its phone number.
 pub fn phone_name(phone: &str) -> String {
     format!("phone:{phone}")
 }
@@ -92,7 +92,7 @@ pub struct CrmIds {
 }
 
 impl CrmIds {
-    /// With those that `newer` has.
+    /// The ids of `newer`, and for those that it lacks, the ids that are known already.
     pub fn updated(&self, newer: &CrmIds) -> CrmIds {
         let either = |new: &Option<String>, old: &Option<String>| new.clone().or_else(|| old.clone());
         CrmIds {
@@ -183,13 +183,13 @@ pub struct Message {
     pub created_us: i64,
     pub sent_us: Option<i64>,
     pub provider_message_id: Option<String>,
-    /// Its lead was made with it: the answer says so.
+    /// Whether the message's commit also created its lead. The answer says so.
     pub lead_is_new: bool,
-    /// The claim of the duplicate guard; none where it went unguarded.
+    /// The claim of the duplicate guard; `None` if the message was accepted without one.
     pub guard: Option<Hex>,
     /// The claim of its Idempotency-Key.
     pub key: Option<Hex>,
-    /// What a person said of it, since it was unknown.
+    /// What a person found out about the message while it was unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resolved: Option<Resolved>,
 }
@@ -203,7 +203,7 @@ impl Document for Message {
 }
 
 impl Message {
-    /// Of its lead's messages.
+    /// The name of the list of a lead's messages.
     pub fn list_of(lead: Uuid) -> String {
         format!("lead:{lead}")
     }
@@ -248,8 +248,8 @@ impl Hex {
     }
 }
 
-/// Whoever wrote last of those who won a claim that is kept in another store: who comes after with a smaller token
-/// was paused, and is too late.
+/// The message written last under a claim that is kept in a separate guard store. A request with a smaller token was
+/// paused, and writes nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fence {
     pub token: i64,
@@ -262,7 +262,7 @@ impl Document for Fence {
 }
 
 impl Fence {
-    /// Under an id that follows from the claim's.
+    /// The fence's id follows from the claim's id.
     pub fn id_of(key: &ClaimKey) -> Uuid {
         let bytes = key.id.as_bytes();
         Uuid::from_slice(&bytes[..16]).expect("16 bytes are an id")

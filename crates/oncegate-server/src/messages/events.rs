@@ -1,4 +1,4 @@
-//! What is logged and counted of messages: never a text, never an address.
+//! What is logged and counted about messages: never a text, never an address.
 
 use metrics::counter;
 use oncegate::StoreError;
@@ -15,7 +15,7 @@ pub enum Event {
     Unknown,
     /// How the original was found: at once, or after a wait.
     DuplicateBlocked(&'static str),
-    /// It would have been stopped, and was let through.
+    /// A duplicate that was let through, because duplicates are only observed.
     DuplicateObserved,
     /// The original is not written yet.
     DuplicatePending,
@@ -67,7 +67,7 @@ impl Event {
     }
 }
 
-/// The guard store could not be asked.
+/// The guard store did not answer.
 pub fn guard_error(key: &ClaimKey, error: &StoreError) {
     let event = "message.api.duplicate_guard_error";
     counter!(Event::COUNTER, "event" => event).increment(1);

@@ -1,4 +1,4 @@
-//! From an accepted message to the answer: sent, or as it stands when the time for waiting is over.
+//! From an accepted message to the answer: the message is sent, or the time to wait is over.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use super::send::Tried;
 use crate::crash;
 use crate::problem::Problem;
 
-/// How often a message is looked at that another replica may be sending.
+/// How often a request reads a message that another replica may be sending.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// A request that waits for its message.
@@ -25,14 +25,14 @@ struct Waiting {
     message: Kept<Message>,
     lead: Kept<Lead>,
     key: Option<(ClaimKey, Token)>,
-    /// Tells when it is over, if this process finishes it.
+    /// Receives the reply when the message is over, if this process finishes it.
     over: oneshot::Receiver<Reply>,
     deadline: Instant,
     answer: oneshot::Sender<Answered>,
 }
 
 impl Messages {
-    /// Sends it, and answers when that is over or has taken too long.
+    /// Sends the message, and answers when the message is over or the time to wait has passed.
     pub async fn see_through(self: &Arc<Self>, accepted: Accepted, answer: oneshot::Sender<Answered>) {
         let Accepted { task, held, over } = accepted;
         let waiting = Waiting {
@@ -51,7 +51,7 @@ impl Messages {
                 crash::point("message.finished").await;
                 _ = waiting.answer.send(Ok(reply.into_response()));
             }
-            // It is tried again, or somebody else has it.
+            // The job is retried, or another worker has it.
             Ok(Tried::Open) => self.answer_when_over(waiting).await,
             Err(_) => {
                 self.answer_when_over(waiting).await;
@@ -65,27 +65,27 @@ impl Messages {
         let reply = tokio::select! {
             Ok(reply) = over => reply,
             found = self.await_over(&message.workspace, message.id, deadline) => {
-                // A store that cannot be read just now: what we know of it is that it was accepted.
+                // The store cannot be read just now. The request knows only that the message was accepted.
                 let (message, lead) = found.ok().flatten().unwrap_or((message.clone(), lead));
                 Reply::to_first(&message, &lead)
             }
         };
         self.over.forget(message.id);
-        // From here on to its end: what the request is told is what its key is answered with from now on.
+        // From here on, this reply is the answer to the key, until the message is over.
         let reply = match &key {
             Some((key, token)) => self.keep_as_it_stands(key, *token, reply).await,
             None => reply,
         };
-        // Whoever asked may have hung up.
+        // The client may have hung up.
         _ = answer.send(Ok(reply.into_response()));
     }
 
-    /// Keeps an answer under its key, unless another was kept, which it is then.
+    /// Keeps the reply under its key. If the key already has another reply, returns that one.
     async fn keep_as_it_stands(&self, key: &ClaimKey, token: Token, reply: Reply) -> Reply {
         let outcome = Some(reply.keep(self.store_outcome_body));
         let settle = Command::Settle { token, verdict: Verdict::Done, outcome: outcome.clone() };
         let mut answered = self.main.apply(key, settle).await.map(|reading| reading.value);
-        // Nobody takes it over: it was only slow.
+        // Claims of keys are never taken over. The lease has ended only because this request was slow.
         if let Ok(Answer::Refused(Refusal::LeaseEnded { .. })) = answered {
             answered =
                 self.main.apply(key, Command::Resolve { done: true, outcome }).await.map(|reading| reading.value);
@@ -101,9 +101,9 @@ impl Messages {
         }
     }
 
-    /// The message when it is over, or as it stands at the deadline. For what another replica may finish: here it is heard of
-    /// at once. Told to stop, we finish what is being sent, which is waited for while there is time to say how it ended; what is
-    /// in the queue is left to others.
+    /// The message when it is over, or in its present state at the deadline. Polls, because another replica may finish the
+    /// message; a finish in this process is heard of at once. During a shutdown, a message that is being sent is still
+    /// awaited, while there is time to record its end. A queued message is left to other replicas.
     pub async fn await_over(
         &self,
         workspace: &WorkspaceName,

@@ -1,7 +1,8 @@
-//! `Idempotency-Key`: one request, one answer, however often it is asked.
+//! `Idempotency-Key`: one request, one answer, however often it is repeated.
 //!
-//! The claim of a key is made in the commit that accepts the message, in flight, and settled with the answer in the commit that
-//! finishes it. It is never taken over: if whoever made it is gone, the answer is told from the message as it stands.
+//! The commit that accepts the message claims the key, in flight. The commit that finishes the message settles the claim
+//! with the answer. The claim is never taken over: if its owner is gone, the answer is rebuilt from the message in the
+//! store.
 
 use axum::response::Response;
 use oncegate::store::{Commit, Op, Reading};
@@ -59,14 +60,14 @@ impl Messages {
         Op { key: asked.key.clone(), command: Command::Claim(terms) }
     }
 
-    /// Keeps an answer that was given without accepting anything. False: somebody else has the key.
+    /// Keeps under the key an answer that accepted no message. False: another request has the key.
     pub async fn keep_under_key(&self, asked: &Asked, reply: &Reply) -> Result<bool, Problem> {
         let terms = Terms { outcome: Some(reply.keep(self.store_outcome_body)), ..self.key_terms(asked) };
         let op = Op { key: asked.key.clone(), command: Command::Claim(terms) };
         Ok(self.main.commit(Commit::from(op)).await?.is_written())
     }
 
-    /// What the key has been answered with; `None` if it is new. Waits for a first request that is under way.
+    /// The answer that the key has; `None` if the key is new. Waits for a first request that is in progress.
     pub async fn answer_of_key(&self, asked: &Asked) -> Result<Option<Response>, Problem> {
         loop {
             let Reading { value, now } = self.main.await_settled(&asked.key, self.config.wait).await?;
@@ -98,7 +99,7 @@ impl Messages {
     pub async fn kept_reply(&self, key: &ClaimKey, claim: &Claim) -> Result<Reply, Problem> {
         let unreadable = || Kind::Internal.because("what was answered to this key cannot be read");
         let kept = claim.outcome.as_ref().and_then(Reply::read);
-        // Bodies are not kept, or a person has settled it: it is told from the message as it stands.
+        // Bodies are not kept, or a person has settled the message: the answer is rebuilt from the message.
         let (id, like) = match kept {
             Some(reply) => match reply.to_be_told_from() {
                 Some(id) => (id, Some(reply)),
@@ -110,13 +111,13 @@ impl Messages {
         Ok(Reply::told_again(&message, &lead, like.as_ref()))
     }
 
-    /// Whoever made the claim is gone, and its message is there: never a second one.
+    /// The claim's owner is gone, but its message exists. Answers from that message; a second one is never created.
     async fn rebuild(&self, asked: &Asked, claim: &Claim) -> Result<Rebuilt, Problem> {
         let workspace = &asked.key.workspace;
         let Some(message_id) = message_of_key(claim) else {
             return Err(Kind::Internal.because("nobody knows what this key was used for"));
         };
-        // The queue has it: let it end, if it does so in time.
+        // The queue has the message: wait for its end, up to the deadline.
         let deadline = Instant::now() + self.config.send_wait;
         let Some((message, lead)) = self.await_over(workspace, message_id, deadline).await? else {
             return Err(Kind::Internal.because(format!("the message {message_id} is gone")));
@@ -130,7 +131,7 @@ impl Messages {
         match self.main.apply(&asked.key, command).await?.value {
             Answer::Applied(_) if is_released => Ok(Rebuilt::Free),
             Answer::Applied(_) => Ok(Rebuilt::Reply(reply)),
-            // The worker, or another request, was faster.
+            // The worker or another request settled the claim first.
             _ => Ok(Rebuilt::LookAgain),
         }
     }
@@ -144,7 +145,7 @@ pub fn message_of_key(claim: &Claim) -> Option<Uuid> {
 
 enum Rebuilt {
     Reply(Reply),
-    /// Nothing happened under it: it is as good as new.
+    /// The message failed and released the key, which can be used as new.
     Free,
     LookAgain,
 }

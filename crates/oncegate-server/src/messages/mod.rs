@@ -1,8 +1,9 @@
 //! Messages: a text to a person, sent once.
 //!
-//! A POST is accepted in one commit: its Idempotency-Key, its duplicate claim, its lead, its thread, itself, and a job of
-//! the queue that sends it. The job's end is another: the job is gone, the message says how it went, the answer is kept
-//! under the key. Whatever happens in between, one of the two is what the next request finds.
+//! One commit accepts a POST: it writes the Idempotency-Key's claim, the duplicate claim, the lead, the thread, the
+//! message, and a job that sends it. A second commit ends the job: it removes the job, records the outcome in the message,
+//! and keeps the answer under the key. After a crash at any point, the next request finds the state after one of the two
+//! commits.
 
 mod accept;
 mod apart;
@@ -30,7 +31,7 @@ use uuid::Uuid;
 pub use events::Event;
 pub use idempotency::Asked;
 
-/// The counter of what became of messages.
+/// The counter of message outcomes.
 pub const EVENTS: &str = Event::COUNTER;
 
 use crate::audit::{self, Act, Audit, By, Receipt};
@@ -42,11 +43,11 @@ use crate::worker::Worker;
 use document::{Document, Kept, Lead, Message, by_id};
 use reply::Reply;
 
-/// The guard of the contents, and that of the keys. Nobody else makes claims under them.
+/// The guards of the contents and of the keys. Only this module makes claims under them.
 pub static GUARD: LazyLock<GuardName> = LazyLock::new(|| GuardName::new("message").expect("a good name"));
 pub static IDEMPOTENCY: LazyLock<GuardName> = LazyLock::new(|| GuardName::new("idempotency").expect("a good name"));
 
-/// What the queue calls them.
+/// The kind of the jobs that send messages.
 pub const JOB: &str = "message";
 
 pub struct Messages {
@@ -54,18 +55,18 @@ pub struct Messages {
     pub store_parts: bool,
     pub store_outcome_body: bool,
     pub store: Arc<dyn MainStore>,
-    /// Over the same store.
+    /// The ledger over the main store.
     pub main: Arc<Ledger>,
-    /// Over the guard store, where that is another one.
+    /// The ledger over the separate guard store, if there is one.
     pub apart: Option<Arc<Ledger>>,
     pub channels: Arc<Channels>,
     pub worker: Arc<Worker>,
     pub over: Over,
-    /// Requests that may be under way: those whose clients have hung up are, too.
+    /// Limits the requests in progress, including those whose clients have hung up.
     pub room: Arc<Semaphore>,
 }
 
-/// Requests that wait for a message that somebody else in this process may finish.
+/// Requests that wait for a message that another task of this process may finish.
 #[derive(Default)]
 pub struct Over(Mutex<HashMap<Uuid, oneshot::Sender<Reply>>>);
 
@@ -76,14 +77,14 @@ impl Over {
         receiver
     }
 
-    /// Nobody waits any more.
+    /// Removes the request that waits for a message.
     pub fn forget(&self, message: Uuid) {
         self.lock().remove(&message);
     }
 
     fn tell(&self, message: Uuid, reply: &Reply) {
         if let Some(waiting) = self.lock().remove(&message) {
-            // Whoever waited may have stopped just now.
+            // The request may have stopped waiting just now.
             let _ = waiting.send(reply.clone());
         }
     }
@@ -94,7 +95,7 @@ impl Over {
 }
 
 impl Messages {
-    /// A document, if it is there.
+    /// The document, if it exists.
     pub async fn find<D: Document>(&self, workspace: &WorkspaceName, id: Uuid) -> Result<Option<Kept<D>>, Problem> {
         let found = self.store.find(&[by_id::<D>(workspace, id)]).await?.value.remove(0);
         found.map(Kept::read).transpose()
@@ -107,7 +108,7 @@ impl Messages {
         Ok(Some((message, lead)))
     }
 
-    /// A person says what became of an unknown one, with who and why in the log.
+    /// Records a person's decision on an unknown message, with the person and the reason in the log.
     pub async fn resolve(
         &self,
         audit: Arc<Audit>,
@@ -125,7 +126,7 @@ impl Messages {
             let (settled, receipt) = audit.act(act.clone(), resolve).await?;
             if settled.document.resolved.as_ref().is_some_and(|said| said.is_by(&by.id, note.as_deref())) {
                 let (by, Receipt { seq, hash }) = (by.id, receipt);
-                // A warning, so that no usual level leaves it out.
+                // Logged as a warning, so that no usual log level hides it.
                 tracing::warn!(event = "audit.message_resolved", %workspace, messageId = %id, sent, by, why = note, auditSeq = seq, auditHash = hash);
             } else {
                 audit.ended(act, &receipt, "unchanged", audit::SETTLED_BEFORE).await;

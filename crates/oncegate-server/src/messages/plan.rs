@@ -17,20 +17,20 @@ use super::send::Claims;
 use super::{JOB, Messages};
 use crate::problem::{Kind, Problem};
 
-/// Less up to a half: half a second at least, and never more than 5 s apart.
+/// The backoff takes off up to half of a pause: a pause is at least half a second and at most 5 s.
 const TRIES: Tries = Tries { max: 3, pause: Duration::from_secs(1), pause_max: Duration::from_secs(5) };
 
-/// What a request asks for.
+/// The input of a plan.
 pub struct Request<'a> {
     pub workspace: &'a WorkspaceName,
     pub asked: Option<&'a Asked>,
     pub post: &'a Post,
-    /// Of its duplicate claim, where they are kept.
+    /// The parts of the duplicate claim's key, if the configuration keeps them.
     pub parts: Option<String>,
 }
 
 impl Request<'_> {
-    /// The claims that it has made, with their tokens.
+    /// The claims that the request has won, with their tokens.
     pub fn claims(&self, guard: &Guard, committed: &Committed) -> Claims {
         let mut won = committed.answers.iter().filter_map(|answer| match answer {
             Answer::Won(claim) => Some(claim.token),
@@ -55,7 +55,7 @@ pub struct Plan {
 }
 
 impl Messages {
-    /// Before anything is claimed.
+    /// Refuses an unknown or unsuitable channel before anything is claimed.
     pub fn check_channel(&self, post: &Post, lead: Option<&Lead>) -> Result<(), Problem> {
         let (phone, email) = post.reached_at(lead);
         let name = post.channel_name(phone.is_some());
@@ -68,7 +68,7 @@ impl Messages {
         }
     }
 
-    /// Everything that a request writes, and what it is decided from.
+    /// Everything that the request writes, decided from what was found.
     pub fn plan(&self, request: &Request<'_>, found: &Found, guard: &Guard, has_slot: bool) -> Plan {
         let Request { workspace, asked, post, parts } = request;
         let chosen = found.lead(workspace, &post.contact);
@@ -117,8 +117,9 @@ impl Messages {
         Plan { commit: Commit { ops, changes }, message, lead: chosen.lead, job }
     }
 
-    /// The job that sends it: leased in the commit that writes it, if there is a slot for it. Only a send under a key that its
-    /// receiver honours is begun by that; any other is begun by a commit of its own, just before the call.
+    /// The job that sends the message. If there is a slot, the job is leased in the commit that writes it. That commit also
+    /// begins the send, if the send has a key that its receiver honours. Any other send begins by a commit of its own, just
+    /// before the call.
     fn job(&self, message: &Kept<Message>, delivery: Delivery, now: Time, has_slot: bool) -> Job {
         let new = Job::new(&message.workspace, message.id, JOB, Bytes::new(), TRIES, now);
         let waiting = Job { delivery, ..new };
@@ -127,13 +128,13 @@ impl Messages {
         }
         let lease = job::Command::Lease { lease: self.config.lease };
         match job::decide(&waiting, &lease, now) {
-            // It is written once, as it is leased.
+            // The job is new, so the lease is part of its first version.
             Decision::Keep(leased) => Job { version: waiting.version, ..leased },
             refused => unreachable!("a new job is due and can be leased: {refused:?}"),
         }
     }
 
-    /// Of the duplicate claim. One whose message is in the same commit is settled as it is made.
+    /// The terms of the duplicate claim. If the message is in the same commit, the claim is settled at once.
     pub fn guard_terms(&self, parts: Option<String>, message: Option<Uuid>) -> Terms {
         Terms {
             window: self.config.window,

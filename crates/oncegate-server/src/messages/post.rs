@@ -1,4 +1,4 @@
-//! What a POST brings, and what it must be.
+//! The body of a POST, and its checks.
 
 use oncegate::limits::KEY_PART_BYTES_MAX;
 use oncegate::{ClaimKey, GuardName, WorkspaceName};
@@ -60,7 +60,7 @@ pub struct LeadBody {
     hs_portal_id: Option<String>,
 }
 
-/// Who a message is for, as the request says it.
+/// The recipient of a message, as the request names it.
 #[derive(Clone, Debug)]
 pub struct Contact {
     pub lead: Option<Uuid>,
@@ -70,7 +70,7 @@ pub struct Contact {
     pub crm: CrmIds,
 }
 
-/// A request that is right in itself.
+/// A request that passed the checks that need no store.
 #[derive(Clone, Debug)]
 pub struct Post {
     pub contact: Contact,
@@ -113,7 +113,7 @@ impl Post {
         })
     }
 
-    /// The phone and the address that it goes to: those of the request, or, with a lead alone, the lead's.
+    /// The phone and the address that the message goes to: the request's, or the lead's if the request names only a lead.
     pub fn reached_at<'a>(&'a self, lead: Option<&'a Lead>) -> (Option<&'a str>, Option<&'a str>) {
         let Contact { phone, email, .. } = &self.contact;
         match (phone, email, lead) {
@@ -126,14 +126,15 @@ impl Post {
         self.channel.as_deref().unwrap_or(if has_phone { "sms" } else { "email" })
     }
 
-    /// What makes two requests the same message: the contact and the text, byte for byte, as the request gives them; with a
-    /// lead alone, the lead's phone, or its email where it has none.
+    /// Two requests with the same key are the same message. The key is made of the contact and the text, byte for byte, as
+    /// the request gives them. If the request names only a lead, the contact is the lead's phone, or its email if it has no
+    /// phone.
     pub fn key<'a>(&'a self, workspace: &WorkspaceName, lead: Option<&'a Lead>) -> (ClaimKey, Vec<Option<&'a str>>) {
         let is_named = self.contact.phone.is_some() || self.contact.email.is_some();
         let (phone, email) = self.reached_at(lead);
         let email = email.filter(|_| is_named || phone.is_none());
         let mut parts = vec![phone, email, Some(self.text.as_str())];
-        // As `POST /api/claims/find` is given them: without a nonce there are three.
+        // The same parts as `POST /api/claims/find` is given: without a nonce there are three.
         parts.extend(self.nonce.as_deref().map(Some));
         (ClaimKey::of(workspace, &super::GUARD, &parts), parts)
     }
@@ -156,14 +157,14 @@ impl LeadBody {
 }
 
 impl Contact {
-    /// The lead that it makes where there is none.
+    /// The lead that is created if none exists.
     pub fn new_lead(&self, workspace: &WorkspaceName, created_us: i64) -> Kept<Lead> {
         let Contact { phone, email, name, crm, .. } = self.clone();
         Kept::new(workspace, Lead { phone, email, name, crm, created_us })
     }
 }
 
-/// What is no id is the id of nobody.
+/// A string that is not a UUID gets the same answer as the id of a missing lead.
 fn lead_id(id: &str) -> Result<Uuid, Problem> {
     id.parse().map_err(|_| no_lead(id))
 }
@@ -172,7 +173,7 @@ pub fn no_lead(id: impl std::fmt::Display) -> Problem {
     Kind::NotFound.because(format!("leadId: there is no lead {id} in this workspace"))
 }
 
-/// What is sent to a person.
+/// Checks a text that is sent to a person.
 pub fn check_text(field: &str, text: &str) -> Result<(), Problem> {
     match text.len() {
         0 => Err(bad(format!("{field}: it is empty; 1 byte to 64 KiB of text"))),
@@ -241,13 +242,13 @@ fn attachments(attachments: Vec<Attachment>) -> Result<Vec<Attachment>, Problem>
     Ok(attachments)
 }
 
-/// As it was written, but for the space around its parts: it goes into a line of a file.
+/// The metadata without white space between its parts, and otherwise as written: it goes into one line of a file.
 fn metadata(metadata: &RawValue) -> Result<Box<RawValue>, Problem> {
     let found = metadata.get().len();
     if found > METADATA_BYTES_MAX {
         return Err(bad(format!("metadata: at most {METADATA_BYTES_MAX} bytes of JSON; this has {found}")));
     }
-    // What no reader could make sense of (half of a character, a number beyond all numbers) is not passed on.
+    // Metadata that a reader could not parse (half of a surrogate pair, a number out of range) is refused.
     let read: Result<Map<String, Value>, _> = serde_json::from_str(metadata.get());
     read.map_err(|error| bad(format!("metadata: not an object that can be read: {error}")))?;
     let (mut in_string, mut is_escaped) = (false, false);

@@ -1,4 +1,4 @@
-//! The answers to a POST, and how one is kept to be given again.
+//! The answers to a POST, and how an answer is kept for replays.
 
 use axum::body::Body;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
@@ -23,7 +23,7 @@ pub struct Reply {
     body: Bytes,
 }
 
-/// What is kept before the body: a line of JSON.
+/// The line of JSON that is kept before the body.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Head {
     status: u16,
@@ -109,7 +109,7 @@ pub struct PostView<'a> {
 }
 
 impl Reply {
-    /// To the request that made the message.
+    /// The answer to the request that created the message.
     pub fn to_first(message: &Kept<Message>, lead: &Kept<Lead>) -> Reply {
         let status = match message.document.status {
             Status::Sent if message.document.lead_is_new => StatusCode::CREATED,
@@ -120,7 +120,8 @@ impl Reply {
         Reply::new(status, Some(message.id), false, &view(message, lead))
     }
 
-    /// Without what was said the first time: from the message as it stands, in the same way as it was said, unless a person has said otherwise since.
+    /// The answer for a replay whose body was not kept. It is rebuilt from the present message in the form of the first
+    /// answer, unless a person has settled the message since.
     pub fn told_again(message: &Kept<Message>, lead: &Kept<Lead>, like: Option<&Reply>) -> Reply {
         let told = match like {
             Some(like) if like.head.duplicate => Reply::to_duplicate(message, lead, 0),
@@ -132,7 +133,7 @@ impl Reply {
         }
     }
 
-    /// To one that came after it.
+    /// The answer to a later request with the same message.
     pub fn to_duplicate(message: &Kept<Message>, lead: &Kept<Lead>, age_seconds: u64) -> Reply {
         let ago = if age_seconds == 1 { "1 second".to_owned() } else { format!("{age_seconds} seconds") };
         let sentence = format!("The same message was accepted {ago} ago; it was not sent again.");
@@ -140,7 +141,7 @@ impl Reply {
         Reply::new(StatusCode::OK, Some(message.id), true, &view)
     }
 
-    /// To one whose original is not written yet.
+    /// The answer to a duplicate whose original is not written yet.
     pub fn to_pending_duplicate() -> Reply {
         let sentence = "The same message is being accepted by another request; it was not sent again.".to_owned();
         let view = PostView {
@@ -161,7 +162,7 @@ impl Reply {
         Reply { head: Head { status: status.as_u16(), duplicate, message }, body }
     }
 
-    /// As it is kept. Without its body it is told anew from the message.
+    /// The bytes to keep. Without the body, a replay rebuilds the answer from the message.
     pub fn keep(&self, with_body: bool) -> Bytes {
         let mut kept = serde_json::to_vec(&self.head).expect("a head is JSON");
         kept.push(b'\n');
@@ -171,13 +172,13 @@ impl Reply {
         kept.into()
     }
 
-    /// What was kept; its body is empty if it was left out.
+    /// Parses the bytes that were kept. The body is empty if it was left out.
     pub fn read(kept: &Bytes) -> Option<Reply> {
         let end = kept.iter().position(|byte| *byte == b'\n')?;
         Some(Reply { head: serde_json::from_slice(&kept[..end]).ok()?, body: kept.slice(end + 1..) })
     }
 
-    /// The message to tell it from, if its body was left out.
+    /// The message to rebuild the answer from, if the body was left out.
     pub fn to_be_told_from(&self) -> Option<Uuid> {
         self.head.message.filter(|_| self.body.is_empty())
     }

@@ -1,4 +1,4 @@
-//! How a person settles a message of which nobody can say whether it was sent.
+//! How a person settles a message that may or may not have been sent.
 
 use oncegate::sends::Resolved;
 use oncegate::store::{Change, Commit, MainStore, Op, Reading};
@@ -10,8 +10,9 @@ use super::document::{Kept, Message, Status, by_id};
 use super::idempotency::message_of_key;
 use crate::problem::{Kind, Problem};
 
-/// One commit: the message says what the person found out. What was not sent has failed; where that leaves the way free, its Idempotency-Key is given back with it,
-/// and its duplicates' claim by whoever posts it again, as of any other that failed.
+/// Records in one commit what the person found out. A message that was not sent becomes failed. If failures release their
+/// claims, the same commit gives back its Idempotency-Key. The next post of the same message gives back the duplicate
+/// claim, as for any other failed message.
 pub async fn resolve(
     store: &dyn MainStore,
     workspace: &WorkspaceName,
@@ -28,7 +29,7 @@ pub async fn resolve(
         let message = Kept::<Message>::read(found)?;
         match (message.document.status, &message.document.resolved) {
             (Status::Unknown, _) => {}
-            // The same word again: the answer to the first may have been lost.
+            // A retry of the same decision: the answer to the first request may have been lost.
             (is, Some(_)) if is == status => return Ok(message),
             (is, _) => {
                 let why = format!("only an unknown message can be settled; it is {}", is.as_str());
@@ -46,7 +47,7 @@ pub async fn resolve(
         let ops = if sent || !releases { vec![] } else { key_given_back(store, &message).await? };
         match store.commit(Commit { ops, changes: vec![Change::replace(settled.record())] }).await {
             Ok(committed) if committed.is_written() => return Ok(settled),
-            // Another was faster: the next look shows how it stands.
+            // Another commit was faster: the next round reads the message again.
             Ok(_) => {}
             Err(StoreError::Unknown(why)) if store.confirm().await.is_err() => {
                 return Err(StoreError::Unknown(why).into());
@@ -58,7 +59,7 @@ pub async fn resolve(
     Err(others_were_faster())
 }
 
-/// Under its key the first answer would be given again, which says that nobody knows.
+/// Without this, a retry under the key would get the first answer again, which says that the outcome is unknown.
 async fn key_given_back(store: &dyn MainStore, message: &Kept<Message>) -> Result<Vec<Op>, StoreError> {
     let Some(key) = message.idempotency_key() else { return Ok(vec![]) };
     let claim = store.read(&key).await?.value.filter(|claim| message_of_key(claim) == Some(message.id));

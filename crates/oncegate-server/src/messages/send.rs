@@ -1,4 +1,4 @@
-//! A try to send a message, and what is written of it.
+//! One attempt to send a message, and what is written about it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,31 +21,31 @@ use crate::problem::Problem;
 use crate::trace;
 use crate::worker::{Handler, Held};
 
-/// Between two attempts to write down how it went.
+/// The pause between two attempts to write the outcome.
 const WRITE_PAUSE: Duration = Duration::from_millis(100);
-/// A receiver that asks for more patience than this is asked again all the same.
+/// The longest `Retry-After` that is honoured. A longer one is cut to this.
 const RETRY_IN_MAX: Duration = Duration::from_secs(5);
 
-/// A message to send, and what is decided together with its end.
+/// A message to send, with the claims that are settled when the message is over.
 pub struct Task {
     pub message: Kept<Message>,
     pub lead: Kept<Lead>,
     pub claims: Claims,
 }
 
-/// The claims that were made for a message, by whoever made them.
+/// The claims that were made for a message, by this request or another one.
 #[derive(Clone, Default)]
 pub struct Claims {
-    /// Of its Idempotency-Key, in flight.
+    /// The claim of the Idempotency-Key, in flight.
     pub key: Option<(ClaimKey, Token)>,
-    /// Of its contents.
+    /// The claim of the message's contents.
     pub guard: Option<(ClaimKey, Token)>,
 }
 
-/// What became of a try.
+/// The result of an attempt.
 pub enum Tried {
     Over(Reply),
-    /// It is tried again; or whoever tried was too late to say anything.
+    /// The job is retried, or this worker's lease was lost and another one decides.
     Open,
 }
 
@@ -55,7 +55,7 @@ impl Handler for Messages {
         crash::point("message.leased").await;
         match self.task(&held.job).await {
             Ok(Some(task)) => _ = self.send(held, task).await,
-            // Nothing to send is nothing to try again.
+            // Without a message there is nothing to retry.
             Ok(None) => {
                 let _ = self.store.commit(Commit { ops: vec![], changes: vec![Change::Dequeue(held.job)] }).await;
             }
@@ -68,14 +68,14 @@ impl Handler for Messages {
 }
 
 impl Messages {
-    /// What a job is about, for a worker that did not accept it.
+    /// Loads what a job refers to, for a worker that did not accept the message.
     async fn task(&self, job: &Job) -> Result<Option<Task>, Problem> {
         let Some((message, lead)) = self.load(&job.workspace, job.id).await? else { return Ok(None) };
         let claims = self.claims_of(&message).await?;
         Ok(Some(Task { message, lead, claims }))
     }
 
-    /// The claims that still stand for a message.
+    /// The claims that still belong to a message.
     pub async fn claims_of(&self, message: &Kept<Message>) -> Result<Claims, StoreError> {
         let mut claims = Claims::default();
         if let Some(key) = message.idempotency_key() {
@@ -84,7 +84,7 @@ impl Messages {
         }
         if let Some(key) = message.guard_key() {
             let ledger = self.apart.as_ref().unwrap_or(&self.main);
-            // A guard store that is away keeps what it has.
+            // If the guard store is unreachable, its claim is left as it is.
             let claim = ledger.read(&key).await.ok().and_then(|reading| reading.value);
             let claim = claim.filter(|claim| message_of(claim) == Some(message.id));
             claims.guard = claim.map(|claim| (key, claim.token));
@@ -92,8 +92,9 @@ impl Messages {
         Ok(claims)
     }
 
-    /// Writes down that it is about to be sent, if that is not written yet. Nothing is sent before: a job whose worker is lost
-    /// without this is sent by the next one, and a job whose worker is lost after it is sent again only under a key.
+    /// Records that the send begins, if no commit has recorded that yet. Nothing is sent before this. If a worker is lost
+    /// before this commit, the next worker sends the message. If it is lost after, the message is sent again only under a
+    /// key.
     async fn begin(&self, held: &mut Held, task: &mut Task) -> bool {
         let mut changes = vec![];
         let mut job = held.job.clone();
@@ -115,7 +116,8 @@ impl Messages {
                 crash::point("message.begun").await;
                 match committed {
                     Ok(committed) => committed.is_written(),
-                    // The answer got lost: the store says whether it was written. The job decides, since the message may be as it was.
+                    // The answer got lost: a read of the store says whether the commit was written. The job decides, since
+                    // the message may be unchanged.
                     Err(StoreError::Unknown(_)) => {
                         let look = || async {
                             let is_begun = self.is_queued(&job).await? && self.is_written(&message).await?;
@@ -134,7 +136,8 @@ impl Messages {
         begun
     }
 
-    /// Nothing was sent: the next worker may begin at once. If this is not heard, it begins when the lease ends.
+    /// Nothing was sent: the next worker may begin at once. If this commit fails, the next worker begins when the lease
+    /// ends.
     async fn give_back(&self, held: &Held) {
         let command = job::Command::GiveBack { token: held.job.token };
         if let Decision::Keep(job) = job::decide(&held.job, &command, held.now()) {
@@ -143,7 +146,7 @@ impl Messages {
         }
     }
 
-    /// One try.
+    /// One attempt to send the message.
     pub async fn send(&self, mut held: Held, mut task: Task) -> Tried {
         if held.job.fate().is_some() {
             let command = job::Command::GiveUp { token: held.job.token };
@@ -153,7 +156,7 @@ impl Messages {
             self.give_back(&held).await;
             return Tried::Open;
         }
-        // Part of the lease is for writing down how it went.
+        // A tenth of the lease is reserved for writing the outcome.
         let within = held.lease_left().mul_f64(0.9);
         if within.is_zero() {
             return Tried::Open;
@@ -177,7 +180,7 @@ impl Messages {
         self.write_down(held.job.clone(), &held, task, command, receipt).await
     }
 
-    /// Decides what becomes of the job, and writes it, the message and its claims together.
+    /// Decides the next state of the job, and writes the job, the message and its claims in one commit.
     async fn write_down(
         &self,
         job: Job,
@@ -204,7 +207,7 @@ impl Messages {
                 let message = task.message.with(document);
                 self.finish(held, message, &task.lead, task.claims).await
             }
-            // Too late: whoever has it now says what became of it.
+            // Too late: the worker that has the job now decides its outcome.
             Decision::Refuse(refusal) => {
                 tracing::warn!(event = "message.lease_lost", workspace = %job.workspace, messageId = %job.id, %refusal);
                 Tried::Open
@@ -212,7 +215,8 @@ impl Messages {
         }
     }
 
-    /// What becomes of the job. A try that would come after the time in which somebody waits for it is not made.
+    /// Decides the next state of the job. A retry that would start after `send_wait`, when no request waits for it any
+    /// more, is not made.
     fn decide(&self, job: &Job, command: job::Command, now: Time) -> Decision {
         match (job::decide(job, &command, now), command) {
             (Decision::Keep(next), job::Command::Fail { token, failure })
@@ -225,7 +229,8 @@ impl Messages {
         }
     }
 
-    /// The job leaves the queue, the message says how it went, the key is answered, and what surely failed gives its claim back.
+    /// Removes the job from the queue, records the outcome in the message, and settles the key. A message that failed for
+    /// certain gives its claim back.
     async fn finish(&self, held: &Held, message: Kept<Message>, lead: &Kept<Lead>, mut claims: Claims) -> Tried {
         let reply = Reply::to_first(&message, lead);
         let is_released = message.document.status == Status::Failed && self.releases();
@@ -240,7 +245,7 @@ impl Messages {
                     (true, false) => Command::Release { token: *token },
                     (true, true) => Command::Retract { token: *token },
                     (false, false) => Command::Settle { token: *token, verdict: Verdict::Done, outcome },
-                    // Whoever made it is gone, and its lease with it.
+                    // The claim's owner is gone, and the lease has ended with it.
                     (false, true) => Command::Resolve { done: true, outcome },
                 };
                 ops.push(Op { key: key.clone(), command });
@@ -262,7 +267,7 @@ impl Messages {
                 tracing::warn!(event = "message.fenced", workspace = %message.workspace, messageId = %message.id);
                 return Tried::Open;
             }
-            // A claim that is no longer ours has nothing to do with how it went.
+            // A claim that this worker no longer owns must not stop the record of the outcome.
             let refused: Vec<bool> = committed.answers.iter().map(|answer| !answer.is_accepted()).collect();
             if has_key && refused[0] {
                 let is_overdue = matches!(committed.answers[0], Answer::Refused(Refusal::LeaseEnded { .. }));
@@ -276,7 +281,7 @@ impl Messages {
             }
         }
         if let (true, Some(ledger), Some((key, token))) = (is_released, &self.apart, &guard) {
-            // If it does not hear of it, the next request finds out from the message.
+            // If the guard store does not answer, the next request finds the failed message and retracts the claim.
             let _ = ledger.apply(key, Command::Retract { token: *token }).await;
         }
         let event = match message.document.status {
@@ -291,22 +296,23 @@ impl Messages {
         Tried::Over(reply)
     }
 
-    /// Whether the queue has the job just like this. Its token is of one lease, so this worker's own commit has written it.
+    /// Whether the queue has exactly this job. The job's token belongs to one lease, so only this worker's own commit can
+    /// have written it.
     async fn is_queued(&self, job: &Job) -> Result<bool, StoreError> {
         let mut found = self.store.find_jobs(&[(job.workspace.clone(), job.id)]).await?;
         Ok(found.value.remove(0).as_ref() == Some(job))
     }
 
-    /// Whether it was written after all, by a commit whose answer got lost.
+    /// Whether a commit whose answer got lost was written.
     async fn is_written(&self, message: &Kept<Message>) -> Result<bool, Problem> {
         let found = self.find::<Message>(&message.workspace, message.id).await?;
-        // A person may have settled it since.
+        // A person may have settled the message since.
         let is_settled =
             |found: &Kept<Message>| found.document.resolved.is_some() && found.version == message.version + 1;
         Ok(found.is_some_and(|found| found.record() == message.record() || is_settled(&found)))
     }
 
-    /// Writes, if need be again and again, for as long as the lease lasts.
+    /// Writes, with retries for as long as the lease lasts.
     async fn commit_within_lease(&self, held: &Held, commit: impl Fn() -> Commit) -> Option<Committed> {
         loop {
             match self.main.commit(commit()).await {
@@ -323,7 +329,7 @@ impl Messages {
     }
 }
 
-/// The message when it is over.
+/// The message in its final state.
 fn over(message: &Message, end: End, error: Option<String>, receipt: Option<Receipt>, held: &Held) -> Message {
     let status = match end {
         End::Completed => Status::Sent,
@@ -340,7 +346,7 @@ fn over(message: &Message, end: End, error: Option<String>, receipt: Option<Rece
     }
 }
 
-/// Whether a key's claim was made for this message, and has yet to be answered.
+/// Whether a key's claim was made for this message, and is still in flight.
 fn is_for(claim: &Claim, message: Uuid) -> bool {
     message_of_key(claim) == Some(message) && claim.state == State::InFlight
 }

@@ -1,4 +1,4 @@
-//! A send whose begin is not answered.
+//! A send whose begin commit gets no answer.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -14,10 +14,10 @@ use oncegate_core::job::{Job, State};
 use super::*;
 use crate::config::Config;
 
-/// The commit that says that a send begins: the one after the commit that accepts the message.
+/// The commit that records that a send begins: the one after the commit that accepts the message.
 const BEGIN: usize = 2;
 
-/// A store that does not answer its second commit.
+/// A store that gives no answer to its second commit.
 pub(crate) struct Unanswered {
     store: MemoryStore,
     commits: AtomicUsize,
@@ -133,7 +133,7 @@ impl Keyring for Unanswered {
     }
 }
 
-/// How many messages were sent, and what is left in the queue, when the begin is not answered.
+/// How many messages were sent, and the job that is left in the queue, when the begin commit gets no answer.
 async fn sent_and_queued(is_written: bool) -> (usize, Option<Job>) {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("oncegate.toml"), "[messages]\nsend_wait = \"100ms\"\n").unwrap();

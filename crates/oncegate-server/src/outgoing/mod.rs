@@ -1,7 +1,7 @@
-//! Calls to the outside, and where they may not go.
+//! Calls to other systems, and the addresses that they may not reach.
 //!
-//! A name is resolved once, every address that it has is checked, and the connection is made to one of those. Whoever
-//! writes a URL must not reach what only this machine, or this network, can reach, unless the config allows it.
+//! A name is resolved once, all of its addresses are checked, and the connection goes to one of them. Unless the
+//! configuration allows it, a URL must not reach what only this machine or this network can reach.
 
 mod post;
 
@@ -21,10 +21,10 @@ use url::{Host, Url};
 
 pub use post::{NotPosted, Posted, exchange, post};
 
-/// What names the workspace in everything that leaves: HTTP, mail, and messages to brokers.
+/// The name of the header that carries the workspace in everything that leaves: HTTP, mail, and messages to brokers.
 pub const WORKSPACE: &str = "oncegate-workspace";
 
-/// In lines of JSON.
+/// Serializes a workspace for lines of JSON.
 pub fn serialize_workspace<S: Serializer>(workspace: &WorkspaceName, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(workspace.as_str())
 }
@@ -33,14 +33,15 @@ pub fn workspace_header(workspace: &WorkspaceName) -> (&'static str, HeaderValue
     (WORKSPACE, HeaderValue::from_str(workspace.as_str()).expect("the name of a workspace is a header's value"))
 }
 
-/// Not for the public: this machine, this network, nobody, everybody, and ways around that (addresses that stand for others).
+/// Networks that are not public: this machine, private networks, unspecified, reserved, multicast and broadcast addresses,
+/// and ranges whose addresses stand for others.
 static REFUSED: LazyLock<Vec<IpNet>> = LazyLock::new(|| {
     const NETWORKS: [&str; 30] = [
         "0.0.0.0/8",
         "10.0.0.0/8",
         "100.64.0.0/10",
         "127.0.0.0/8",
-        // A cloud's own services, metadata among them.
+        // The address of a cloud's own services, such as metadata.
         "168.63.129.16/32",
         "169.254.0.0/16",
         "172.16.0.0/12",
@@ -76,7 +77,7 @@ pub fn is_allowed(address: IpAddr, allow: &[IpNet]) -> bool {
     !is_in(&REFUSED) || is_in(allow)
 }
 
-/// Why there is no connection. Nothing was sent.
+/// Why no connection was made. Nothing was sent.
 #[derive(Debug, thiserror::Error)]
 pub enum NoConnection {
     #[error("the address of {0} is not one to call. hint: [outgoing] allow")]
@@ -89,14 +90,14 @@ pub enum NoConnection {
     Encrypt(String, std::io::Error),
 }
 
-/// The addresses of a URL's host, all of them checked.
+/// The addresses of a URL's host, after all of them were checked.
 pub async fn addresses(url: &Url, default_port: u16, allow: &[IpNet]) -> Result<Vec<SocketAddr>, NoConnection> {
     let host = url.host_str().unwrap_or_default().to_owned();
     let port = url.port().unwrap_or(default_port);
     let addresses: Vec<SocketAddr> = match url.host() {
         Some(Host::Ipv4(address)) => vec![(address, port).into()],
         Some(Host::Ipv6(address)) => vec![(address, port).into()],
-        // Of a scheme that the parser does not know the host is text, also where it is an address.
+        // For a scheme that the parser does not know, the host is text, even if it is an address.
         _ => {
             let looked_up = tokio::net::lookup_host((host.as_str(), port)).await;
             looked_up.map_err(|error| NoConnection::Name(host.clone(), error))?.collect()
@@ -105,7 +106,7 @@ pub async fn addresses(url: &Url, default_port: u16, allow: &[IpNet]) -> Result<
     all_allowed(host, addresses, allow)
 }
 
-/// A name that has one address too many is not called at all: which one is taken is not ours to say.
+/// A name with a single forbidden address is not called at all: the server does not control which address is used.
 fn all_allowed(host: String, addresses: Vec<SocketAddr>, allow: &[IpNet]) -> Result<Vec<SocketAddr>, NoConnection> {
     match addresses.iter().all(|address| is_allowed(address.ip(), allow)) {
         true => Ok(addresses),
@@ -136,7 +137,7 @@ pub async fn connect(url: &Url, allow: &[IpNet]) -> Result<Box<dyn Stream>, NoCo
     Ok(Box::new(TLS.connect(name, stream).await.map_err(wrong)?))
 }
 
-/// Checked against the system's authorities, always.
+/// The TLS client. Certificates are always checked against the system's authorities.
 static TLS: LazyLock<TlsConnector> = LazyLock::new(|| {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);

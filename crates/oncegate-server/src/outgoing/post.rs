@@ -1,7 +1,7 @@
-//! A POST, over a connection of its own.
+//! Sends a POST over a connection of its own.
 //!
-//! One that is kept alive may be closed by the receiver just as the next request goes out, and then nobody can say whether that one
-//! arrived; a new one that cannot be made has surely sent nothing.
+//! A receiver may close a kept-alive connection just as the next request goes out. Then it is unknown whether that request
+//! arrived. If a new connection cannot be made, nothing was sent for certain.
 
 use std::time::Duration;
 
@@ -20,40 +20,40 @@ use uuid::Uuid;
 use super::{NoConnection, connect};
 use crate::trace;
 
-/// What is read of an answer.
+/// How much of an answer is read.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
-/// What is kept of an answer that is an error.
+/// How much of an error answer is kept.
 const ERROR_CHARS_MAX: usize = 300;
 
-/// An answer.
+/// The receiver's answer.
 pub struct Posted {
     pub status: StatusCode,
     pub headers: HeaderMap,
     pub body: Bytes,
 }
 
-/// There is no answer.
+/// There was no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum NotPosted {
-    /// It is not to be called.
+    /// The address may not be called.
     #[error("{0}")]
     Forbidden(String),
     /// Nothing was sent.
     #[error("{0}")]
     Unsent(String),
-    /// It may have arrived.
+    /// The request may have arrived.
     #[error("{0}")]
     Broke(String),
 }
 
 impl Posted {
-    /// When the receiver wants to be asked again, where it said so in seconds.
+    /// The receiver's `Retry-After`, if it is in seconds.
     pub fn retry_in(&self) -> Option<Duration> {
         let value = self.headers.get(RETRY_AFTER)?.to_str().ok()?;
         Some(Duration::from_secs(value.trim().parse().ok()?))
     }
 
-    /// Its status, and its words, or what they begin with.
+    /// The answer's status, and the start of its body.
     pub fn said(&self, who: &str) -> String {
         let said = String::from_utf8_lossy(&self.body);
         let said: String = said.trim().chars().take(ERROR_CHARS_MAX).collect();
@@ -64,7 +64,7 @@ impl Posted {
     }
 }
 
-/// Posts JSON under a key that is the same on every try.
+/// Posts JSON under a key that is the same on every attempt.
 pub async fn post(
     url: &Url,
     key: Uuid,
@@ -76,7 +76,7 @@ pub async fn post(
     exchange(url, request(key, more, body), allow, within).await
 }
 
-/// Sends a request to where the URL says, and reads the answer.
+/// Sends a request to the URL's host, and reads the answer.
 pub async fn exchange(
     url: &Url,
     request: Request<Full<Bytes>>,
@@ -92,13 +92,13 @@ pub async fn exchange(
     };
     let handshake = http1::handshake(TokioIo::new(stream)).await;
     let (mut sender, connection) = handshake.map_err(|error| NotPosted::Unsent(error.to_string()))?;
-    // It ends with this request, also where that is given up.
+    // The connection ends with this request, even if the request is dropped.
     let _connection = Aborted(tokio::spawn(connection));
-    // From here on it may have arrived, whatever goes wrong.
+    // From here on the request may have arrived, whatever fails.
     match timeout_at(deadline, sender.send_request(addressed(url, request))).await {
         Ok(Ok(response)) => {
             let (head, body) = response.into_parts();
-            // An answer is an answer, also where its body breaks off or does not end.
+            // The status counts, even if the body breaks off or does not end.
             let body = timeout_at(deadline, Limited::new(body, ANSWER_BYTES_MAX).collect()).await;
             let body = body.ok().and_then(Result::ok).map(|body| body.to_bytes()).unwrap_or_default();
             Ok(Posted { status: head.status, headers: head.headers, body })

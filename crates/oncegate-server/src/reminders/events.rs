@@ -1,4 +1,4 @@
-//! What is logged and counted of reminders: never a text, never an address.
+//! What is logged and counted about reminders: never a text, never an address.
 
 use metrics::counter;
 use oncegate::WorkspaceName;
@@ -10,22 +10,22 @@ use crate::observe::STOPPED;
 #[derive(Clone, Copy, Debug)]
 pub enum Event {
     Set,
-    /// There was one already.
+    /// The reminder existed already.
     Duplicate,
     Moved,
     Cancelled,
     Sent,
     Missed,
-    /// A try that surely reached nobody; there will be another.
+    /// An attempt that reached no recipient for certain. It will be retried.
     Failed,
-    /// Whoever sent it was too late to say so.
+    /// The worker reported its attempt too late: its lease was lost.
     LeaseLost,
 }
 
 impl Event {
     pub const COUNTER: &str = "oncegate_reminder_events_total";
 
-    /// After a try.
+    /// The event to log after an attempt.
     pub fn of(kept: &Kept) -> Event {
         match kept.reminder.state {
             State::Sent => Event::Sent,

@@ -1,6 +1,6 @@
-//! Reminders in the server: their jobs are run with the workers and channels of messages.
+//! Reminders in the server: their jobs run with the workers and channels of messages.
 //!
-//! What a reminder is, and when its flag is set, is the library's (`oncegate::reminders`).
+//! The library (`oncegate::reminders`) defines what a reminder is and when its flag is set.
 
 mod events;
 mod run;
@@ -30,7 +30,7 @@ pub struct Desk {
     worker: Arc<Worker>,
 }
 
-/// As the configuration says.
+/// The options from the configuration.
 pub fn options(config: &Config) -> Options {
     Options { grace: config.reminders.grace, store_parts: config.privacy.store_parts }
 }
@@ -46,7 +46,7 @@ impl Desk {
         Arc::new(Desk { reminders: Reminders::over(store.clone(), ledger, options(config)), channels, store, worker })
     }
 
-    /// A person has a missed one sent, with who and why in the log.
+    /// Sends a missed reminder on a person's request, with the person and the reason in the log.
     pub async fn send_by_hand(
         self: Arc<Desk>,
         audit: Arc<Audit>,
@@ -60,14 +60,14 @@ impl Desk {
             let (kept, Receipt { seq, hash }) =
                 audit.act(act, async { Ok::<_, Problem>(self.reminders.send_missed(&workspace, id, &by.id).await?) }).await?;
             let by = by.id;
-            // A warning, so that no usual level leaves it out.
+            // Logged as a warning, so that no usual log level hides it.
             tracing::warn!(event = "audit.reminder_sent", %workspace, reminderId = %id, by, why, auditSeq = seq, auditHash = hash);
             Ok(kept)
         })
         .await
     }
 
-    /// A person says what became of a missed one, with who and why in the log.
+    /// Records a person's decision on a missed reminder, with the person and the reason in the log.
     pub async fn resolve_by_hand(
         self: Arc<Desk>,
         audit: Arc<Audit>,
@@ -93,7 +93,7 @@ impl Desk {
         .await
     }
 
-    /// The same, of one that is not to be sent.
+    /// Cancels a reminder on a person's request, with the person and the reason in the log.
     pub async fn cancel_by_hand(
         self: Arc<Desk>,
         audit: Arc<Audit>,
@@ -114,7 +114,7 @@ impl Desk {
         .await
     }
 
-    /// Begins to send what is due.
+    /// Starts to send the reminders that are due.
     pub fn start(self: &Arc<Desk>) {
         tokio::spawn(self.worker.clone().keep_leasing(vec![JOB.to_owned()], self.clone()));
     }

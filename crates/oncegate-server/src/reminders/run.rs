@@ -1,4 +1,4 @@
-//! A reminder that is due: the flag, the carrier, the delivery log. In this order.
+//! Runs a due reminder: first the flag, then the carrier's call, then the delivery log.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,9 +14,9 @@ use crate::crash;
 use crate::trace;
 use crate::worker::{Handler, Held};
 
-/// Between two attempts to write down how it went.
+/// The pause between two attempts to write the outcome.
 const WRITE_PAUSE: Duration = Duration::from_millis(100);
-/// The same, once the lease is over; and for how long.
+/// The same pause after the lease has ended, and how long the attempts go on then.
 const LATE_PAUSE: Duration = Duration::from_secs(1);
 const LATE_WORD: Duration = Duration::from_secs(600);
 
@@ -31,7 +31,8 @@ impl Handler for Desk {
             }
             Ok(Worked::Missed(kept)) => return Event::of(&kept).tell(&kept.workspace, kept.id),
             Ok(Worked::Nothing) => return,
-            // If the flag is not set the next worker may; if it is, though nobody said so, this changes nothing, since the job is not as it was.
+            // If the flag is not set, the next worker may set it. If the flag is set but the answer got lost, this change
+            // has no effect, because the job has changed.
             Err(error) => {
                 tracing::warn!(event = "reminder.put_off", workspace = %held.job.workspace, reminderId = %held.job.id, %error);
                 return held.put_off(&self.store, error.to_string()).await;
@@ -47,10 +48,11 @@ impl Handler for Desk {
 }
 
 impl Desk {
-    /// The carrier's call, within the lease: part of it is for writing down how it went.
+    /// Calls the carrier within the lease. A tenth of the lease is reserved for writing the outcome.
     async fn call(&self, held: &Held, kept: &Kept) -> Sent {
         let within = held.lease_left().mul_f64(0.9);
-        // It was paused past its lease: whoever has it now has called it missed, and a person may have had it sent.
+        // The worker was paused past its lease. The worker that has the job now has recorded a miss, and a person may have
+        // had the reminder sent.
         if within.is_zero() {
             return Err(failure("its lease ended before the carrier was called", Reached::No));
         }
@@ -68,14 +70,15 @@ impl Desk {
         let channel = self.channels.of(&kept.workspace, &text.channel);
         let about = &[("oncegate.reminder.id", &kept.id as _), ("oncegate.channel", &channel.kind() as _)];
         let sent = trace::call("send reminder", &kept.workspace, about, channel.send(&outgoing, within)).await;
-        // Whatever surely reached nobody may be tried again: the grace says for how long.
+        // An attempt that reached no recipient for certain may be retried; `grace` limits for how long.
         sent.map_err(|failure| match failure.reached {
             Reached::No => Failure { is_final: false, ..failure },
             Reached::Maybe => failure,
         })
     }
 
-    /// Its lease is over, and whoever leased it since has called it missed. If the carrier has taken it, it was not.
+    /// The lease has ended, and the next worker has recorded a miss. If the carrier accepted the reminder, that record is
+    /// corrected.
     async fn tell_late(&self, held: &Held, kept: &Kept, sent: Sent, now: Time) {
         Event::LeaseLost.tell(&kept.workspace, kept.id);
         let Ok(receipt) = sent else { return };
@@ -88,9 +91,10 @@ impl Desk {
         }
     }
 
-    /// Writes, if need be again and again, for as long as the lease lasts. After that whoever leases it next finds the flag set.
+    /// Writes the outcome, with retries for as long as the lease lasts. After that, the worker that leases the job next
+    /// finds the flag set.
     async fn write_down(&self, held: &Held, kept: &Kept, sent: Sent) {
-        // The same time again and again: what was written though nobody said so is known again.
+        // Reuses one timestamp, so that a retry recognises its own unacknowledged write.
         let (now, began) = (held.now(), Instant::now());
         loop {
             let written = match &sent {
@@ -106,7 +110,7 @@ impl Desk {
                 Err(error) => {
                     tracing::error!(event = "reminder.not_written", workspace = %kept.workspace, reminderId = %kept.id, %error);
                     let is_over = held.lease_left() <= WRITE_PAUSE;
-                    // What a carrier has taken is worth saying for longer: nobody else can.
+                    // A carrier's acceptance is retried for longer: no other worker knows of it.
                     if matches!(error, StoreError::Refused(_))
                         || is_over && (sent.is_err() || began.elapsed() > LATE_WORD)
                     {

@@ -1,4 +1,4 @@
-//! A reminder as people see it.
+//! A reminder in the API's form.
 
 use oncegate::Time;
 use oncegate::reminders::{Kept, Row};

@@ -1,6 +1,7 @@
-//! Sagas in the server: definitions from files, events from everywhere, timers and removals from the queue.
+//! Sagas in the server: definitions from files, events from HTTP and brokers, timers and removals from the queue.
 //!
-//! What an event does is the library's (`oncegate::sagas`); here it is fed, and told of.
+//! The library (`oncegate::sagas`) defines what an event does. This module passes events to the library, and logs the
+//! outcomes.
 
 mod run;
 mod tell;
@@ -29,7 +30,7 @@ use crate::observe;
 use crate::trace;
 use crate::worker::Worker;
 
-/// Runs sagas, with the workers of actions.
+/// Runs sagas with the workers of actions.
 pub struct Director {
     pub sagas: Sagas,
     store: Arc<dyn MainStore>,
@@ -47,14 +48,14 @@ pub enum NotLoaded {
     Twice(String, String),
 }
 
-/// The definition in a file.
+/// Loads the definition in a file.
 pub fn load(file: &Path) -> Result<Definition, NotLoaded> {
     let name = file.display().to_string();
     let text = std::fs::read_to_string(file).map_err(|error| NotLoaded::File(name.clone(), error))?;
     Ok(Draft::read(&name, &text)?.check()?)
 }
 
-/// All that the configuration names.
+/// Loads all definitions that the configuration names.
 pub fn load_all(config: &config::Sagas) -> Result<Vec<Definition>, NotLoaded> {
     let mut definitions: Vec<Definition> = vec![];
     for file in &config.files {
@@ -67,7 +68,7 @@ pub fn load_all(config: &config::Sagas) -> Result<Vec<Definition>, NotLoaded> {
     Ok(definitions)
 }
 
-/// The library's sagas, as the configuration says.
+/// The library's `Sagas`, with the options from the configuration.
 pub fn engine(config: &Config, store: Arc<dyn MainStore>, ledger: Arc<Ledger>) -> Result<Sagas, NotLoaded> {
     let actions = config.actions.clone();
     let commands = move |command: Schedule| {
@@ -91,9 +92,9 @@ impl Director {
         Arc::new(Director { sagas, store, worker })
     }
 
-    /// Begins to see to timers and removals.
+    /// Starts to handle timers and removals.
     pub fn start(self: &Arc<Director>) {
-        // Dead letters are removed also where there is no saga.
+        // Dead letters are removed even if there is no saga.
         let mut kinds = vec![RETIRE.to_owned()];
         if !self.sagas.definitions().is_empty() {
             kinds.push(TIMER.to_owned());
@@ -101,8 +102,8 @@ impl Director {
         tokio::spawn(self.worker.clone().keep_leasing(kinds, self.clone()));
     }
 
-    /// Applies events, in their order where they are about one instance; each in its workspace's turn. What became of each, in each
-    /// saga that knows it.
+    /// Applies events; events about one instance are applied in their order. Each event waits for a permit of its
+    /// workspace. Returns the outcome of each event in each saga that handles it.
     pub async fn handle(
         &self,
         workspace: &WorkspaceName,
@@ -123,14 +124,14 @@ impl Director {
         Ok(handled)
     }
 
-    /// Keeps what is no event at all.
+    /// Keeps a message that is not an event as a dead letter.
     pub async fn bury_raw(&self, workspace: &WorkspaceName, raw: String, why: String) -> Result<Handled, StoreError> {
         let handled = self.sagas.bury_raw(workspace, raw, why).await?;
         tell::handled(workspace, "(no event)", &handled);
         Ok(handled)
     }
 
-    /// Applies a dead letter again.
+    /// Applies a dead letter's event again, on a person's request.
     pub async fn retry(
         &self,
         audit: &Audit,
@@ -143,7 +144,7 @@ impl Director {
         let (handled, Receipt { seq, hash }) = audit.act(act, self.sagas.retry_dead_letter(workspace, id)).await?;
         tell::handled(workspace, "(dead letter)", &handled);
         let by = &by.id;
-        // A warning, so that no usual level leaves it out.
+        // Logged as a warning, so that no usual log level hides it.
         tracing::warn!(event = "audit.dead_letter_retried", %workspace, deadLetterId = %id, by, why, auditSeq = seq, auditHash = hash);
         Ok(handled)
     }
@@ -163,7 +164,7 @@ impl Director {
         Ok(letter)
     }
 
-    /// The same, in one saga alone.
+    /// Applies events in one saga only.
     pub async fn handle_in(
         &self,
         workspace: &WorkspaceName,

@@ -1,4 +1,4 @@
-//! Timers that are due, and what has been kept for long enough.
+//! Handles due timers, and removes records whose retention is over.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What is logged and counted of sagas: never what an event brings.
+//! What is logged and counted about sagas: never the data of an event.
 
 use metrics::counter;
 use oncegate::WorkspaceName;
@@ -29,7 +29,7 @@ pub fn handled(workspace: &WorkspaceName, event_type: &str, handled: &Handled) {
             counter!(STOPPED, "guard" => GUARD.as_str()).increment(1);
             tracing::info!(event = "saga.duplicate", workspace, saga, eventType = event_type, state);
         }
-        // The reason may repeat what the event brings.
+        // The reason is left out: it may quote the event's data.
         Outcome::DeadLetter { id, .. } => {
             tracing::warn!(event = "saga.dead_letter", workspace, saga, eventType = event_type, state, deadLetterId = %id);
         }

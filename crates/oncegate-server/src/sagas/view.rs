@@ -1,4 +1,4 @@
-//! Sagas in the API's words.
+//! Sagas in the API's form.
 
 use std::collections::BTreeMap;
 
@@ -48,7 +48,7 @@ impl From<Handled> for HandledView {
 }
 
 impl HandledView {
-    /// Of one event, in all the sagas that know it.
+    /// The outcomes of one event in all the sagas that handle it.
     pub fn of(handled: Vec<Handled>) -> Option<HandledView> {
         let mut views = handled.into_iter().map(HandledView::from);
         let first = views.next()?;

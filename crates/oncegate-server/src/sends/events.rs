@@ -1,4 +1,4 @@
-//! What is logged and counted of sends: never a recipient.
+//! What is logged and counted about sends: never a recipient.
 
 use metrics::counter;
 use oncegate::sends::{Begun, GUARD, State};
@@ -7,10 +7,10 @@ use uuid::Uuid;
 
 use crate::observe::STOPPED;
 
-/// The counter of what became of sends.
+/// The counter of send outcomes.
 pub const COUNTER: &str = "oncegate_send_events_total";
 
-/// What a worker was told that is about to send.
+/// The answer to a worker that is about to send.
 pub fn begun(workspace: &WorkspaceName, claim: ClaimId, begun: &Begun) {
     let (event, why, send) = match begun {
         Begun::Proceed(proceed) => ("send.begun", None, Some(proceed.id)),
@@ -30,11 +30,11 @@ pub fn begun(workspace: &WorkspaceName, claim: ClaimId, begun: &Begun) {
     tracing::info!(event, workspace, claimId = &*claim_id, sendId = send_id, attempt, why);
 }
 
-/// What became of a send that was begun.
+/// The outcome of a send that was begun.
 #[derive(Clone, Copy, Debug)]
 pub enum Event {
     Stands(State),
-    /// Whoever said something of it was too late.
+    /// The owner reported its send too late: its lease was lost.
     Fenced,
     Resolved,
 }

@@ -1,4 +1,4 @@
-//! The reconcile hook: an URL that is asked whether the provider has a send.
+//! The reconcile hook: a URL that is asked whether the provider has a send.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,20 +18,20 @@ pub struct Hook {
     url: Url,
     allow: Arc<[IpNet]>,
     timeout: Duration,
-    /// Questions that may be under way.
+    /// Limits the concurrent calls of the hook.
     room: Semaphore,
 }
 
-/// At once, at most: a hook that hangs is not to hold up everybody who asks whether to send.
+/// The most concurrent calls. A hook that hangs must not delay every worker that asks whether to send.
 const QUESTIONS_MAX: usize = 32;
 
-/// What it said.
+/// The hook's answer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Said {
-    /// The provider has it, and may have said under which id.
+    /// The provider has the send. The hook may give the provider's id.
     Sent(Option<String>),
     NotSent,
-    /// It does not know, did not answer, or said something else.
+    /// The hook does not know, did not answer, or gave an invalid answer.
     Nothing(String),
 }
 
@@ -39,7 +39,7 @@ pub enum Said {
 #[serde(rename_all = "camelCase")]
 struct Answer {
     sent: Option<bool>,
-    /// Of whatever type: it is the word about the send that counts.
+    /// Any type is accepted, because only `sent` matters.
     #[serde(default)]
     esp_message_id: Value,
 }

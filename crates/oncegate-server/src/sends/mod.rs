@@ -1,6 +1,7 @@
-//! The send log in the server: workers ask over HTTP, the built-in ones in the process; leases that end are told of, and the reconcile hook is asked.
+//! The send log in the server. Remote workers ask over HTTP, the built-in workers in the process. This module handles
+//! leases that end, and asks the reconcile hook.
 //!
-//! What a send is, and who may send it, is the library's (`oncegate::sends`).
+//! The library (`oncegate::sends`) defines what a send is and which worker may send it.
 
 mod events;
 mod hook;
@@ -26,7 +27,7 @@ use crate::trace;
 use crate::worker::Worker;
 use hook::{Hook, Said};
 
-/// Who the reconcile hook is, in what is kept and logged.
+/// The name of the reconcile hook in stored records and in the log.
 const HOOK: &str = "reconcile hook";
 
 pub struct SendLog {
@@ -37,7 +38,7 @@ pub struct SendLog {
     hook: Option<Hook>,
 }
 
-/// As the configuration says.
+/// The options from the configuration.
 pub fn options(config: &Config) -> Options {
     Options {
         lost: config.sends.lost,
@@ -47,7 +48,7 @@ pub fn options(config: &Config) -> Options {
     }
 }
 
-/// What a person says of a send that no worker could say.
+/// A person's decision on a send whose outcome no worker could tell.
 pub struct Resolution {
     pub sent: bool,
     pub esp_message_id: Option<String>,
@@ -66,19 +67,19 @@ impl SendLog {
         Arc::new(SendLog { sends: Sends::over(store.clone(), ledger, options(config)), store, worker, audit, hook })
     }
 
-    /// Begins to see to leases that end.
+    /// Starts to handle leases that end.
     pub fn start(self: &Arc<SendLog>) {
         tokio::spawn(self.worker.clone().keep_leasing(vec![JOB.to_owned()], self.clone()));
     }
 
-    /// A worker is about to send. Of what is unknown the hook is asked first: whoever has the job at hand can still send it.
+    /// A worker is about to send. If the send is unknown, the hook is asked first: the worker that asks can still send it.
     pub async fn begin(self: &Arc<SendLog>, workspace: &WorkspaceName, begin: &Begin) -> Result<Begun, StoreError> {
         let mut begun = self.sends.begin(workspace, begin).await?;
         if let (Begun::Unknown { id }, Some(_)) = (&begun, &self.hook)
             && let Some((kept, _)) = self.sends.find(workspace, *id).await?
         {
             let log = self.clone();
-            // On a task of its own: a client that hangs up does not take the audit line with it.
+            // Runs on a task of its own, so that the audit line is written even if the client hangs up.
             if tokio::spawn(trace::carried(async move { log.reconcile(&kept).await })).await.unwrap_or(false) {
                 begun = self.sends.begin(workspace, begin).await?;
             }
@@ -136,7 +137,7 @@ impl SendLog {
         Ok(kept)
     }
 
-    /// Asks the hook, and believes it. False: nobody can say yet.
+    /// Asks the hook, and records its answer. False: the outcome is still unknown.
     async fn reconcile(&self, kept: &Kept) -> bool {
         let Some(hook) = &self.hook else { return false };
         let asked =
@@ -158,7 +159,7 @@ impl SendLog {
                 tell(&kept.workspace, kept.id, sent, &By::from(HOOK), None, &receipt);
                 true
             }
-            // Somebody else was faster, which is as good.
+            // The send was settled by another request in the meantime, which serves as well.
             Err(NotTaken::Wrong(_)) => true,
             Err(error) => {
                 tracing::warn!(event = "send.not_reconciled", workspace = %kept.workspace, sendId = %kept.id, %error);
@@ -168,7 +169,7 @@ impl SendLog {
     }
 }
 
-/// The line of the audit log, which is written first.
+/// The line of the audit log, which is written before the decision is applied.
 fn resolved(workspace: &WorkspaceName, id: Uuid, sent: bool, by: &By, note: Option<&str>) -> Act {
     Act::new("audit.send_resolved", workspace, ("send", id), by, note).about("sent", sent)
 }
@@ -176,6 +177,6 @@ fn resolved(workspace: &WorkspaceName, id: Uuid, sent: bool, by: &By, note: Opti
 fn tell(workspace: &WorkspaceName, id: Uuid, sent: bool, by: &By, note: Option<&str>, receipt: &Receipt) {
     Event::Resolved.tell(workspace, id);
     let (by, Receipt { seq, hash }) = (&by.id, receipt);
-    // A warning, so that no usual level leaves it out.
+    // Logged as a warning, so that no usual log level hides it.
     tracing::warn!(event = "audit.send_resolved", %workspace, sendId = %id, sent, by, why = note, auditSeq = seq, auditHash = hash);
 }

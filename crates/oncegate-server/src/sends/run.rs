@@ -1,4 +1,4 @@
-//! Leases that have ended, and sends of which nobody can say.
+//! Handles leases that have ended, and sends whose outcome is unknown.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ impl Handler for SendLog {
 }
 
 impl SendLog {
-    /// The hook's turn, if there is one.
+    /// Asks the hook, if one is configured. Without an answer, the send is left unknown.
     async fn ask(&self, kept: Kept) -> Result<(), StoreError> {
         let is_asked = self.hook.is_some();
         match is_asked && self.reconcile(&kept).await {

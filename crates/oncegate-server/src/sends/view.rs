@@ -1,4 +1,4 @@
-//! A send as people see it.
+//! A send in the API's form.
 
 use oncegate::Time;
 use oncegate::sends::{Attempt, Kept, Resolved};
@@ -104,7 +104,7 @@ impl<'a> From<&'a Attempt> for AttemptView<'a> {
 }
 
 impl ResolvedView<'_> {
-    /// For programs: who settled it, and why, is for people.
+    /// The view for programs: the person and the note are for people only.
     pub fn without_names(self) -> Self {
         ResolvedView { by: None, note: None, ..self }
     }

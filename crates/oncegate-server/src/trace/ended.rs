@@ -1,13 +1,13 @@
-//! How an effect ended, as far as its span says it.
+//! The result of an effect, as its span records it.
 
 use oncegate::StoreError;
 use oncegate::sagas::{Fired, Handled, Outcome};
 use oncegate_core::job::{Failure, Reached};
 use serde_json::value::RawValue;
 
-/// What an effect comes to.
+/// The result of an effect.
 pub trait Ended {
-    /// Why it failed, if it did, in one word of ours: what a receiver said may repeat what it was sent.
+    /// Why it failed, if it did, in one fixed word of ours: a receiver's answer may repeat what it was sent.
     fn failed(&self) -> Option<&'static str>;
 }
 
@@ -30,7 +30,7 @@ impl Ended for StoreError {
     }
 }
 
-/// What a receiver said, where that is kept.
+/// The answer of a receiver, where it is kept.
 impl Ended for Option<Box<RawValue>> {
     fn failed(&self) -> Option<&'static str> {
         None

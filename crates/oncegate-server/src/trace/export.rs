@@ -1,4 +1,4 @@
-//! Spans on their way to the collector: a bounded queue, one task that empties it, and nobody who waits for either.
+//! The export of spans to the collector: a bounded queue, and one task that empties it. No caller waits for either.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::outgoing::exchange;
 
 const DROPPED: &str = "oncegate_spans_dropped_total";
 
-/// Where spans go when they are over.
+/// The queue of finished spans.
 pub struct Spans {
     queue: mpsc::Sender<SpanData>,
     dropped: Counter,
@@ -32,7 +32,7 @@ pub struct Spans {
 }
 
 impl Spans {
-    /// If the queue is full the span is lost, and counted.
+    /// Queues a span. If the queue is full, the span is dropped and counted.
     pub fn add(&self, span: SpanData) {
         if let Err(mpsc::error::TrySendError::Full(_)) = self.queue.try_send(span) {
             self.dropped.increment(1);
@@ -51,7 +51,7 @@ pub struct Exporting {
 }
 
 impl Exporting {
-    /// Exports what is there, if that does not take too long.
+    /// Exports the queued spans, within the time.
     pub async fn stop(self, within: Duration) {
         self.stop.notify_one();
         if tokio::time::timeout(within, self.task).await.is_err() {
@@ -84,7 +84,7 @@ pub fn start(settings: &Settings) -> Result<(Spans, Exporting), Failure> {
     Ok((Spans { queue, dropped: counter!(DROPPED), was_full: AtomicBool::new(false) }, Exporting { stop, task }))
 }
 
-/// Exports a batch when it is full, or when it is time, until it is told to stop and nothing is left.
+/// Exports a batch when it is full, or when it is due, until it is told to stop and the queue is empty.
 async fn export(
     mut spans: mpsc::Receiver<SpanData>,
     stop: Arc<Notify>,
@@ -103,7 +103,7 @@ async fn export(
             }
         };
         let count = batch.len();
-        // Why not is said by the collector's client.
+        // The collector's client logs the reason.
         if count > 0 && exporter.export(std::mem::take(&mut batch)).await.is_err() {
             counter!(DROPPED).increment(count as u64);
         }
@@ -113,7 +113,7 @@ async fn export(
     }
 }
 
-/// True when the batch is full; false when there will be no more.
+/// Returns true when the batch is full, and false when the queue is closed.
 async fn fill(batch: &mut Vec<SpanData>, max: usize, spans: &mut mpsc::Receiver<SpanData>) -> bool {
     while batch.len() < max {
         if spans.recv_many(batch, max - batch.len()).await == 0 {
@@ -128,14 +128,14 @@ async fn fill(batch: &mut Vec<SpanData>, max: usize, spans: &mut mpsc::Receiver<
 struct Collector {
     url: Url,
     within: Duration,
-    /// Said once, and once when it is back.
+    /// Logged once, and once more when the collector is back.
     is_away: AtomicBool,
 }
 
 #[async_trait]
 impl HttpClient for Collector {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
-        // Whoever sets our environment says where it is: it may be anywhere.
+        // The operator sets the environment, so the collector may have any address.
         let anywhere = ["0.0.0.0/0", "::/0"].map(|all| all.parse::<IpNet>().expect("a network"));
         let posted = exchange(&self.url, request.map(Full::new), &anywhere, self.within).await;
         let posted = posted.map_err(|error| self.failed(error)).inspect(|posted| match posted.status.is_success() {

@@ -1,9 +1,10 @@
-//! Traces, where the standard `OTEL_*` variables ask for them: a span for each request of the API, and for each effect that is run here.
+//! Traces, where the standard `OTEL_*` variables enable them: a span for each request of the API, and for each effect that runs here.
 //!
-//! A claim has a trace of its own, whose ids follow from the claim and its owner's token. So whoever meets a claim knows where it was won,
-//! on another replica and after a restart too, and nothing is stored for it.
+//! A claim has a trace of its own, whose ids are derived from the claim and its owner's token. So a duplicate knows where its claim was
+//! won,
+//! even on another replica and after a restart, and nothing is stored for it.
 //!
-//! Never in a span: texts, addresses, recipients, parts of keys, payloads, and what a receiver said.
+//! A span never contains: texts, addresses, recipients, parts of keys, payloads, and the answers of receivers.
 
 mod ended;
 mod export;
@@ -34,7 +35,7 @@ use span::Tracer;
 static TRACER: OnceLock<Tracer> = OnceLock::new();
 
 tokio::task_local! {
-    /// The span that what is done now belongs to. Never set where traces are off.
+    /// The current task's span. Never set where traces are off.
     static CURRENT: Arc<Span>;
 }
 
@@ -42,10 +43,10 @@ const METHOD: &str = "http.request.method";
 const ROUTE: &str = "http.route";
 const WORKSPACE: &str = "oncegate.workspace";
 
-/// What an effect's span says it is about.
+/// The subject of an effect, as attributes of its span.
 type About<'a> = &'a [(&'static str, &'a (dyn Display + Sync))];
 
-/// Begins to export, if the environment asks for it. What it asks for and cannot have is refused.
+/// Starts the export, if the environment enables it. Settings that are not supported are refused.
 pub fn start() -> Result<Option<Exporting>, Failure> {
     let variable = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
     let Some(settings) = Settings::read(variable)? else { return Ok(None) };
@@ -61,7 +62,7 @@ pub fn request<B>(request: &Request<B>) -> Option<Arc<Span>> {
     if !request.uri().path().starts_with("/api/") {
         return None;
     }
-    // Anybody's word can be a method, and a name is not to be anybody's word.
+    // A client can send any word as a method, and a span's name must not be a client's word.
     let known = [Method::GET, Method::POST, Method::PUT, Method::DELETE, Method::PATCH, Method::HEAD, Method::OPTIONS];
     let method = known.into_iter().find(|known| known == request.method());
     let (name, method) = match &method {
@@ -74,7 +75,7 @@ pub fn request<B>(request: &Request<B>) -> Option<Arc<Span>> {
     Some(tracer.start(name, SpanKind::Server, Some(parent), vec![KeyValue::new(METHOD, method)]))
 }
 
-/// The request has found its way: the span is called by its route, and never by its path.
+/// Names the span of a routed request: by its route, and never by its path.
 pub fn routed(method: &Method, route: &str) {
     if let Some(span) = current() {
         span.rename(format!("{method} {route}"));
@@ -82,14 +83,14 @@ pub fn routed(method: &Method, route: &str) {
     }
 }
 
-/// It is known who asks.
+/// Adds the workspace of the authenticated caller.
 pub fn asked_by(workspace: &WorkspaceName) {
     if let Some(span) = current() {
         span.set(WORKSPACE, workspace.to_string());
     }
 }
 
-/// Whatever is done by `run` belongs to this span.
+/// Runs `run` within this span.
 pub fn within<F: Future>(span: Option<Arc<Span>>, run: F) -> impl Future<Output = F::Output> {
     match span {
         Some(span) => Either::Left(CURRENT.scope(span, run)),
@@ -97,12 +98,12 @@ pub fn within<F: Future>(span: Option<Arc<Span>>, run: F) -> impl Future<Output 
     }
 }
 
-/// For a task of its own: what it does belongs to the span of whoever starts it.
+/// For a task of its own: its work belongs to the span of the code that starts it.
 pub fn carried<F: Future>(run: F) -> impl Future<Output = F::Output> {
     within(current(), run)
 }
 
-/// A call to the outside.
+/// The span of a call to the outside.
 pub fn call<F: Future<Output: Ended>>(
     name: &'static str,
     workspace: &WorkspaceName,
@@ -112,7 +113,7 @@ pub fn call<F: Future<Output: Ended>>(
     effect(name, SpanKind::Client, workspace, about, run)
 }
 
-/// Something that came to us to be done.
+/// The span of incoming work.
 pub fn work<F: Future<Output: Ended>>(
     name: &'static str,
     workspace: &WorkspaceName,
@@ -143,7 +144,7 @@ fn effect<F: Future<Output: Ended>>(
     })
 }
 
-/// Tells a receiver which span its request belongs to.
+/// Adds the current span to the headers of an outgoing request.
 pub fn pass_on(headers: &mut HeaderMap) {
     if let Some(span) = current() {
         let context = span.context();
@@ -155,7 +156,7 @@ pub fn pass_on(headers: &mut HeaderMap) {
     }
 }
 
-/// Something was asked of a claim: the span of whoever asked says what they were told. The winner's exports the claim's own.
+/// Records a decision on a claim in the request's span. The winner's request also exports the claim's own span.
 pub fn decided(decided: &Decided<'_>) {
     let Some(span) = current() else { return };
     span.told(decided.key, decided.answer.name());
@@ -164,7 +165,7 @@ pub fn decided(decided: &Decided<'_>) {
     }
 }
 
-/// Somebody met another's claim: their span links to where it was won.
+/// A read-only lookup found another owner's claim: its span links to the span where the claim was won.
 pub fn met(claim: &Claim, now: Time) {
     if let Some(span) = current() {
         span.met(claim, now);

@@ -1,4 +1,4 @@
-//! What the standard `OTEL_*` variables say. Nothing that is wrong is passed over in silence.
+//! The settings in the standard `OTEL_*` variables. Every wrong value is reported.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -15,12 +15,12 @@ use url::Url;
 
 use crate::cli::Failure;
 
-/// Spans that wait, at most, whatever is asked for.
+/// The maximum length of the span queue, whatever the variable says.
 const QUEUE_MAX: u64 = 1 << 20;
-/// A day: no wait is longer, whatever is asked for.
+/// A day: the maximum of every time, whatever the variable says.
 const MILLIS_MAX: u64 = 24 * 60 * 60 * 1000;
 
-/// What is not had, and need not be: it is said that it is not.
+/// Variables that are not supported, and that the server may ignore: the log names them.
 const IGNORED: [&str; 9] = [
     "OTEL_EXPORTER_OTLP_CERTIFICATE",
     "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE",
@@ -37,17 +37,17 @@ const IGNORED: [&str; 9] = [
 pub struct Settings {
     pub endpoint: Url,
     pub protocol: Protocol,
-    /// As they are given: their values are percent-encoded.
+    /// The headers as they are given: their values are percent-encoded.
     pub headers: HashMap<String, String>,
     /// How long one request to the collector may take.
     pub within: Duration,
     pub resource: Resource,
     pub sampler: Sampler,
-    /// Spans that wait.
+    /// The length of the span queue.
     pub queue: usize,
-    /// Spans that are sent at once,
+    /// The maximum spans of one batch.
     pub batch: usize,
-    /// and how long they wait for others.
+    /// The maximum time that a span waits for its batch.
     pub every: Duration,
     /// Names of variables that are set and change nothing.
     pub ignored: Vec<&'static str>,
@@ -101,7 +101,7 @@ impl<F: Fn(&str) -> Option<String>> Given<F> {
         self.0(name)
     }
 
-    /// What the exporter is told, and by which variable: one for traces alone wins over that for everything.
+    /// The value for the exporter, and the name of its variable: a variable for traces takes precedence over the general one.
     fn of_traces(&self, what: &str) -> (String, Option<String>) {
         let [traces, all] = ["OTEL_EXPORTER_OTLP_TRACES", "OTEL_EXPORTER_OTLP"].map(|of| format!("{of}_{what}"));
         match self.get(&traces) {
@@ -110,7 +110,7 @@ impl<F: Fn(&str) -> Option<String>> Given<F> {
         }
     }
 
-    /// The first, unless another is given.
+    /// The value, which must be one of `known`; the first is the default.
     fn one_of(&self, name: &str, known: &[&'static str]) -> Result<&'static str, Failure> {
         let Some(value) = self.get(name) else { return Ok(known[0]) };
         let value = value.trim().to_ascii_lowercase();
@@ -126,11 +126,11 @@ impl<F: Fn(&str) -> Option<String>> Given<F> {
         })
     }
 
-    /// Of a URL for everything, the path of traces is at its end.
+    /// A general URL gets the path of traces at its end.
     fn endpoint(&self) -> Result<Option<Url>, Failure> {
         let (name, Some(value)) = self.of_traces("ENDPOINT") else { return Ok(None) };
         let wrong = || {
-            // It may have a password in it, and is not repeated.
+            // The URL may contain a password, so the error does not repeat it.
             wrong(&name, "not an http or https URL, without a user or a password in it").hint(format!(
                 "{name}=http://localhost:4318; what a collector wants to know goes into OTEL_EXPORTER_OTLP_HEADERS"
             ))
@@ -161,7 +161,7 @@ impl<F: Fn(&str) -> Option<String>> Given<F> {
             let is_right =
                 HeaderName::try_from(&header).is_ok() && HeaderValue::try_from(decoded(&name, &value)?).is_ok();
             if !is_right {
-                // What they say is a secret, often.
+                // The values of headers are often secret.
                 return Err(wrong(&name, format_args!("{header:?} is no header, or its value none")).hint(PAIRS));
             }
         }
@@ -178,7 +178,7 @@ impl<F: Fn(&str) -> Option<String>> Given<F> {
             attributes.push(KeyValue::new(key, decoded(name, &value)?));
         }
         attributes.extend(self.get("OTEL_SERVICE_NAME").map(|name| KeyValue::new("service.name", name)));
-        // Of one key, the last counts.
+        // Of several values of one key, the last counts.
         Ok(Resource::builder_empty()
             .with_detector(Box::new(TelemetryResourceDetector))
             .with_attributes(attributes)

@@ -1,4 +1,4 @@
-//! Spans, and the ids of those that belong to claims.
+//! Spans, and the ids of claims' spans.
 
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex};
@@ -23,9 +23,9 @@ const ATTEMPT: &str = "oncegate.claim.attempt";
 const STATUS: &str = "http.response.status_code";
 const ERROR: &str = "error.type";
 
-/// Events, and links, of one span: a batch has many claims.
+/// The maximum events, and links, of one span: a batch has many claims.
 const OF_EACH_MAX: usize = 128;
-/// The first bytes of what a claim's ids are made from.
+/// The prefix of the bytes from which a claim's ids are derived.
 const CLAIM_TRACE: &[u8] = b"oncegate claim trace";
 
 /// Makes spans.
@@ -36,10 +36,10 @@ pub struct Tracer {
     spans: Spans,
 }
 
-/// Something that takes a while, and ends when it is told to, or when nobody has it any more.
+/// A running operation. Its span ends explicitly, or when the last holder drops it.
 pub struct Span {
     context: SpanContext,
-    /// What is exported of it. `None`: it is not sampled, or over.
+    /// The exported data. `None`: the span is not sampled, or has ended.
     data: Mutex<Option<SpanData>>,
 }
 
@@ -73,7 +73,7 @@ impl Tracer {
         Arc::new(Span { context, data: Mutex::new(data) })
     }
 
-    /// A claim's own span, for whoever meets the claim to link to. It links to that of the winner.
+    /// Exports a claim's own span, to which the spans of its duplicates link. It links to the winner's span.
     pub fn won(&self, claim: &Claim, winner: &Span) {
         if !winner.context.is_sampled() {
             return;
@@ -120,7 +120,7 @@ impl Span {
         self.edit(|data| set(data, name, value.into()));
     }
 
-    /// It went wrong: in one word, which is ours.
+    /// Marks the span as failed, with one fixed word of ours.
     pub fn fail(&self, word: &'static str) {
         self.edit(|data| {
             data.status = Status::error(word);
@@ -128,7 +128,7 @@ impl Span {
         });
     }
 
-    /// A request is answered, and over.
+    /// Ends the span of an answered request.
     pub fn answered(&self, status: StatusCode) {
         self.edit(|data| {
             set(data, STATUS, i64::from(status.as_u16()).into());
@@ -140,7 +140,7 @@ impl Span {
         self.end();
     }
 
-    /// What whoever it belongs to was told of a claim.
+    /// Records the answer that the caller got for a claim.
     pub fn told(&self, key: &ClaimKey, answer: &'static str) {
         self.edit(|data| {
             answer_first(data, key, answer);
@@ -154,7 +154,7 @@ impl Span {
         });
     }
 
-    /// Whoever it belongs to met this claim.
+    /// Records that the caller found this claim.
     pub fn met(&self, claim: &Claim, now: Time) {
         self.edit(|data| {
             let answer = match claim.state_at(now) {
@@ -171,7 +171,7 @@ impl Span {
         });
     }
 
-    /// It is over: whatever is said of it from now on is not heard.
+    /// Ends the span: later records are ignored.
     pub fn end(&self) {
         let data = self.data.lock().expect("no holder of this lock panics").take();
         if let (Some(data), Some(tracer)) = (data, TRACER.get()) {
@@ -186,14 +186,14 @@ impl Span {
     }
 }
 
-/// Whoever it belonged to is gone: a client that hung up, say.
+/// The last holder is gone, for example because a client hung up.
 impl Drop for Span {
     fn drop(&mut self) {
         self.end();
     }
 }
 
-/// One value for each name.
+/// Sets an attribute; each name has one value.
 fn set(data: &mut SpanData, name: &'static str, value: Value) {
     match data.attributes.iter_mut().find(|attribute| attribute.key.as_str() == name) {
         Some(attribute) => attribute.value = value,
@@ -201,7 +201,7 @@ fn set(data: &mut SpanData, name: &'static str, value: Value) {
     }
 }
 
-/// The first claim that a span has to do with is the one that it is found by.
+/// The first claim of a span is the one whose attributes identify it.
 fn answer_first(data: &mut SpanData, key: &ClaimKey, answer: &'static str) {
     let first = data.attributes.iter().find(|attribute| attribute.key.as_str() == CLAIM);
     if first.is_none_or(|first| *first.value.as_str() == *key.id.to_hex()) {
@@ -215,7 +215,7 @@ fn about(key: &ClaimKey) -> Vec<KeyValue> {
     vec![KeyValue::new(GUARD, key.guard.to_string()), KeyValue::new(CLAIM, key.id.to_string())]
 }
 
-/// The ids of a claim's own span. They follow from the claim and its owner's token, so that nobody has to keep them.
+/// The ids of a claim's own span. They are derived from the claim and its owner's token, so they need not be stored.
 fn claim_context(claim: &Claim) -> SpanContext {
     let hash = Sha256::new()
         .chain_update(CLAIM_TRACE)

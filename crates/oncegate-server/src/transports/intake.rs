@@ -1,4 +1,4 @@
-//! One message, whichever broker it comes from: what it brings is committed before it is acknowledged.
+//! The intake of one message from any broker: its events are committed before it is acknowledged.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,11 +18,11 @@ use crate::problem::Problem;
 use crate::sagas::Director;
 use crate::tenants::Tenant;
 
-/// Between two attempts to connect.
+/// The pause between two attempts to connect.
 const RECONNECT_MIN: Duration = Duration::from_millis(200);
 const RECONNECT_MAX: Duration = Duration::from_secs(5);
-/// Between two attempts to commit what a message brought, while the store is away. It is not given back meanwhile: a broker may
-/// count how often it is, and drop it.
+/// The pause between two attempts to commit a message's events while the store is unreachable. The message is not given
+/// back meanwhile: a broker may count its deliveries and drop it.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
 
@@ -33,48 +33,49 @@ pub trait Incoming: Send + Sync + 'static {
 
     fn content_type(&self) -> Option<&str>;
 
-    /// What the broker, or its sender, knows it by.
+    /// The id that the broker or the sender gave the message.
     fn id(&self) -> Option<&str>;
 
-    /// Somebody is still at it.
+    /// Tells the broker that the message is still being worked on.
     async fn in_progress(&self) {}
 
-    /// Says whether the broker can have heard it.
+    /// Returns whether the broker can have received the acknowledgement.
     async fn acknowledge(&self) -> bool;
 
-    /// It is not to come again.
+    /// Tells the broker not to deliver the message again.
     async fn reject(&self);
 }
 
-/// Where messages come from.
+/// A queue or stream of a broker.
 #[async_trait]
 pub trait Source: Send + 'static {
-    /// Connects, and has each message taken, until the connection is gone. It is kept until the next, or the end.
+    /// Connects, and starts a task for each message until the connection is gone. The connection is kept until the next
+    /// one, or the end.
     async fn consume(&mut self, intake: &Arc<Intake>, at_work: &mut JoinSet<()>) -> Broken;
 }
 
-/// Where the messages of a queue go.
+/// The destination of a queue's messages.
 pub struct Intake {
     pub queue: String,
     pub workspace: WorkspaceName,
-    /// Messages at work at once: the rest wait with the broker.
+    /// The most messages in progress at once. The rest wait at the broker.
     pub at_once: u16,
-    /// Larger messages are not even read.
+    /// A larger message is not even parsed.
     pub body_max: usize,
     pub director: Arc<Director>,
-    /// Events of a queue take the turns of their workspace, as those that come over HTTP do.
+    /// Events of a queue wait for permits of their workspace, as events over HTTP do.
     pub tenant: Arc<Tenant>,
     pub stopped: watch::Receiver<bool>,
 }
 
 impl Intake {
-    /// Returns when it is told to stop.
+    /// Returns when the intake has to stop.
     pub async fn stopped(&self) {
-        // If there is nobody left to tell it, that is the same.
+        // A dropped sender means stop as well.
         let _ = self.stopped.clone().wait_for(|stopped| *stopped).await;
     }
 
-    /// Until it is told to stop; where the connection breaks, over a new one.
+    /// Consumes until it has to stop, and reconnects when the connection breaks.
     pub async fn keep_consuming(self: Arc<Self>, mut source: impl Source) {
         let mut at_work = JoinSet::new();
         let mut pause = RECONNECT_MIN;
@@ -83,7 +84,8 @@ impl Intake {
                 broken = source.consume(&self, &mut at_work) => broken,
                 () = self.stopped() => break,
             };
-            // What they hold can no longer be acknowledged, and is delivered again: nobody is to work on it twice at once.
+            // The messages in progress can no longer be acknowledged, and will be delivered again. Their tasks end here, so
+            // that no message is processed twice at once.
             at_work.shutdown().await;
             let Broken { why, has_worked } = broken;
             tracing::warn!(event = "broker.disconnected", queue = self.queue, why);
@@ -93,25 +95,25 @@ impl Intake {
                 () = self.stopped() => {}
             }
         }
-        // While there is a connection, on which they can be acknowledged.
+        // The connection is still open, so the remaining messages can be acknowledged.
         while at_work.join_next().await.is_some() {}
     }
 
     pub async fn take(self: Arc<Self>, message: impl Incoming) {
         let queue = &self.queue;
         let mut pause = RETRY_MIN;
-        // Once: what is tried again is the same, under the same ids.
+        // Parsed once, so that a retry has the same events under the same ids.
         let brought = self.read(&message);
         let mut is_paid = false;
         loop {
             let handled = match self.admit(&brought, &mut is_paid) {
                 Ok(()) => self.handle(&brought).await,
-                // It stays with the broker until there is room.
+                // The message stays with the broker until there is room.
                 Err(over) => Err(StoreError::Unavailable(over.detail.into_owned())),
             };
             match handled {
                 Ok(()) => break,
-                // It can never be kept here. The broker may have a place for such messages.
+                // The store can never keep this message. The broker may have a dead letter queue for it.
                 Err(error @ StoreError::Refused(_)) => {
                     tracing::error!(event = "broker.rejected", queue, %error);
                     return message.reject().await;
@@ -127,12 +129,12 @@ impl Intake {
         self.tenant.stores(1, message.body().len());
         crash::point("broker.handled").await;
         if !message.acknowledge().await {
-            // It comes again, and is a duplicate.
+            // The message will be delivered again, and is then a duplicate.
             tracing::info!(event = "broker.not_acknowledged", queue);
         }
     }
 
-    /// The rate and the quota of the workspace count for events of brokers, too. A message pays once.
+    /// The workspace's rate and quota also apply to events from brokers. A message pays once.
     fn admit(&self, brought: &Brought, is_paid: &mut bool) -> Result<(), Problem> {
         self.tenant.check_quota()?;
         if !*is_paid {
@@ -148,7 +150,7 @@ impl Intake {
     fn read(&self, message: &impl Incoming) -> Brought {
         let (body, content_type) = (message.body(), message.content_type());
         let media = match content_type {
-            // Many senders say nothing.
+            // Many senders give no content type.
             None | Some("") => Some(Media::Json),
             Some(content_type) => Media::of(content_type),
         };
@@ -163,7 +165,8 @@ impl Intake {
             Ok(received) => received,
             Err(why) => return Brought::NoEvent { raw: text_of(body), why },
         };
-        // Events without ids have the message's; if that has none, only this delivery of it is known again.
+        // Events without ids get the message's id. If the message has none either, only retries of this delivery are
+        // recognised as duplicates.
         let own = message.id().filter(|id| is_good_id(id)).map(str::to_owned);
         let own = own.unwrap_or_else(|| format!("unnamed {}", Uuid::now_v7()));
         for (i, event) in events.iter_mut().enumerate() {
@@ -177,7 +180,7 @@ impl Intake {
             Brought::Events(events) => {
                 self.director.handle(&self.workspace, events, self.tenant.lookups()).await.map(drop)
             }
-            // Nobody else will look at it.
+            // The broker will not deliver this message again, so it is kept as a dead letter.
             Brought::NoEvent { raw, why } => {
                 self.director.bury_raw(&self.workspace, raw.clone(), why.clone()).await.map(drop)
             }
@@ -185,16 +188,16 @@ impl Intake {
     }
 }
 
-/// What was in a message.
+/// The content of a message.
 enum Brought {
     Events(Vec<Arc<Event>>),
     NoEvent { raw: String, why: String },
 }
 
-/// Why there is no connection, or no more.
+/// Why there is no connection, or none any more.
 pub struct Broken {
     pub why: String,
-    /// Whether there was one.
+    /// Whether a connection had been made.
     pub has_worked: bool,
 }
 
@@ -208,7 +211,7 @@ impl Broken {
     }
 }
 
-/// As text, whatever it is.
+/// The body as text; bytes that are not UTF-8 as base64.
 fn text_of(body: &[u8]) -> String {
     match std::str::from_utf8(body) {
         Ok(text) => text.to_owned(),

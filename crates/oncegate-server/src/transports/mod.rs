@@ -1,7 +1,7 @@
-//! Brokers: events from their queues, and actions to them.
+//! Brokers: the server consumes events from their queues, and publishes actions to them.
 //!
-//! A message is acknowledged once what it brought is committed: if we die before that, it comes again, and is a duplicate. What is published
-//! counts as delivered when the broker has confirmed it.
+//! A message is acknowledged once its events are committed. If the server dies before that, the message is delivered again,
+//! and is a duplicate. A published message counts as delivered once the broker has confirmed it.
 
 mod amqp;
 mod intake;
@@ -20,14 +20,14 @@ use crate::sagas::Director;
 use crate::tenants::Tenants;
 use intake::Intake;
 
-/// Those who consume, until they are stopped.
+/// The consumers, until they are stopped.
 pub struct Consumers {
     stop: watch::Sender<bool>,
     tasks: JoinSet<()>,
 }
 
 impl Consumers {
-    /// Begins to consume what the configuration names.
+    /// Starts to consume the queues that the configuration names.
     pub fn start(config: &Config, director: &Arc<Director>, tenants: &Tenants) -> Consumers {
         let (stop, stopped) = watch::channel(false);
         let mut tasks = JoinSet::new();
@@ -52,7 +52,7 @@ impl Consumers {
         Consumers { stop, tasks }
     }
 
-    /// Takes no more messages, and waits for those that are at work.
+    /// Takes no more messages, and waits for the messages in progress.
     pub async fn stop(mut self) {
         self.stop.send_replace(true);
         while self.tasks.join_next().await.is_some() {}

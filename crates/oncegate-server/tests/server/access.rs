@@ -1,4 +1,4 @@
-//! Who is answered: this machine alone while no key exists, and from then on live keys alone, each in its
+//! Which callers get an answer: only this machine while no key exists, and from then on only live keys, each in its
 //! own workspace and within its role.
 
 use hyper::Method;
@@ -37,7 +37,7 @@ async fn without_keys_only_requests_of_this_machine_and_site_are_answered() {
     }
 }
 
-/// Guards are named by callers, and what they are called is nobody else's business.
+/// Callers choose the names of guards, so the names are private to their workspace.
 #[tokio::test]
 async fn without_keys_other_sites_cannot_read_how_the_server_is_either() {
     let home = Home::new();
@@ -78,12 +78,12 @@ async fn no_key_a_wrong_one_and_a_revoked_one_are_refused_alike() {
         let refused = server.client().header("authorization", &value).claim(&claim_of("g", "k")).await;
         assert_eq!(comparable(refused), without, "{value}");
     }
-    // Whether there is anything to find is not said to strangers either.
+    // A caller without a key does not learn whether the claim exists.
     server.client().get(&format!("/api/claims/{}?guard=g", "0".repeat(64))).await.expect_problem(401, "unauthorized");
     assert_eq!(server.client_with(&secret).get("/api/claims").await.expect(200).body["items"], json!([]));
 }
 
-/// Everything of a 401 but the id of its request.
+/// All of a 401 except the id of its request.
 fn comparable(reply: Reply) -> (serde_json::Value, Option<String>) {
     let mut reply = reply.expect_problem(401, "unauthorized");
     reply.body.as_object_mut().expect("a problem is an object").remove("requestId");
@@ -167,7 +167,7 @@ async fn keys_that_are_made_or_revoked_take_effect_on_a_running_server() {
     home.serve().client().get("/api/claims").await.expect(401);
 }
 
-/// A wrong restore, say.
+/// For example, by a restore of the wrong backup.
 #[tokio::test]
 async fn an_emptied_table_of_keys_does_not_open_a_running_server() {
     let home = Home::new();

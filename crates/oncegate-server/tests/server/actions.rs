@@ -1,4 +1,4 @@
-//! Actions over HTTP: scheduling, what is shown, a person's verbs, bad input, the command line.
+//! Actions over HTTP: scheduling, lists, a person's verbs, bad input, the command line.
 #![cfg(feature = "crash-points")]
 
 use std::time::Duration;
@@ -25,14 +25,14 @@ fn about(id: &str, more: Value) -> Value {
 
 async fn duplicates_within_a_window_are_one_action_with_the_newest_payload(on: On) {
     let shop = Workshop::open(on).await;
-    // Ten times as long as the page has it, so that what the machine takes does not matter.
+    // Ten times as long as on the page, so that the machine's speed does not matter.
     let body = |n: u32| json!({"actionType": "note", "windowSeconds": 50, "payload": {"entityId": "7", "entityType": "lead", "n": n}});
     let first = shop.schedule(&body(0)).await.expect(201);
     assert_eq!((first.text("outcome"), &first.body["revision"]), ("created".into(), &json!(1)));
     let mut last = Value::Null;
     for (n, seconds) in [(2, 20), (4, 40)] {
         shop.set_clock_ahead(Duration::from_secs(seconds));
-        // Of two servers each in turn.
+        // On two servers in turn.
         let again = shop.client(n as usize / 2).post("/api/actions", &body(n)).await.expect(200);
         assert_eq!((again.text("outcome"), again.text("id")), ("updated".into(), first.text("id")));
         assert_eq!(again.text("runAt"), first.text("runAt"));
@@ -87,11 +87,11 @@ async fn what_fails_is_tried_again_then_dead_and_a_person_can_retry_it(on: On) {
     eventually("it is tried again", || async { (shop.provider.arrivals("refused#422").len() > 2).then_some(()) }).await;
     shop.becomes(&id, "dead").await;
     assert_eq!(shop.provider.effects("refused#422"), 1, "the same key still");
-    // What nobody can say is tried again under its key, and unknown in the end.
+    // An unknown outcome is retried under its key, and is unknown in the end.
     let id = shop.now("hook", json!({"text": "broken#500"})).await;
     let unknown = shop.becomes(&id, "unknown").await;
     assert_eq!(unknown["tries"][0]["reached"], "maybe");
-    // Unless it must not happen twice.
+    // An action that must not happen twice is not retried.
     let id = shop.now("once", json!({"text": "once#500"})).await;
     shop.becomes(&id, "unknown").await;
     assert_eq!(shop.provider.arrivals("once#500").len(), 1);
@@ -118,7 +118,7 @@ async fn what_is_dead_or_unknown_is_settled_by_a_person_without_another_try(on: 
             assert_eq!((&settled["status"], &settled["error"]), (&json!(status), error));
             assert_eq!(settled["resolved"]["was"], was);
             assert_eq!((&settled["resolved"]["note"], &settled["tries"]), (&json!("looked"), &before["tries"]));
-            // The answer may have been lost; but nobody says otherwise later.
+            // The acknowledgement may be lost, so the same resolution succeeds again; a different one is refused.
             assert_eq!(resolve(&id, json!({"as": found})).await.expect(200).body, settled);
             let other = if found == "done" { "not_done" } else { "done" };
             resolve(&id, json!({"as": other})).await.expect_problem(409, "wrong-status");
@@ -162,7 +162,7 @@ async fn one_of_settling_it_and_trying_it_again_wins(on: On) {
         let (resolve, retry) = (format!("/api/actions/{id}/resolve"), format!("/api/actions/{id}/retry"));
         let (word, nothing) = (json!({"as": "done"}), json!({}));
         let (settled, retried) = tokio::join!(settler.post(&resolve, &word), retrier.post(&retry, &nothing));
-        // What was tried again may be dead again when somebody settles it.
+        // A retried action may be dead again when a person settles it.
         let (tries, ends) = match (settled.status, retried.status) {
             (200, 409) => (1, "completed"),
             (409, 200) => (2, "dead"),

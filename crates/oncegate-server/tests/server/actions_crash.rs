@@ -1,4 +1,4 @@
-//! The real binary, killed at every point of an action's life, and what another makes of it.
+//! The real binary, killed at every point of an action's life, and how another server finishes the action.
 #![cfg(feature = "crash-points")]
 
 use std::time::Duration;
@@ -17,7 +17,7 @@ on_both![
     killed_at_any_point_a_tick_runs_under_its_key_and_the_schedule_goes_on,
 ];
 
-/// A server that dies at the point; the action that it died of.
+/// A server that dies at the point; returns the id of the action that was in work.
 async fn crash_at(shop: &mut Workshop, point: &str, body: &Value) -> String {
     shop.servers.clear();
     let mut server = shop.serve(&[("ONCEGATE_TEST_CRASH_AT", point)]);
@@ -42,7 +42,7 @@ async fn killed_at_any_point_an_action_arrives_under_one_key_or_at_most_once(on:
     let mut shop = Workshop::open_with(on, "lease = \"1s\"", "").await;
     for point in POINTS {
         for action_type in ["hook", "once"] {
-            // What happens at least once has begun when it is leased.
+            // With at-least-once delivery, the lease also begins the try.
             if (point, action_type) == ("action.begun", "hook") {
                 continue;
             }
@@ -63,7 +63,7 @@ async fn killed_at_any_point_an_action_arrives_under_one_key_or_at_most_once(on:
                     let is_known = matches!(point, "action.leased" | "action.running" | "action.finished");
                     assert_eq!(arrived.len(), if is_known { 1 } else { 2 }, "{text}");
                 }
-                // Nobody had begun.
+                // No worker had begun.
                 (_, "action.leased") => assert_eq!((ended["status"].clone(), arrived.len()), (json!("completed"), 1)),
                 (_, "action.finished") => assert_eq!((ended["status"].clone(), arrived.len()), (json!("completed"), 1)),
                 (_, "action.ran") => assert_eq!((ended["status"].clone(), arrived.len()), (json!("unknown"), 1)),
@@ -84,7 +84,7 @@ async fn killed_around_the_commit_a_schedule_is_there_if_it_was_acknowledged(on:
         shop.servers = vec![shop.serve(&[])];
         let listed = shop.client(0).get(&format!("/api/actions?entityId={point}")).await.expect(200);
         assert_eq!(listed.body["items"].as_array().map(Vec::len), Some(usize::from(is_there)), "{point}");
-        // Whoever was not answered asks again: there is one all the same.
+        // A caller without an answer retries: there is still only one action.
         let again = shop.schedule(&body).await;
         assert_eq!(again.status, if is_there { 200 } else { 201 }, "{point}: {again:?}");
         shop.set_clock_ahead(Duration::from_secs(100));

@@ -1,4 +1,4 @@
-//! What leaves us: webhooks as an independent implementation verifies them, where they may go, and mail.
+//! Outgoing requests: webhooks as an independent implementation verifies them, their allowed targets, and mail.
 #![cfg(feature = "crash-points")]
 
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ const NEXT_SECRET: &str = "whsec_bmV4dCBzZWNyZXQgb2YgdGhpcnR5LXR3byBieXRlcyE=";
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_webhook_verifies_and_its_id_is_the_same_on_every_try() {
     let shop = Workshop::open(On::Sqlite).await;
-    // Bytes count: nothing is written anew on the way.
+    // The signature covers the exact bytes, so the payload must not be reformatted.
     let payload = r#"{"text": "signed#503-once",  "big": 12345678901234567890123, "é": 1.50}"#;
     let body = format!(r#"{{"actionType":"hook","payload":{payload}}}"#);
     let made = shop.client(0).send(hyper::Method::POST, "/api/actions", Some(body.into())).await.expect(201);
@@ -54,7 +54,7 @@ async fn a_redirection_is_not_followed() {
     assert_eq!(shop.provider.all().len(), 1);
 }
 
-/// A server with nothing allowed, and a type whose payload says where to.
+/// A server without allowed addresses, and a type whose payload names the URL.
 fn strict() -> (Home, Server) {
     let home = Home::with_config(
         "[actions]\nmax_attempts = 1\n[actions.type.\"call\"]\nhandler = \"webhook\"\nallow_payload_url = true\n",
@@ -122,7 +122,7 @@ async fn a_payloads_url_is_called_where_that_is_allowed_and_only_there() {
     let types = "[actions.type.\"call\"]\nhandler = \"webhook\"\nallow_payload_url = true\n";
     let mut shop = Workshop::open_with(On::Sqlite, "", types).await;
     let url = format!("http://{}/theirs", shop.provider.address);
-    // What the config may call, a payload may not, unless that is said.
+    // A payload may not name an address that only the configuration may use, unless a setting allows it.
     let id = shop.now("call", json!({"url": url, "text": "refused"})).await;
     let dead = shop.becomes(&id, "dead").await;
     assert!(dead["error"].as_str().is_some_and(|error| error.contains("is not one to call")), "{dead}");
@@ -134,7 +134,7 @@ async fn a_payloads_url_is_called_where_that_is_allowed_and_only_there() {
     let id = shop.now("hook", json!({"url": "http://10.0.0.1/", "text": "ours"})).await;
     shop.becomes(&id, "completed").await;
     assert_eq!(shop.provider.arrivals("ours").len(), 1, "where the config says, whatever the payload says");
-    // What the receiver says is not for whoever can name it.
+    // The receiver's answer is hidden from callers that can choose the URL.
     let id = shop.now("call", json!({"url": url, "text": "gone#410"})).await;
     let dead = shop.becomes(&id, "dead").await;
     assert_eq!(dead["error"], "the receiver answered 410 Gone");

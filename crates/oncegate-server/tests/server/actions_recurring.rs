@@ -1,4 +1,4 @@
-//! Schedules: each tick once, however many servers there are, and what becomes of those that were missed.
+//! Schedules: each tick runs once, on any number of servers, and the handling of missed ticks.
 #![cfg(feature = "crash-points")]
 
 use std::collections::BTreeSet;
@@ -23,7 +23,7 @@ async fn a_thousand_ticks_of_a_fast_schedule_run_once_each(on: On) {
     let shop = Workshop::open(on).await;
     let body = json!({"actionType": "note", "payload": {}, "recurringInterval": "10ms", "catchUp": true});
     let schedule = shop.schedule(&body).await.expect(201).text("id");
-    // On a slow disk it falls behind, and catches up in its own time.
+    // On a slow disk the schedule falls behind, and catches up later.
     for part in 1..=5 {
         eventually("more ticks", || async { (shop.noted().len() >= TICKS * part / 5).then_some(()) }).await;
     }
@@ -31,7 +31,7 @@ async fn a_thousand_ticks_of_a_fast_schedule_run_once_each(on: On) {
     let noted = shop.noted();
     let keys: BTreeSet<&str> = noted.iter().map(|line| line["effectKey"].as_str().expect("a key")).collect();
     assert_eq!(keys.len(), noted.len(), "each once");
-    // And none left out: they are 10 ms apart.
+    // No tick is left out: they are 10 ms apart.
     let mut due = vec![];
     let mut cursor = String::new();
     loop {
@@ -49,7 +49,7 @@ async fn a_thousand_ticks_of_a_fast_schedule_run_once_each(on: On) {
     }
     assert_eq!(due.len(), noted.len());
     assert!(due.windows(2).all(|pair| pair[0].since(pair[1]) == Duration::from_millis(10)));
-    // Every server has been at it.
+    // Every server has run ticks.
     for server in &shop.servers {
         server.logged("action.completed", 10).await;
     }
@@ -93,7 +93,7 @@ async fn a_schedule_is_shown_cancelled_and_keeps_the_time_of_its_place(on: On) {
     assert_eq!(gone.text("status"), "cancelled");
 }
 
-/// A shop whose schedules are limited as they are where nobody says otherwise, but for their number.
+/// A shop with the default limits of schedules, except for their number.
 async fn limited(on: On, schedules: &str) -> Workshop {
     let mut shop = Workshop::open(on).await;
     let limits = [("ONCEGATE_LIMITS_SCHEDULE_INTERVAL", "1m"), ("ONCEGATE_LIMITS_SCHEDULES", schedules)];
@@ -130,9 +130,9 @@ async fn a_workspace_has_no_more_schedules_than_it_may_also_when_calls_race(on: 
     let refused = answered.into_iter().find(|reply| reply.status != 201).expect("the others");
     let refused = refused.expect_problem(429, "schedule-limit");
     assert!(refused.body["detail"].as_str().is_some_and(|detail| detail.contains("at most 5")), "{refused:?}");
-    // What runs once is not counted.
+    // An action that runs once does not count.
     shop.schedule(&json!({"actionType": "note", "payload": {}})).await.expect(201);
-    // One that is cancelled makes room for another.
+    // A cancelled schedule makes room for another.
     shop.client(0).post(&format!("/api/actions/{}/cancel", made[0]), &json!({})).await.expect(200);
     eventually("there is room", || async { (shop.schedule(&every("1h")).await.status == 201).then_some(()) }).await;
     eventually("and no more", || async { (shop.schedule(&every("1h")).await.status == 429).then_some(()) }).await;

@@ -1,4 +1,4 @@
-//! Who runs actions: workers of the servers and workers elsewhere, leases, order within an entity, fairness, a stop.
+//! The workers that run actions, in the servers and remote: leases, order within an entity, fairness, stopping.
 #![cfg(feature = "crash-points")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -79,7 +79,7 @@ async fn a_worker_that_waits_is_woken_wherever_the_action_is_scheduled(on: On) {
             let leased = lease(&mut worker, json!({"types": ["remote"], "waitSeconds": 20})).await;
             (leased, Instant::now())
         });
-        // It waits, as far as one can see.
+        // Enough time for the request to wait.
         tokio::time::sleep(Duration::from_millis(100)).await;
         let mut client = shop.client(turn + 1);
         let body = json!({"actionType": "remote", "payload": {"turn": turn}});
@@ -90,7 +90,7 @@ async fn a_worker_that_waits_is_woken_wherever_the_action_is_scheduled(on: On) {
         waits.push(woken.saturating_duration_since(scheduled));
     }
     waits.sort();
-    // Well below the second after which everybody looks anyway.
+    // Well below one second, the interval of the regular poll.
     assert!(waits[waits.len() / 2] < Duration::from_millis(300), "{waits:?}");
 }
 
@@ -104,11 +104,11 @@ async fn what_was_leased_for_a_worker_that_hung_up_goes_back(on: On) {
         let answered = tokio::time::timeout(Duration::from_millis(millis), asked).await;
         assert!(answered.is_err(), "it hangs up before it is answered");
     };
-    // It is gone when there is something to lease.
+    // The worker has left before there is an action to lease.
     hang_up_after(&shop.servers[0], 50).await;
     tokio::time::sleep(Duration::from_millis(50)).await;
     let first = shop.now("remote", json!({})).await;
-    // It goes when it has been leased, before it is told.
+    // The worker leaves when the action is leased, before it gets the answer.
     hang_up_after(shop.servers.last().expect("is there"), 250).await;
     let leased = lease(&mut shop.client(0), wanted.clone()).await;
     assert_eq!(
@@ -125,7 +125,7 @@ async fn what_is_to_happen_at_most_once_is_not_handed_out_twice(on: On) {
     let leased = lease(&mut shop.client(0), wanted.clone()).await;
     assert_eq!((leased[0]["id"].clone(), leased[0]["attempt"].clone()), (json!(id), json!(1)));
     shop.set_clock_ahead(Duration::from_secs(2));
-    // The worker says nothing more; the next one does not get it.
+    // The worker is silent; the next worker does not get the action.
     assert_eq!(lease(&mut shop.client(1), wanted).await.len(), 0);
     shop.becomes(&id, "unknown").await;
     let late = json!({"token": leased[0]["token"]});
@@ -157,7 +157,7 @@ async fn for_each_entity_the_last_acknowledged_payload_is_delivered_and_one_at_a
     const CALLERS: usize = 32;
     let shop = Arc::new(Workshop::open_with(on, "window_seconds = 0.2\nworkers = 32", "").await);
     let next = Arc::new(AtomicUsize::new(0));
-    // Each caller takes whole entities, so that what it is told last is what was acknowledged last.
+    // Each caller takes whole entities, so that the last answer belongs to the last acknowledged payload.
     let callers = (0..CALLERS).map(|caller| {
         let (shop, next) = (shop.clone(), next.clone());
         tokio::spawn(async move {
@@ -170,7 +170,7 @@ async fn for_each_entity_the_last_acknowledged_payload_is_delivered_and_one_at_a
                 }
                 let mut history = vec![];
                 for n in 0..UPDATES {
-                    // Random enough: some come at once, some after the window, some while it runs.
+                    // Random enough: some requests arrive at once, some after the window, some while the action runs.
                     let pause = (entity * 7919 + n * 104_729) % 17;
                     if pause > 12 {
                         tokio::time::sleep(Duration::from_millis(pause as u64 * 2)).await;
@@ -193,7 +193,7 @@ async fn for_each_entity_the_last_acknowledged_payload_is_delivered_and_one_at_a
     }
     eventually("all is over", || async {
         let mut client = shop.client(0);
-        // One after the other, in the order in which an action goes through them: one that moves on meanwhile is met.
+        // One after the other, in the order of an action's life, so that an action that moves on meanwhile is found in a later status.
         for status in ["pending", "running", "failed", "running"] {
             let listed = client.get(&format!("/api/actions?status={status}&limit=1")).await;
             if listed.body["items"] != json!([]) {
@@ -216,7 +216,7 @@ async fn for_each_entity_the_last_acknowledged_payload_is_delivered_and_one_at_a
         let delivered = &delivered[entity];
         let ids: BTreeSet<&String> = history.iter().map(|(id, ..)| id).collect();
         folded += UPDATES - ids.len();
-        // Nothing that was never scheduled, each action once, in order, each with the last payload that it was given.
+        // No action that was never scheduled, each action once, in order, each with its last payload.
         let keys: Vec<&String> = delivered.iter().map(|(key, _)| key).collect();
         assert_eq!(keys.iter().copied().collect::<BTreeSet<_>>(), ids, "{entity}");
         assert_eq!(keys.len(), ids.len(), "{entity}: {delivered:?}");
@@ -242,23 +242,23 @@ async fn a_server_that_was_stopped_past_its_lease_is_fenced_when_it_wakes(on: On
     let mut shop = Workshop::open_with(on, "lease = \"1s\"", "").await;
     let pause = [("ONCEGATE_TEST_PAUSE_AT", "action.running:3000")];
     for action_type in ["hook", "once"] {
-        // Alone, so that it gets it.
+        // The only server, so that it gets the action.
         shop.servers.clear();
         let stopped = shop.serve(&pause);
         shop.servers = vec![stopped];
         let text = format!("stopped {action_type}");
         let id = shop.now(action_type, json!({"text": text})).await;
-        // Leased, and written down that it begins: before that it is nobody's, and another would run it.
+        // Leased, and its begin recorded: before that, another worker would run it.
         eventually("its try has begun", || async { (shop.show(&id).await["attempt"] == 1).then_some(()) }).await;
         shop.servers[0].signal(Signal::STOP);
-        // Another takes it up when the lease ends.
+        // Another worker takes over when the lease ends.
         shop.servers.insert(0, shop.serve(&[]));
         let wanted = if action_type == "hook" { "completed" } else { "unknown" };
         let ended = shop.becomes(&id, wanted).await;
         shop.servers[1].signal(Signal::CONT);
         shop.servers[1].logged("action.lease_lost", 1).await;
         let arrived = shop.provider.arrivals(&text);
-        // It was stopped before the effect, and did not go on with it when it woke.
+        // The server was stopped before the effect, and did not run the effect when it woke.
         assert_eq!(arrived.len(), usize::from(action_type == "hook"), "{arrived:?}");
         assert_eq!(shop.show(&id).await["endedAt"], ended["endedAt"], "what it wrote changed nothing");
     }
@@ -270,7 +270,7 @@ async fn told_to_stop_it_writes_down_what_it_could_not_finish(on: On) {
             "[actions.type.\"{name}\"]\nhandler = \"webhook\"\nurl = {url:?}\ntimeout = \"30s\"\ndelivery = {delivery:?}\n"
         )
     };
-    // A receiver that takes, and does not answer.
+    // A receiver that accepts requests, and does not answer.
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let url = format!("http://{}/", silent.local_addr().expect("an address"));
     let both = types("at_least_once", "again", &url) + &types("at_most_once", "never again", &url);
@@ -290,7 +290,7 @@ async fn told_to_stop_it_writes_down_what_it_could_not_finish(on: On) {
     assert_eq!(failed["tries"][0]["error"], "the server was stopped", "{failed}");
 }
 
-/// Straight into the queue: it is the queue that is looked at here.
+/// Writes directly to the queue, which is the subject of this test.
 async fn fill(shop: &Workshop, workspace: &str, count: usize) {
     let mut client = shop.client(0).header("oncegate-workspace", workspace);
     let body = json!({"actionType": "hook", "payload": {"text": "many"}, "delaySeconds": 1000});
@@ -357,6 +357,6 @@ async fn an_idle_server_runs_what_becomes_due_soon_after(on: On) {
         late.push(time(line["at"].as_str().expect("a time")).since(time(&reply.text("runAt"))));
     }
     late.sort();
-    // The benchmark measures it; here it is only that nobody waits for the next look.
+    // The benchmark measures the latency; this test only shows that no action waits for the next poll.
     assert!(late[late.len() / 2] < Duration::from_millis(100), "{late:?}");
 }

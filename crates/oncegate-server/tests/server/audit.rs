@@ -1,4 +1,4 @@
-//! The audit log: who did what and why is in the store before it is done, and a line that is removed or changed is named.
+//! The audit log: each act, its person and its reason are stored before the act, and a removed or changed line is reported.
 
 use serde_json::{Value, json};
 
@@ -27,7 +27,7 @@ async fn what_people_do_is_in_the_log_with_who_and_why_and_the_chain_is_whole(on
     let action = client.post("/api/actions", &later).await.expect(201).text("id");
     let mut other = shop.servers[shop.servers.len() - 1].client_with(&operate);
     other.post(&format!("/api/actions/{action}/cancel"), &json!({})).await.expect(200);
-    // What is not done is in the log, too.
+    // A failed act is in the log, too.
     client.delete(&format!("/api/claims/{id}?guard=g")).await.expect_problem(404, "not-found");
 
     let page = client.get("/api/audit").await.expect(200).body;
@@ -107,13 +107,13 @@ async fn failed_logins_are_counted_together_and_name_the_key_that_was_tried() {
     let (_, default) = home.make_key("default", "operate");
     let server = home.serve();
     let wrong = format!("og_{id}_{}", "0".repeat(64));
-    // The first is told at once, the others are counted.
+    // The first failure is logged at once, the others are counted.
     for _ in 0..20 {
         server.client_with(&wrong).get("/api/claims").await.expect(401);
         server.client_with("og_nobody_knows").claim(&claim_of("g", "k")).await.expect(401);
     }
     server.client().submit("/login", &[("key", &wrong)]).await.expect_page(401);
-    // Without a key nothing was tried.
+    // A request without a key is no failed login.
     server.client().get("/api/claims").await.expect(401);
     let of = async |key: &str| {
         eventually("a failed login is in the log", || async {
@@ -128,7 +128,7 @@ async fn failed_logins_are_counted_together_and_name_the_key_that_was_tried() {
     assert!(unknown["subject"] == "unknown", "a key that does not exist is of no workspace: {unknown}");
     let (_, written) = server.stop();
     assert!(!written.contains(&"0".repeat(64)), "the secret is nowhere");
-    // What was counted is written before the server ends.
+    // The count is written before the server ends.
     let server = home.serve();
     let page = server.client_with(&key).get("/api/audit").await.expect(200).body;
     let failed: Vec<Value> = lines(&page).into_iter().filter(|line| line["event"] == "audit.login_failed").collect();

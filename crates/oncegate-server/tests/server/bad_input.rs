@@ -1,4 +1,4 @@
-//! What cannot be right is refused by name, as a problem whose page the server has, and leaves nothing behind.
+//! Invalid input is refused with a named problem whose page exists, and changes nothing.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,7 +14,7 @@ async fn post_text(client: &mut Client, path: &str, body: impl Into<Vec<u8>>) ->
     client.send(Method::POST, path, Some(body.into().into())).await
 }
 
-/// After everything that a test did: there is no claim, in any state.
+/// There is no claim in any state, after everything that a test did.
 async fn assert_nothing_claimed(server: &Server) {
     let listed = server.client().get("/api/claims").await.expect(200);
     assert_eq!(listed.body["items"], json!([]), "{listed:?}");
@@ -193,10 +193,10 @@ async fn a_body_that_is_not_declared_as_json_is_a_415() {
 async fn a_body_over_the_limit_is_refused_before_it_is_sent_whole() {
     let home = Home::new();
     let server = home.serve();
-    // Declared: not a byte of it is sent.
+    // With a declared length: no byte of the body is sent.
     let mut declared = Raw::connect(server.address).await;
     declared.post_head(&format!("content-length: {}", BODY_MAX + 1)).await;
-    // In pieces, without an end: only once there is too much of it.
+    // Chunked, without an end: refused only after the limit.
     let mut chunked = Raw::connect(server.address).await;
     chunked.post_head("transfer-encoding: chunked").await;
     let piece = format!("{:x}\r\n{}\r\n", 64 * 1024, "x".repeat(64 * 1024));
@@ -211,7 +211,7 @@ async fn a_body_over_the_limit_is_refused_before_it_is_sent_whole() {
             "{answer}"
         );
     }
-    // Whole, from a client that reads only afterwards.
+    // The whole body, from a client that reads only afterwards.
     let large = claim_of("g", &"x".repeat(BODY_MAX)).to_string();
     if let Ok(answer) = server.client().try_send(Method::POST, "/api/claims", Some(large.into())).await {
         answer.expect_problem(413, "payload-too-large");

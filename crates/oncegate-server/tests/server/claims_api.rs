@@ -1,4 +1,4 @@
-//! The claims API over the embedded store: who wins, what everybody else is told, and what an owner and a
+//! The claims API over the embedded store: the winner, the answers to duplicates, and what an owner and a
 //! person can do to a claim.
 
 use serde_json::{Value, json};

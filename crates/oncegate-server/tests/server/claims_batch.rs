@@ -1,4 +1,4 @@
-//! `POST /api/claims/batch`: many claims in one request, each answered as if it had come alone.
+//! `POST /api/claims/batch`: many claims in one request, each answered like a single request.
 
 use std::time::{Duration, Instant};
 
@@ -74,7 +74,7 @@ async fn of_equal_keys_in_a_batch_the_first_wins() {
     }
 }
 
-/// It could not end well: until the batch is answered, nobody can settle what it won.
+/// The wait could not succeed: before the batch is answered, no caller can settle the claims that it won.
 #[tokio::test]
 async fn a_batch_does_not_wait_for_itself() {
     let home = Home::new();
@@ -96,7 +96,7 @@ async fn a_batch_waits_for_the_claims_of_others() {
     let mut client = server.client();
     let waiting = tokio::spawn(async move { client.post("/api/claims/batch", &batch).await.expect(200).body });
     tokio::time::sleep(Duration::from_millis(200)).await;
-    // Won now, it would spend its lease on waiting for another's.
+    // If it were won now, its lease would pass while the batch waits for the other claim.
     server.client().post("/api/claims/find", &claim_of("g", "ours")).await.expect_problem(404, "not-found");
     server.client().settle("g", &id, token, &json!("settled")).await.expect(200);
     let answers = waiting.await.unwrap();

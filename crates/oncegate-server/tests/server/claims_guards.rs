@@ -1,5 +1,5 @@
-//! What the configuration says of a guard holds for the claims under it: what becomes of a lost owner, how
-//! long things last, and what is kept.
+//! A guard's configuration applies to its claims: what happens after a lost owner, the durations, and
+//! the stored data.
 
 use serde_json::json;
 
@@ -7,7 +7,7 @@ use crate::support::{Home, Server, claim_of, eventually, with};
 
 const HOLD: &str = "[claims.guard.bank]\nlost = \"hold\"\n";
 
-/// A claim of the guard `bank` whose owner is gone, once callers are told so.
+/// A claim of the guard `bank` whose owner is lost. Returns once callers get that answer.
 async fn held(server: &Server, part: &str) -> String {
     let (id, _) = server.client().win(&with(claim_of("bank", part), json!({"leaseSeconds": 0.05}))).await;
     let held = eventually("a held claim", || async {
@@ -90,7 +90,7 @@ async fn windows_and_leases_come_from_the_request_then_the_guard_then_the_rest()
     for (body, window, lease) in cases {
         let (id, token) = client.win(&body).await;
         let claim = client.show(body["guard"].as_str().unwrap(), &id).await.expect(200).body;
-        // A first owner's token is the store's clock in microseconds: when it was made.
+        // A first owner's token is the store's time of the claim, in microseconds.
         let micros = |field: &str| micros(claim[field].as_str().unwrap());
         assert_eq!(micros("createdAt") / 1000, token / 1000, "{claim}");
         assert_eq!((micros("expiresAt") - micros("createdAt")) / 1_000_000, window, "{claim}");
@@ -98,7 +98,7 @@ async fn windows_and_leases_come_from_the_request_then_the_guard_then_the_rest()
     }
 }
 
-/// Of a time as the API writes it.
+/// The microseconds of a time in the API's format.
 fn micros(time: &str) -> i64 {
     let number = |range: std::ops::Range<usize>| time[range].parse::<i64>().expect("digits");
     let (year, month, day) = (number(0..4), number(5..7), number(8..10));

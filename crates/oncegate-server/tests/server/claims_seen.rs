@@ -1,4 +1,4 @@
-//! Looking at claims: one by its id or its parts, many by pages, and how often a claim was met.
+//! Reading claims: one by its id or its parts, many by pages, and how often duplicates met a claim.
 
 use std::collections::HashSet;
 

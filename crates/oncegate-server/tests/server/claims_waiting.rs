@@ -1,4 +1,4 @@
-//! A caller that waits for another's claim is woken when there is something to know, not by the clock.
+//! A caller that waits for another owner's claim is woken by a change, not by the clock.
 
 use std::time::{Duration, Instant};
 
@@ -7,22 +7,22 @@ use tokio::task::JoinHandle;
 
 use crate::support::{Home, Reply, Server, claim_of, with};
 
-/// Far longer than any of these tests should take: whoever is answered sooner was woken.
+/// Far longer than any of these tests should take: a caller that is answered sooner was woken.
 const WAIT_SECONDS: u32 = 20;
-/// What "in milliseconds" is allowed to be on a busy machine.
+/// The limit for "in milliseconds" on a busy machine.
 const WOKEN_MAX: Duration = Duration::from_secs(1);
 
 fn waiting(body: &Value) -> Value {
     with(body.clone(), json!({"waitSeconds": WAIT_SECONDS}))
 }
 
-/// A caller on a connection of its own, and when it was answered.
+/// A caller on a connection of its own. Returns its answer, and when it came.
 fn waiter(server: &Server, body: &Value) -> JoinHandle<(Reply, Instant)> {
     let (mut client, body) = (server.client(), waiting(body));
     tokio::spawn(async move { (client.claim(&body).await, Instant::now()) })
 }
 
-/// Gives callers the time to arrive. One that is late is answered at once, and proves less but nothing wrong.
+/// Gives callers the time to arrive. A late caller is answered at once, so it proves less but never fails the test.
 async fn let_them_arrive() {
     tokio::time::sleep(Duration::from_millis(200)).await;
 }

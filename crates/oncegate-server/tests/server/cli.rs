@@ -1,5 +1,5 @@
-//! The command line: tables for people, JSON for programs, data on standard output and talk on standard
-//! error, and an exit status that says which it was.
+//! The command line: tables for people, JSON for programs, data on standard output and messages on standard
+//! error, and a different exit status for each outcome.
 
 use std::process::{Command, Output, Stdio};
 
@@ -168,7 +168,7 @@ fn a_reader_that_has_read_enough_is_no_failure() {
     assert!(String::from_utf8_lossy(&ran.stderr).contains("cannot write the output"), "{ran:?}");
 }
 
-/// Runs a command to its end, with another standard output than one that is read.
+/// Runs a command to its end, with the given standard output.
 fn run_into(home: &Home, arguments: &[&str], stdout: impl Into<Stdio>) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
     command.args(arguments).current_dir(home.path()).env_clear().stdout(stdout).output().expect("the binary was built")

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use crate::support::{Home, SEARCH_IMPORT, collect, wait};
 
-/// Of one file. What is in it gives up before that, and says what it waited for.
+/// The time-out of one file. The tests in it time out earlier, and report what they waited for.
 const WITHIN: Duration = Duration::from_secs(180);
 
-/// Runs the tests of one file, in the server's folder, and says what they said if one of them fails.
+/// Runs the tests of one file, in the server's folder, and prints their output if one of them fails.
 fn passes(file: &str, home: &Home, address: Option<SocketAddr>) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/browser");
     assert!(folder.join("node_modules").exists(), "run scripts/install");
@@ -32,27 +32,27 @@ fn passes(file: &str, home: &Home, address: Option<SocketAddr>) {
     assert!(status.success(), "{said}");
 }
 
-/// Where there is something of everything, and more comes.
+/// On a demo, which has data of every kind, and creates more.
 fn on_a_demo(file: &str) {
     let home = Home::new();
     let demo = home.demo();
     passes(file, &home, Some(demo.address));
 }
 
-/// A carrier that takes what it is sent, and hangs up without a word.
+/// A carrier that accepts a request, and closes the connection without an answer.
 fn cut_off() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("an address");
     std::thread::spawn(move || {
         for connection in listener.incoming() {
-            // What it says does not matter.
+            // The content does not matter.
             let _ = connection.and_then(|mut connection| connection.read(&mut [0; 4096]));
         }
     });
     address
 }
 
-/// Where there is only what the test makes, by the names and times of the demo; whom it calls is not there, but for a carrier.
+/// On a server with only the data of the test, with the names and times of the demo. Only a carrier exists; other receivers do not.
 fn on_a_server(file: &str) {
     let cut_off = cut_off();
     let home = Home::with_config(&format!(
@@ -112,7 +112,7 @@ fn every_page_works_with_scripts_blocked() {
 #[test]
 #[ignore = "needs Chromium and Node: run make test"]
 fn a_page_that_is_open_is_kept_up_to_date_and_comes_back_with_the_server() {
-    // It starts and stops servers itself.
+    // The test starts and stops servers itself.
     passes("live.test.mjs", &Home::new(), None);
 }
 

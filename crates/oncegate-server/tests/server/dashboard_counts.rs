@@ -1,4 +1,4 @@
-//! What the dashboard counts: on every replica, and as the metrics do.
+//! The dashboard's counts: the same on every replica, and equal to the metrics.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ on_both! {
     what_is_stopped_is_added_up_on_every_replica_and_outlives_them,
 }
 
-/// Waits until the overview says that so many were stopped in the last 24 hours, and as many in the last hour.
+/// Waits until the overview shows this number of stopped callers in the last 24 hours, and the same in the last hour.
 async fn stopped_becomes(server: &Server, count: u64) {
     eventually(&format!("{count} were stopped"), || async { (stopped(server).await == [count; 2]).then_some(()) })
         .await;
 }
 
-/// How many were stopped in the last 24 hours and in the last hour. The overview reads the two one after the other:
+/// The stopped callers in the last 24 hours and in the last hour. The overview reads the two one after the other:
 /// while another server writes its counts, they may differ.
 async fn stopped(server: &Server) -> [u64; 2] {
     let page = server.client().get("/").await.expect_page(200).text;
@@ -44,7 +44,7 @@ async fn what_is_stopped_is_added_up_on_every_replica_and_outlives_them(on: On) 
         for server in &shop.servers {
             stopped_becomes(server, expected).await;
         }
-        // Written every five seconds; by those that are told to stop, at once.
+        // Counts are written every five seconds; a server that is told to stop writes them at once.
         match round {
             1 => drop(shop.servers.drain(..).map(Server::stop).collect::<Vec<_>>()),
             _ => {

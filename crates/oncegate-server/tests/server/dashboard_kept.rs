@@ -1,4 +1,4 @@
-//! What is kept for the dashboard: the time lines of claims, within bounds, and for how long.
+//! Stored data of the dashboard: the timelines of claims, their limits, and their expiry.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ on_both! {
     what_is_kept_for_the_dashboard_ends_by_itself,
 }
 
-/// How many records of a kind the store has.
+/// The number of records of a kind in the store.
 async fn records(shop: &Workshop, kind: &str) -> i64 {
     match shop.database() {
         Some(database) => {
@@ -29,7 +29,7 @@ async fn records(shop: &Workshop, kind: &str) -> i64 {
     }
 }
 
-/// Killed, all of them, and started again.
+/// Kills all servers, and starts them again.
 fn restart(shop: &mut Workshop) {
     let count = shop.servers.len();
     shop.servers.drain(..).for_each(Server::kill);
@@ -65,7 +65,7 @@ async fn a_claims_page_tells_all_that_happened_to_it_and_on_which_replica(on: On
     assert!(standing.contains("Settled: it happened.") && standing.contains("r-1"), "{standing}");
     let reason = "the customer <b>never</b> got it";
     let forgotten = first.submit(&format!("/claims/{id}/forget"), &[("guard", "charge"), ("reason", reason)]).await;
-    // It may be another replica that its page comes from.
+    // Another replica may render the page.
     let to = forgotten.expect(303).header("location").expect("a place").to_owned();
     assert!(other.get(&to).await.expect_page(200).text.contains("Forgotten. The next caller goes ahead."));
     let replicas: Vec<String> = shop.servers.iter().map(Server::replica).collect();
@@ -84,7 +84,7 @@ async fn a_claims_page_tells_all_that_happened_to_it_and_on_which_replica(on: On
     for number in 0..shop.servers.len() {
         page_with(&shop, number, &path, &wanted).await;
     }
-    // It is written once a second.
+    // Timelines are written once a second.
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     restart(&mut shop);
     page_with(&shop, 0, &path, &wanted).await;
@@ -94,9 +94,9 @@ async fn a_flood_of_duplicates_is_noted_within_bounds_and_slows_nobody(on: On) {
     const CLAIMS: usize = 10_000;
     const ROUNDS: usize = 5;
     const BATCH: usize = 1_000;
-    /// As `decisions/timeline.rs` has it: those that are written in a second.
+    /// The limit in `decisions/timeline.rs`: timelines that are written in a second.
     const WRITTEN_A_SECOND: i64 = 200;
-    /// What one caller beside it may wait, on a busy machine; nothing here waits for what is noted.
+    /// The maximum wait of another caller, on a busy machine: no request waits for timelines.
     const WAIT_MAX: Duration = Duration::from_secs(2);
     let shop = Workshop::open(on).await;
     let batch = |from: usize| {
@@ -140,7 +140,7 @@ async fn a_flood_of_duplicates_is_noted_within_bounds_and_slows_nobody(on: On) {
     );
     assert!(written > 0 && written <= WRITTEN_A_SECOND * seconds, "{written} timelines in {seconds} s");
     assert!(waited[waited.len() - 1] < WAIT_MAX, "{waited:?}");
-    // The claims' own counts are whole.
+    // The claims' own counts are complete.
     let id = client.post("/api/claims/find", &claim_of("flood", "7")).await.expect(200).text("id");
     eventually("each duplicate is counted", || async {
         let claim = shop.client(0).show("flood", &id).await.expect(200).body;
@@ -163,12 +163,12 @@ async fn what_is_kept_for_the_dashboard_ends_by_itself(on: On) {
         (kept == [1, 1, 1]).then_some(())
     })
     .await;
-    // As long as the longest chart is; a claim's, a day beyond its window, which is a day.
+    // The tally is kept as long as the longest chart. The claim's timeline is kept a day beyond its window, which is a day.
     for (ahead, left) in
         [(11 * HOUR, [1, 1, 1]), (13 * HOUR, [1, 1, 0]), (49 * HOUR, [0, 1, 0]), (9 * 24 * HOUR, [0, 0, 0])]
     {
         shop.set_clock_ahead(ahead);
-        // One that has just begun sweeps at once.
+        // A new server sweeps at once.
         restart(&mut shop);
         tokio::time::sleep(Duration::from_millis(1_200)).await;
         eventually(&format!("{left:?} are left after {ahead:?}"), || async {

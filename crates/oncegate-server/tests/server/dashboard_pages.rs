@@ -1,4 +1,4 @@
-//! The dashboard over HTTP: what its pages find, say, and refuse.
+//! The dashboard over HTTP: the content of its pages, and what they refuse.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ on_both! {
     what_is_rare_is_found_behind_all_the_rest,
 }
 
-/// Every form that there is, with what it needs beside a reason.
+/// Every form, with the fields that it needs besides a reason.
 const FORMS: [(&str, &[(&str, &str)]); 15] = [
     ("/claims/0000000000000000000000000000000000000000000000000000000000000000/forget", &[("guard", "g")]),
     (
@@ -60,7 +60,7 @@ async fn every_form_is_refused_without_a_reason_or_from_another_site(on: On) {
         }
     }
     for (path, fields) in FORMS {
-        // An old browser says where it comes from by this.
+        // An old browser sends only this header.
         let old = shop.client(0).header("content-type", form).header("origin", &host);
         let missing = { old }.send(Method::POST, path, Some("".into())).await;
         missing.expect_page(400);
@@ -87,7 +87,7 @@ async fn what_is_not_there_or_stands_otherwise_is_said_on_a_page(on: On) {
     for (path, fields) in FORMS {
         let fields: Vec<(&str, &str)> = fields.iter().copied().chain([why]).collect();
         client.submit(path, &fields).await.expect_page(404);
-        // No such verb, and no such id.
+        // An unknown verb, and an unknown id.
         let (base, verb) = path.rsplit_once('/').expect("a path has slashes");
         client.submit(&format!("{base}/nonsense"), &fields).await.expect(404);
         let list = base.split('/').nth(1).expect("a path has a first part");
@@ -126,7 +126,7 @@ async fn what_is_not_there_or_stands_otherwise_is_said_on_a_page(on: On) {
         "recipientPhone": "+15550100", "message": "Soon."});
     let reminder = client.post("/api/reminders", &reminder).await.expect(201).text("id");
     client.submit(&format!("/reminders/{reminder}/send"), &[why]).await.expect_page(409);
-    // Said twice it is the same.
+    // The second request gives the same result.
     for _ in 0..2 {
         client.submit(&format!("/reminders/{reminder}/cancel"), &[why]).await.expect(303);
     }
@@ -165,7 +165,7 @@ async fn no_page_breaks_whatever_is_asked_of_it(on: On) {
     for path in wrong {
         client.get(path).await.expect_page(400);
     }
-    // Nothing is called that, and nothing is found.
+    // No object has these names, so the search finds nothing.
     let nothing = [
         "/sagas/search-import?state=%00",
         "/sagas/search-import?state=gone",
@@ -208,7 +208,7 @@ async fn no_page_breaks_whatever_is_asked_of_it(on: On) {
 }
 
 async fn what_is_rare_is_found_behind_all_the_rest(on: On) {
-    /// More than a page looks at.
+    /// More than one page reads.
     const OTHERS: usize = 51;
     let shop = Workshop::open(on).await;
     let mut client = shop.client(0);
@@ -254,7 +254,7 @@ async fn no_page_shows_the_parts_of_a_key_that_are_not_to_be_kept() {
             seen.push(client.get(path).await.expect_page(200).text);
         }
         assert_eq!(seen.iter().any(|page| page.contains(SECRET)), keeps, "{seen:?}");
-        // By its parts it is found all the same: they are hashed.
+        // A search for its parts still finds it, because they are hashed.
         let found = client.get(&format!("/search?q={SECRET}")).await.expect(303);
         assert_eq!(found.header("location"), Some(claim.as_str()));
         let log = server.log();

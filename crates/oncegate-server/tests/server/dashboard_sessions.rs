@@ -1,4 +1,4 @@
-//! Who sees the dashboard: logged in with a key, on every replica, and for how long.
+//! The dashboard's visitors: logged in with a key, on every replica, and for how long.
 
 use std::time::Duration;
 
@@ -83,7 +83,7 @@ async fn a_session_falls_with_its_key_and_sees_its_own_workspace_alone(on: On) {
     let why = ("reason", "it is not mine");
     visitor.submit(&format!("/claims/{claim}/forget"), &[("guard", "charge"), why]).await.expect_page(404);
     visitor.submit(&format!("/actions/{action}/cancel"), &[why]).await.expect_page(404);
-    // Another key's session is no session of ours: each is bound to who began it.
+    // A session with another key's id is invalid: each session is bound to its key.
     let secret = cookie.rsplit('.').next().expect("there is a last part");
     let forged = format!("oncegate_session={other_id}.{secret}");
     shop.client(0).header("cookie", &forged).get("/claims").await.expect(303);
@@ -99,7 +99,7 @@ async fn a_session_falls_with_its_key_and_sees_its_own_workspace_alone(on: On) {
     while live.next().await.is_some() {}
 }
 
-/// While the store is away a session is known from memory: the one that was seen, and no other key's.
+/// While the store is away, the server knows a session from its cache: only the one that it has seen, and only for its own key.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs PostgreSQL: run make test"]
 async fn while_the_store_is_away_a_session_is_its_own_keys_and_only_reads() {
@@ -130,7 +130,7 @@ async fn while_the_store_is_away_a_session_is_its_own_keys_and_only_reads() {
     visitor(&cookie).get("/decisions").await.expect_page(200);
 }
 
-/// Lookups that fail while the store itself answers, as under a flood of them: no session is known from memory then, its own neither.
+/// Lookups fail while the store itself answers, as under a flood of lookups: then no session is known from the cache.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs PostgreSQL: run make test"]
 async fn while_lookups_fail_no_session_is_answered_from_memory() {
@@ -149,7 +149,7 @@ async fn while_lookups_fail_no_session_is_answered_from_memory() {
     let forged = format!("oncegate_session={other_id}.{secret}");
     visitor(&forged).get("/decisions").await.expect_page(503);
     visitor(&cookie).get("/decisions").await.expect_page(503);
-    // What followed a session ends with it.
+    // A stream ends with its session.
     while live.next().await.is_some() {}
     locker.batch_execute("ROLLBACK").await.expect("a superuser may");
     eventually("the session is found again", || async {

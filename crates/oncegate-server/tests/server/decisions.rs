@@ -1,4 +1,4 @@
-//! `/api/decisions`: every decision as it is made; and whoever listens, or does not, costs the server nothing.
+//! `/api/decisions`: every decision as it is made. Followers cost the server nothing, even if they do not read.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,18 +10,18 @@ use serde_json::{Value, json};
 
 use crate::support::{Client, Follower, Home, Raw, Server, claim_of, eventually};
 
-/// At once: far below what a stop may take.
+/// The limit for "at once": far below the limit of a stop.
 const AT_ONCE: Duration = Duration::from_secs(3);
-/// What a stop may take, with somebody who does not read what he asked for.
+/// The limit of a stop while a client does not read its answer.
 const STOP_MAX: Duration = Duration::from_secs(10);
 
-/// So many claims under one guard, of keys that begin with `name`.
+/// Makes this number of claims under one guard, of keys that begin with `name`.
 async fn claim_many(client: &mut Client, name: &str, count: usize) {
     let batch: Vec<Value> = (0..count).map(|number| claim_of("flood", &format!("{name}-{number}"))).collect();
     client.post("/api/claims/batch", &json!(batch)).await.expect(200);
 }
 
-/// Follows, and never reads.
+/// A follower that never reads.
 async fn silent(address: SocketAddr, path: &str) -> Raw {
     let mut raw = Raw::connect(address).await;
     raw.write(format!("GET {path} HTTP/1.1\r\nhost: {address}\r\n\r\n").as_bytes()).await;
@@ -132,12 +132,12 @@ async fn whoever_does_not_read_is_told_how_many_were_missed_and_costs_little() {
     const BATCHES: usize = 60;
     const BATCH: usize = 1_000;
     const SILENT: usize = 20;
-    // Of each at most what is kept may wait, 1,000 lines of some 250 bytes; the rest is what the allocator does not give back.
+    // Each follower holds at most the kept lines: 1,000 lines of about 250 bytes. The rest is memory that the allocator does not return.
     const GROWTH_KIB: u64 = 20 * 1024;
     let home = Home::new();
     let server = home.serve();
     let mut client = server.client();
-    // Twice: from then on the same keys again make nothing grow.
+    // Two rounds: the second round of the same keys must not grow anything.
     for batch in (0..BATCHES).chain(0..BATCHES) {
         claim_many(&mut client, &format!("{batch}"), BATCH).await;
     }
@@ -194,7 +194,7 @@ async fn a_server_stops_in_its_time_though_followers_do_not_read() {
         held.push(silent(server.address, path).await);
     }
     let mut client = server.client();
-    // More than the buffers on the way take.
+    // More than the buffers between server and client hold.
     for batch in 0..40 {
         claim_many(&mut client, &batch.to_string(), 1_000).await;
     }
@@ -204,9 +204,9 @@ async fn a_server_stops_in_its_time_though_followers_do_not_read() {
     println!("stopped after {:?}", told.elapsed());
 }
 
-/// Claims at a steady pace, nearly always in vain.
+/// Claims at a steady rate, nearly all of them duplicates.
 async fn steady(address: SocketAddr, caller: usize, stop: Arc<AtomicBool>) {
-    // Few, and soon all there: what the store keeps of them does not grow.
+    // Few keys, all of them claimed soon: the store's memory for them does not grow.
     const KEYS: usize = 20;
     let mut client = Client::new(address);
     for turn in 0.. {
@@ -223,7 +223,7 @@ async fn steady(address: SocketAddr, caller: usize, stop: Arc<AtomicBool>) {
     }
 }
 
-/// The lowest of a few looks: what is allocated for a moment does not count.
+/// The lowest of a few samples, so that a short peak does not count.
 async fn settled_memory(server: &Server) -> u64 {
     let mut least = u64::MAX;
     for _ in 0..10 {
@@ -240,10 +240,11 @@ async fn a_dashboard_that_is_left_open_on_a_busy_server_does_not_grow_its_memory
     const FOLLOWERS: usize = 20;
     const WARM_UP: Duration = Duration::from_secs(8);
     const WATCHED: Duration = Duration::from_secs(20);
-    // A leak of one line of 250 bytes for each decision and follower would be 20 s * 300/s * 20 * 250 bytes, 30 MB. What may be more is what
-    // the allocator has taken for a moment's peak.
+    // A leak of one line of 250 bytes for each decision and follower would be 20 s * 300/s * 20 * 250 bytes, 30 MB. The limit leaves room
+    // for
+    // memory that the allocator took for a short peak.
     const GROWTH_KIB: u64 = 8 * 1024;
-    // In memory: a store on disk has a cache that fills for a while.
+    // In memory, because a store on disk has a cache that fills for a while.
     let home = Home::with_config("store = \"memory:\"\n");
     let server = home.serve();
     let stop = Arc::new(AtomicBool::new(false));

@@ -1,4 +1,4 @@
-//! `oncegate demo`: soon there is something of everything to see, and nothing is left of it in the end.
+//! `oncegate demo`: it soon has data of every kind, and leaves nothing behind.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::support::{Client, Home, wait};
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// A list of the API, and what is to be seen there.
+/// A list of the API, and a check of its items.
 type Wish = (&'static str, fn(&[Value]) -> bool);
 
 const WISHES: &[Wish] = &[
@@ -28,7 +28,7 @@ const WISHES: &[Wish] = &[
     ("/api/actions?status=dead", some),
     ("/api/actions?status=cancelled", some),
     ("/api/actions?status=unknown", some),
-    // What was stopped here is not counted with a claim.
+    // An action's duplicates are counted by its revisions, not by a claim.
     ("/api/actions?limit=500", |actions| actions.iter().any(|action| action["revision"].as_u64() > Some(1))),
     ("/api/actions?limit=500", |actions| actions.iter().any(|action| action["recurringInterval"].is_string())),
     ("/api/actions?type=StartParsingReferenceFile&status=completed", some),
@@ -73,7 +73,7 @@ fn folders_of_demos(home: &Path) -> usize {
 
 #[tokio::test]
 async fn there_is_something_of_everything_to_see_and_nothing_is_left_of_it() {
-    // Neither the configuration nor the store of the place where it is started are its own.
+    // The demo ignores the configuration and the store in its working directory.
     let home = Home::with_config("listen = \"nowhere\"");
     let mut demo = home.demo();
     let mut client = demo.client();

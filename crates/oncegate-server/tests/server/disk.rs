@@ -1,4 +1,4 @@
-//! What the disk does to the file of a running server: it says so, and is not ready.
+//! Disk errors of a running server's file: the server reports them, and is not ready.
 
 use oncegate_lab::power::{Shim, errno};
 
@@ -37,7 +37,7 @@ async fn a_full_disk_is_named_makes_the_server_unready_and_does_not_flood_the_lo
     let of_store = lines.iter().filter(|line| line["event"].as_str().is_some_and(|event| event.starts_with("sqlite.")));
     assert!(of_store.clone().count() < 20);
     assert!(of_store.clone().any(|line| line.to_string().contains("the disk is full")));
-    // The next line says how many there were: it may come in another second.
+    // The count is in the next line, which may come a second later.
     disk.fail_writes(Some(errno::ENOSPC)).expect("sets");
     eventually("the rest is counted", || async {
         server.client().claim(&claim_of("g", "another")).await.expect(503);

@@ -1,4 +1,5 @@
-//! `oncegate drill`: our own paths keep their promises, however often they are killed; and it tells a worker that asks before it sends from one that does not.
+//! `oncegate drill`: the server's paths keep their promises, however often they are killed. The drill also tells a worker with a guard from
+//! one without.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Home, Ran};
 
-/// Long runs, each with many short lives in it.
+/// Long runs, each with many short-lived processes.
 const WITHIN: Duration = Duration::from_secs(300);
 
 fn repository() -> PathBuf {
@@ -35,7 +36,7 @@ fn sum(path: &Value, column: &str) -> u64 {
     path["points"].as_array().expect("points").iter().map(|point| point[column].as_u64().expect("a number")).sum()
 }
 
-/// The same worker, with the guard and without it.
+/// The drill distinguishes the same worker with the guard and without it.
 fn tells_them_apart(worker: &[String], variables: &[(&str, &str)]) {
     let home = Home::new();
     let unguarded: Vec<String> = worker.iter().cloned().chain(["--no-guard".to_owned()]).collect();
@@ -70,7 +71,7 @@ fn our_own_paths_keep_their_promises_through_more_than_200_kills() {
     ];
     assert_eq!(names, wanted);
     assert!(paths.iter().map(|path| sum(path, "kills")).sum::<u64>() >= 200, "{report}");
-    // Those who asked again were stopped, and not only by chance.
+    // Retries were stopped, and not only by chance.
     for name in ["message", "send", "reminder", "saga"] {
         let guards = paths.iter().flat_map(|path| path["guards"].as_array().expect("guards"));
         let stopped: u64 =
@@ -81,8 +82,9 @@ fn our_own_paths_keep_their_promises_through_more_than_200_kills() {
         assert_eq!((&path["broken"], sum(path, "duplicates")), (&json!([]), 0), "{path}");
         assert!(sum(path, "sent") > 0 && !path["guards"].as_array().expect("guards").is_empty(), "{path}");
     }
-    // What was accepted and had not begun is never left unsent, however its server died. Once an action or a reminder is
-    // committed a worker may have begun it.
+    // An accepted job that had not begun is always sent, however its server died. Once an action or a reminder is committed, a worker may
+    // have
+    // begun it.
     let before_begin = [
         ("message", &["message.received", "message.committed"][..]),
         ("action, at most once", &["action.received", "action.leased"]),
@@ -99,14 +101,14 @@ fn our_own_paths_keep_their_promises_through_more_than_200_kills() {
             assert_eq!((&point["notArrived"], &point["sent"]), (&json!(0), &point["jobs"]), "{path}");
         }
     }
-    // All that never arrived is counted, and only a path that sends at most once has any.
+    // Every missing arrival is counted, and only a path that sends at most once has any.
     for path in paths {
         assert_eq!(sum(path, "notArrived"), sum(path, "jobs") - sum(path, "sent"), "{path}");
         let is_repeated = path["promise"].as_str().is_some_and(|promise| promise.starts_with("At least once"));
         assert!(!is_repeated || sum(path, "notArrived") == 0, "{path}");
         assert!(sum(path, "missed") <= sum(path, "notArrived"), "{path}");
     }
-    // The kills were where they hurt: something is unknown, something was repeated under its key, something was missed.
+    // The kills hit critical moments: some job is unknown, some was repeated under its key, some was missed.
     let of = |name: &str, column| sum(&paths[names.iter().position(|path| *path == name).expect("a path")], column);
     assert!(of("message", "unknown") > 0 && of("action, at least once", "repeats") > 0 && of("reminder", "missed") > 0);
     let page = std::fs::read_to_string(home.path().join("report.html")).expect("it was written");
@@ -136,7 +138,7 @@ fn a_worker_in_rust_sends_twice_without_the_guard_and_once_with_it() {
     tells_them_apart(&[worker.display().to_string()], &[]);
 }
 
-/// A private Redis, which goes with the test.
+/// A private Redis, which is stopped with the test.
 struct Redis {
     child: Child,
     url: String,
@@ -146,7 +148,7 @@ struct Redis {
 impl Redis {
     fn start() -> Redis {
         let folder = tempfile::TempDir::new().expect("a temporary folder");
-        // Taken, and let go.
+        // Bound and released, to find a free port.
         let port = TcpListener::bind("127.0.0.1:0").and_then(|taken| taken.local_addr()).expect("a free port").port();
         let child = Command::new("redis-server")
             .args(["--bind", "127.0.0.1", "--save", "", "--port", &port.to_string()])
@@ -192,7 +194,7 @@ fn drill_of(flags: &[&str], is_unguarded: bool) -> Vec<String> {
     words.chain(is_unguarded.then(|| "--no-guard".to_owned())).collect()
 }
 
-/// What a worker is that runs this in a shell.
+/// A worker that runs this script in a shell.
 fn shell(script: &str) -> Ran {
     Home::new().run_within(WITHIN, ["drill", "--jobs", "6", "--kills", "3", "--", "sh", "-c", script], &[])
 }
@@ -203,18 +205,18 @@ fn a_worker_that_does_not_do_as_the_drill_asks_is_told_so() {
     assert!(gone.stderr.contains("exit status: 7") && gone.stderr.contains("0 of 6 jobs"), "{gone:?}");
     let silent = Home::new().run_within(WITHIN, ["drill", "--", "/no/such/worker"], &[]);
     silent.expect_failure(1, "cannot start /no/such/worker", "oncegate drill -- python3 worker.py");
-    // It says that it has done what it has not: nothing arrives, and nobody knows.
+    // The worker reports work that it has not done: nothing arrives, and its outcome is unknown.
     let liar =
         shell(r#"while read -r l; do sleep 0.2; echo "{\"ack\": \"$(echo "$l" | grep -o 'job-[0-9]*')\"}"; done"#);
     let liar = liar.expect_code(1);
     assert!(liar.stdout.contains("never arrived, and nobody says so"), "{liar:?}");
     let chatty = shell("while read -r l; do echo working; sleep 0.2; done").expect_code(1);
     assert!(chatty.stderr.contains("the worker said \"working\" on its standard output"), "{chatty:?}");
-    // One key for all: a provider that honours it would send one.
+    // One key for all messages: a provider that honours it would send only one.
     let script = r#"while read -r l; do j=$(echo "$l" | grep -o 'job-[0-9]*'); curl -s "$DRILL_PROVIDER_URL" -H 'idempotency-key: all' -d "{\"recipientId\": \"recipient-${j#job-}\"}" >&2; echo "{\"ack\": \"$j\"}"; done"#;
     let one_key = shell(script).expect_code(1);
     assert!(one_key.stdout.contains("calls under the key of another job"), "{one_key:?}");
-    // Nothing is written over that a drill which failed has nothing to say about.
+    // A drill that failed without a result overwrites no file.
     let home = Home::new();
     std::fs::write(home.path().join("report.html"), "of yesterday").expect("the folder is ours");
     home.run_within(WITHIN, ["drill", "--html", "report.html", "--", "false"], &[]).expect_code(1);

@@ -1,4 +1,4 @@
-//! Each effect names its workspace, and each workspace may have secrets and receivers of its own.
+//! Each effect names its workspace, and each workspace may have its own secrets and receivers.
 #![cfg(feature = "crash-points")]
 
 use std::time::Duration;
@@ -41,7 +41,7 @@ async fn run(client: &mut Client, action_type: &str, payload: Value) -> Value {
     unreachable!("it ends, or the test is stopped")
 }
 
-/// The same headers, as a receiver reads them that wants to be sure of the workspace.
+/// The same headers for a receiver that verifies the workspace.
 fn with_workspace(headers: &HeaderMap, workspace: &str) -> HeaderMap {
     let id = headers["webhook-id"].to_str().expect("an id");
     let mut composed = HeaderMap::new();
@@ -180,7 +180,7 @@ fn a_workspace_with_its_own_url_has_its_own_secret() {
         let hint = format!("write {secret} in [workspace.acme.{table}], too");
         assert!(refused.code == 2 && refused.stderr.contains(&what) && refused.stderr.contains(&hint), "{refused:?}");
         Home::with_config(&format!("{own}{secret} = \"acme\"\n")).run(["config", "check"]).expect_code(0);
-        // A secret of its own for the URL of all is fine.
+        // Its own secret for the shared URL is allowed.
         let secret_alone = format!("{all}[workspace.acme.{table}]\n{secret} = \"acme\"\n");
         Home::with_config(&secret_alone).run(["config", "check"]).expect_code(0);
     }

@@ -1,4 +1,4 @@
-//! Keys over HTTP, on the dashboard and on the command line: made, listed, ended, revoked, by admin keys of their own workspace alone.
+//! Keys over HTTP, on the dashboard and on the command line: admin keys create, list, expire and revoke keys, only in their own workspace.
 
 use serde_json::{Value, json};
 
@@ -22,7 +22,7 @@ async fn an_admin_key_makes_lists_and_revokes_the_keys_of_its_workspace(on: On) 
     let made = client.post("/api/keys", &body).await.expect(201);
     let (id, secret) = (made.text("id"), made.text("key"));
     assert!(secret.starts_with("og_") && made.text("workspace") == "acme" && made.text("name") == "the till");
-    // The server that made it knows it at once.
+    // The server that made the key accepts it at once.
     shop.servers[0].client_with(&secret).get("/api/claims").await.expect(200);
     for server in &shop.servers {
         eventually("every server knows it", || async {
@@ -86,7 +86,7 @@ async fn the_last_use_of_a_key_is_noted(on: On) {
     .await;
 }
 
-/// Refused as a wrong one is, by the clock of the server, without anything being read anew.
+/// The server's clock decides, without a new reading of the keys. The answer is the same as for a wrong key.
 #[tokio::test]
 async fn a_key_that_is_over_is_refused_like_a_wrong_one() {
     let home = Home::new();

@@ -10,7 +10,7 @@ use crate::support::{Faults, Home, Ledger, Server, claims_and_settles, eventuall
 
 const KILLS: usize = 100;
 const CLIENTS: usize = 8;
-/// Acknowledged claims that are looked at after each restart; at the end, all are.
+/// The number of acknowledged claims that are checked after each restart; at the end, all are.
 const SAMPLE: usize = 40;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -25,7 +25,7 @@ async fn what_was_acknowledged_is_there_after_each_of_100_power_cuts() {
         let server = Server::start(command);
         let acknowledged = ledger.all();
         let every = acknowledged.len().div_ceil(SAMPLE).max(1);
-        // The newest are the likeliest to be lost.
+        // The newest claims are the likeliest to be lost.
         let newest = acknowledged.iter().rev().take(SAMPLE).cloned();
         let sample: Vec<_> = acknowledged.iter().step_by(every).cloned().chain(newest).collect();
         verify(server.address, &sample).await;
@@ -33,7 +33,7 @@ async fn what_was_acknowledged_is_there_after_each_of_100_power_cuts() {
         let clients: Vec<_> = (0..CLIENTS)
             .map(|client| {
                 let (ledger, address) = (ledger.clone(), server.address);
-                // In pairs, who race for the same keys.
+                // In pairs, whose clients race for the same keys.
                 let name = format!("{kill}-{}", client / 2);
                 tokio::spawn(async move {
                     claims_and_settles(address, &name, &ledger, &AtomicBool::new(false), Faults::None).await
@@ -48,7 +48,7 @@ async fn what_was_acknowledged_is_there_after_each_of_100_power_cuts() {
             let cut_off = client.await.expect("no client was told anything that cannot be");
             assert!(cut_off.is_err(), "a client ends when its server does");
         }
-        // A kill alone keeps the page cache, and with it all that was never synced.
+        // A kill alone keeps the page cache, with all writes that were never synced.
         undone += power.cut(kill as u64).expect("cuts the power").undone;
     }
     ledger.assert_one_winner_each();

@@ -1,5 +1,5 @@
-//! A client that closes its connection, or its half of it, after a request: what was received whole is done, and a client
-//! that goes on reading is answered.
+//! A client that closes its connection, or its half of it, after a request: a completely received request is handled, and a client
+//! that continues to read is answered.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 use crate::support::{Home, On, PATIENCE, PostOffice, Raw, Server, claim_of, eventually, sms, with};
 
 const CLIENTS: usize = 100;
-/// Longer than a server takes to read a request and to find out what becomes of it.
+/// Longer than a server needs to read a request and to handle it.
 const A_MOMENT: Duration = Duration::from_millis(200);
 
 #[derive(Clone, Copy, Debug)]
 enum Leaves {
-    /// FIN: it sends nothing more, and nobody can say whether it reads.
+    /// FIN: the client sends nothing more, and the server cannot know whether it still reads.
     Close,
-    /// RST: it is gone.
+    /// RST: the client is gone.
     Reset,
 }
 
@@ -31,7 +31,8 @@ impl Leaves {
     }
 }
 
-/// A key that the server knows. Without keys it answers this machine's user alone, and of a client that has left it cannot tell whose it was.
+/// A key that the server knows. Without keys the server answers only this machine's user, and it cannot tell the user of a client that has
+/// left.
 async fn known_key(home: &Home, server: &Server) -> String {
     let (_, key) = home.make_key("default", "operate");
     eventually("the key is known", || async { (server.client().get("/api/claims").await.status == 401).then_some(()) })
@@ -39,7 +40,7 @@ async fn known_key(home: &Home, server: &Server) -> String {
     key
 }
 
-/// Clients that each send a whole request, and leave at once.
+/// Clients that each send a whole request, and disconnect at once.
 async fn send_and_leave(server: &Server, key: &str, path: &str, leaves: Leaves, body: impl Fn(usize) -> Value) {
     let clients = (0..CLIENTS).map(|number| {
         let body = body(number);
@@ -53,7 +54,7 @@ async fn send_and_leave(server: &Server, key: &str, path: &str, leaves: Leaves, 
     join_all(clients).await;
 }
 
-/// What is in a list, once there are so many.
+/// The items of a list, once there are this many.
 async fn listed(server: &Server, key: &str, path: &str, count: usize) -> Vec<Value> {
     eventually(&format!("{count} in {path}"), || async {
         let items =
@@ -69,7 +70,7 @@ async fn a_message_that_was_received_whole_is_sent_though_its_client_left_at_onc
     let server = &office.servers[0];
     let key = known_key(&office.home, server).await;
     for (round, leaves) in Leaves::BOTH.into_iter().enumerate() {
-        // Some of them do not fit into the first read.
+        // Some of the requests do not fit into the first read.
         let filler = |number: usize| "x".repeat(if number.is_multiple_of(10) { 50_000 } else { 10 });
         let text = |number| format!("{leaves:?} {number} {}", filler(number));
         send_and_leave(server, &key, "/api/messages", leaves, |number| sms("+1", &text(number))).await;
@@ -136,7 +137,7 @@ async fn a_body_that_was_cut_short_is_not_done() {
         let head = whole.replace(&whole[whole.find("content-length").expect("a length")..], "");
         format!("{head}transfer-encoding: chunked\r\n\r\n{:x}\r\n{piece}\r\n", piece.len())
     };
-    // The JSON may be whole where the body is not: the last chunk is missing.
+    // The JSON may be complete while the body is not: the last chunk is missing.
     let cut = [whole[..whole.len() - 1].to_owned(), chunked(&sms("+1", "in chunks").to_string())];
     for request in &cut {
         for leaves in Leaves::BOTH {
@@ -155,7 +156,7 @@ async fn a_body_that_was_cut_short_is_not_done() {
     assert!(office.provider.all().is_empty());
 }
 
-/// What the server says to a client that closes its half so long after its request.
+/// The server's answer to a client that closes its half this long after its request.
 async fn said_to(server: &Server, request: &str, closes_after: Duration) -> String {
     let mut client = Raw::connect(server.address).await;
     client.write(request.as_bytes()).await;
@@ -180,7 +181,7 @@ async fn a_client_that_closes_its_half_is_answered() {
         let health = format!("GET /healthz HTTP/1.1\r\nhost: {}\r\n\r\n", server.address);
         let short = post("/api/claims", claim_of("g", &key("short")));
         let large = post("/api/messages", sms("+1", &format!("{} {}", key("large"), "x".repeat(50_000))));
-        // The provider takes longer than the client takes to close its half.
+        // The provider takes longer to answer than the client waits before it closes its half.
         let long = post("/api/messages", sms("+1", &format!("{}#slow", key("long"))));
         let two = post("/api/claims", claim_of("g", &key("one"))) + &post("/api/claims", claim_of("g", &key("other")));
         for (request, answers) in [(health, 1), (short, 1), (large, 1), (long, 1), (two, 2)] {

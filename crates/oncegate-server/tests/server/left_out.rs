@@ -1,4 +1,4 @@
-//! Without the feature `crash-points` a test cannot end, delay or set the clock of a server: the tests that do are named here.
+//! Without the feature `crash-points` a test cannot crash a server, pause it or set its clock: this file lists the tests that do.
 #![cfg(not(feature = "crash-points"))]
 
 #[test]

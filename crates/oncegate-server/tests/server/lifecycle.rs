@@ -1,4 +1,4 @@
-//! The server as a process: how it stops, what it keeps, and what it says about itself.
+//! The server as a process: how it stops, what it stores, and what it reports about itself.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -33,7 +33,7 @@ async fn told_to_stop_it_sends_waiters_away_and_exits_0_within_10_s() {
     assert_eq!((&claim["token"], &claim["state"]), (&json!(token), &json!("in_flight")));
 }
 
-/// A pipe holds 64 KiB; whoever stopped reading it must not keep the server from ending.
+/// A pipe holds 64 KiB; a reader that has stopped reading it must not keep the server from ending.
 #[tokio::test]
 async fn told_to_stop_it_does_not_wait_for_whoever_stopped_reading_its_log() {
     let home = Home::new();
@@ -59,7 +59,7 @@ async fn told_to_stop_it_does_not_wait_for_a_client_that_stalls() {
     assert!(status.success(), "{status}");
 }
 
-/// Another process has the file, so that the writer waits.
+/// Another process locks the file, so that the writer waits.
 fn hold_the_file(home: &Home) -> rusqlite::Connection {
     let file = home.store_files().into_iter().find(|file| file.extension().is_some_and(|end| end == "db"));
     let other = rusqlite::Connection::open(file.expect("the store is there")).expect("opens");
@@ -91,7 +91,7 @@ async fn what_a_person_did_is_in_the_log_though_they_hung_up() {
     let mut client = server.client();
     let forget = tokio::spawn(async move { client.delete(&format!("/api/claims/{id}?guard=g&note=why")).await });
     tokio::time::sleep(Duration::from_millis(200)).await;
-    // The connection goes with the task.
+    // Aborting the task closes its connection.
     forget.abort();
     assert!(forget.await.unwrap_err().is_cancelled());
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -146,7 +146,7 @@ async fn it_says_whether_it_lives_and_whether_its_store_does() {
     assert_eq!((&ready["status"], &ready["store"]), (&json!("ready"), &json!("sqlite")));
 }
 
-/// The value of a series, by its name and every label that must be on it.
+/// The value of a metric, by its name and every label that it must have.
 async fn metric(client: &mut Client, name: &str, labels: &[&str]) -> f64 {
     let metrics = client.get("/metrics").await.expect(200);
     assert!(metrics.header("content-type").is_some_and(|declared| declared.starts_with("text/plain")));
@@ -215,7 +215,7 @@ async fn the_description_of_the_api_has_every_route() {
         assert!(described.contains(route), "{route} in {described:?}");
     }
     assert!(description.body["openapi"].as_str().unwrap().starts_with("3."));
-    // Bodies of the same name are told apart.
+    // Bodies of the same name get different schemas.
     let schemas = &description.body["components"]["schemas"];
     let of = |path: &str| {
         let body = &paths[path]["post"]["requestBody"]["content"]["application/json"]["schema"]["$ref"];
@@ -273,7 +273,7 @@ async fn key_parts_outcomes_and_attributes_are_in_no_log_and_no_metric_at_any_le
         .post("/api/claims/batch", &json!([body, with(body.clone(), json!({"key": secret("batch")}))]))
         .await
         .expect(200);
-    // What is refused is repeated to its sender, and to nobody else.
+    // A refusal repeats the input only to its sender.
     client.claim(&json!({"guard": "g", "key": secret("not a list")})).await.expect(400);
     client.claim(&json!({"guard": "g", "key": ["k"], "attributes": secret("not an object")})).await.expect(400);
     client.claim(&json!({"guard": secret("a guard"), "key": ["k"]})).await.expect(400);

@@ -1,6 +1,6 @@
 //! The real binary, over HTTP, on the command line and in a browser.
 //!
-//! One program for all of these tests, which is linked once.
+//! One program for all of these tests, so that they are linked only once.
 
 mod support;
 

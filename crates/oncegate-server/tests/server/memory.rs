@@ -1,4 +1,4 @@
-//! What comes in and what goes out costs a bounded amount of memory, whoever sends it and however slowly it is read.
+//! Requests and answers use a bounded amount of memory, for any sender and any slow reader.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::support::{Home, Raw, SEARCH_IMPORT, Server, claim_of};
 
 const MIB: u64 = 1024;
 
-/// How much the server's memory grows while something happens, at the most, in KiB.
+/// The maximum growth of the server's memory while something happens, in KiB.
 async fn growth(server: &Server, happens: impl Future<Output = ()>) -> u64 {
     let before = server.memory();
     let mut most = before;
@@ -28,9 +28,9 @@ async fn sixteen_events_of_4_mib_at_once_take_less_than_300_mib() {
     let home = Home::with_config(&format!("[sagas]\nfiles = [{SEARCH_IMPORT:?}]"));
     let server = home.serve();
     let event = |data: &str| format!(r#"{{"type":"SearchUploadStarted","data":{{"searchId":"s","files":{data}}}}}"#);
-    // Two million values are more than a body may have.
+    // Two million values are above the limit of a body.
     let ones = event(&format!("[{}1]", "1,".repeat(2_000_000)));
-    // As many as it may have, and a long text.
+    // As many values as the limit allows, and a long text.
     let most = event(&format!("[{}\"{}\"]", "1,".repeat(190_000), "x".repeat(3_700_000)));
     for (body, expected) in [(ones, 413), (most, 200)] {
         let posts = (0..16).map(|_| {
@@ -56,7 +56,7 @@ async fn two_hundred_clients_that_do_not_read_their_answers_take_less_than_100_m
         owner.settle("g", &id, token, &outcome).await.expect(200);
     }
     let batch = Value::Array(parts.iter().map(|part| claim_of("g", part)).collect());
-    // What the server and its allocator take once for all is no matter of clients.
+    // A first batch, so that one-time allocations of the server and its allocator do not count.
     owner.post("/api/claims/batch", &batch).await.expect(200);
     let mut clients = vec![];
     let asks = async {
@@ -66,12 +66,12 @@ async fn two_hundred_clients_that_do_not_read_their_answers_take_less_than_100_m
             client.write(request.as_bytes()).await;
             clients.push(client);
         }
-        // All of them are answered, as far as their clients let them.
+        // All requests are answered, as far as their clients read.
         tokio::time::sleep(Duration::from_secs(3)).await;
     };
     let grown = growth(&server, asks).await;
     assert!(grown < 100 * MIB, "{} MiB", grown / MIB);
-    // What is left of the room is taken, too, or waited for.
+    // The rest of the room is taken, too, or waited for.
     for _ in 0..4 {
         let mut client = Raw::connect_narrow(server.address).await;
         let request = client.post("/api/claims/batch", &batch);
@@ -79,7 +79,7 @@ async fn two_hundred_clients_that_do_not_read_their_answers_take_less_than_100_m
         clients.push(client);
         tokio::time::sleep(Duration::from_millis(300)).await;
     }
-    // A claim is still answered; a batch, which has no room, has claimed nothing when it is refused.
+    // A claim is still answered. A batch without room is refused before it claims anything.
     owner.claim(&claim_of("g", "another")).await.expect(201);
     let refused = owner.post("/api/claims/batch", &batch).await.expect_problem(429, "workspace-limit");
     assert!(refused.text("detail").contains("limits.workspace.answers"), "{refused:?}");

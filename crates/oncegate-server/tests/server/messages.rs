@@ -1,4 +1,4 @@
-//! One send for the same message, and a send for each other one: the table of what is the same, through HTTP, against a
+//! The same message is sent once, and each different one is sent: a table of which messages are the same, through HTTP, against a
 //! provider that counts.
 #![cfg(feature = "crash-points")]
 
@@ -68,7 +68,7 @@ async fn the_same_within_the_window_is_one_send_and_after_it_another(on: On) {
     let office = PostOffice::open(on).await;
     let message = sms("+15550100", "patience");
     let first = office.post(&message).await.expect(201);
-    // Twenty of them, from two minutes on to nearly fifteen.
+    // Twenty duplicates, from two minutes on to nearly fifteen.
     for turn in 0..20 {
         let seconds = 120 + turn * 40;
         office.set_clock_ahead(Duration::from_secs(seconds));
@@ -78,7 +78,7 @@ async fn the_same_within_the_window_is_one_send_and_after_it_another(on: On) {
         let says = |seconds: u64| age.contains(&format!(" {seconds} seconds"));
         assert!(says(seconds) || says(seconds + 1) || says(seconds + 2), "{age}");
     }
-    // A second before its end: the requests themselves take some of it.
+    // Five seconds before the window's end, because the requests themselves take some time.
     office.set_clock_ahead(MINUTE * 15 - Duration::from_secs(5));
     expect_duplicate(&office.client(1).post("/api/messages", &message).await, &id(&first));
     office.set_clock_ahead(MINUTE * 15 + Duration::from_millis(1));
@@ -100,7 +100,7 @@ async fn what_differs_is_sent(on: On) {
         ids.push(sent(sms(&format!("+1555{lead:04}"), "the template")).await);
     }
     assert_eq!(office.provider.arrivals("the template").len(), 100);
-    // One byte of the text; plain concatenation would be equal; absent differs from given.
+    // Cases: one different byte of the text; parts whose plain concatenation would be equal; an absent part against a given one.
     for body in [
         sms("+1", "the text"),
         sms("+1", "the text "),
@@ -113,7 +113,7 @@ async fn what_differs_is_sent(on: On) {
     ] {
         ids.push(sent(body).await);
     }
-    // Another workspace's is another's.
+    // The same message in another workspace is another message.
     let mut elsewhere = office.client(1).header("oncegate-workspace", "other");
     ids.push(id(&elsewhere.post("/api/messages", &sms("+1", "the text")).await.expect(201)));
     let count = ids.len();
@@ -126,7 +126,7 @@ async fn the_same_person_in_other_words_is_one_send(on: On) {
     let office = PostOffice::open(on).await;
     let first = office.post(&with(sms("+15550100", "hello"), json!({"recipientName": "Ann"}))).await.expect(201);
     let lead = first.text("leadId");
-    // What is not part of the key does not make it another message.
+    // Fields outside the key do not make it another message.
     let others = [
         with(sms("+15550100", "hello"), json!({"recipientName": "Anna", "metadata": {"a": 1}, "hsContactId": "7"})),
         json!({"leadId": lead, "message": "hello"}),
@@ -135,12 +135,12 @@ async fn the_same_person_in_other_words_is_one_send(on: On) {
     for (turn, other) in others.iter().enumerate() {
         expect_duplicate(&office.client(turn).post("/api/messages", other).await, &id(&first));
     }
-    // Two leads, one phone: the second is known by its address, and reached at the first one's number.
+    // Two leads, one phone: the second lead is known by its address, and reached at the first lead's number.
     let second = office.post(&json!({"recipientEmail": "bo@acme.test", "message": "other", "channel": "sms"})).await;
     let at_anns =
         json!({"leadId": second.expect(201).text("leadId"), "recipientPhone": "+15550100", "message": "hello"});
     expect_duplicate(&office.post(&at_anns).await, &id(&first));
-    // By its id alone, a lead without a phone is its address.
+    // With only its id, a lead without a phone is identified by its address.
     let by_email = json!({"recipientEmail": "ben@acme.test", "message": "hello", "channel": "sms"});
     let ben = office.post(&by_email).await.expect(201);
     let by_id = json!({"leadId": ben.text("leadId"), "message": "hello", "channel": "sms"});
@@ -196,7 +196,7 @@ async fn leads_are_found_by_phone_then_email_and_know_more_with_time(on: On) {
     let ben = client.post("/api/leads", &json!({"email": "ben@acme.test"})).await.expect(201);
     assert_eq!(client.post("/api/leads", &json!({"phone": "+1"})).await.expect(200).body, ann.body);
     client.post("/api/leads", &json!({"name": "nobody"})).await.expect_invalid("phone or email");
-    // The phone decides; the address is another's, and stays so.
+    // The phone decides; the address belongs to another lead, and stays there.
     let both = json!({"recipientPhone": "+1", "recipientEmail": "ben@acme.test", "message": "a", "ghlContactId": "g1"});
     let sent = office.post(&both).await.expect(200);
     assert_eq!((sent.text("leadId"), &sent.body["ghlContactId"]), (ann.text("_id"), &json!("g1")));
@@ -215,7 +215,7 @@ async fn leads_are_found_by_phone_then_email_and_know_more_with_time(on: On) {
     assert_ne!(thread(&by_email), thread(&again));
     let shown = client.get(&format!("/api/threads/{}", thread(&again))).await.expect(200);
     assert_eq!((shown.text("recipientPhone"), shown.text("leadId")), ("+2".into(), ben.text("_id")));
-    // Of many at once, one makes the lead.
+    // Of many concurrent requests, one creates the lead.
     let posts = (0..16).map(|caller| {
         let mut client = office.client(caller);
         async move { client.post("/api/messages", &sms("+3", &format!("to one {caller}"))).await }
@@ -286,7 +286,7 @@ async fn a_duplicate_can_be_sent_on_purpose(on: On) {
     let second = office.post(&nonce("n1")).await.expect(200);
     assert!(second.body["duplicateOnly"].is_null() && id(&second) != id(&first));
     expect_duplicate(&office.post(&nonce("n1")).await, &id(&second));
-    // Or by taking the lock away.
+    // Or the claim is deleted.
     let mut client = office.client(1);
     let found = client.post("/api/claims/find", &json!({"guard": "message", "key": ["+1", null, "again"]})).await;
     let claim = found.expect(200).text("id");
@@ -294,7 +294,7 @@ async fn a_duplicate_can_be_sent_on_purpose(on: On) {
     let third = office.post(&message).await.expect(200);
     assert!(third.body["duplicateOnly"].is_null(), "{third:?}");
     assert_eq!(office.provider.arrivals("again").len(), 3);
-    // Nobody else makes claims under the server's own guards.
+    // Other callers cannot make claims under the server's own guards.
     for guard in ["message", "idempotency"] {
         client.claim(&json!({"guard": guard, "key": ["x"]})).await.expect_invalid("guard");
         for verb in ["renew", "settle", "fail", "release"] {

@@ -1,4 +1,4 @@
-//! A guard store that is not the main store: SQLite beside PostgreSQL, both ways round.
+//! A guard store apart from the main store: SQLite beside PostgreSQL, in both combinations.
 #![cfg(feature = "crash-points")]
 
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ impl Guards {
     }
 }
 
-/// Two servers with one main store and one guard store, which are two databases.
+/// Two servers with one main store and one guard store, in two databases.
 async fn two_servers(messages: &str, variables: &[(&str, &str)]) -> (PostOffice, Server, [Database; 2]) {
     let databases = [Database::create().await, Database::create().await];
     let top = format!("store = {:?}\nguard_store = {:?}\n", databases[0].url(), databases[1].url());
@@ -76,14 +76,14 @@ async fn duplicates_are_stopped_as_with_one_store(guards: Guards) {
         "{replies:?}"
     );
     assert_eq!(office.provider.arrivals("apart").len(), 1);
-    // The claim is where guards are kept, for everybody to see.
+    // The claim is in the guard store, where every server sees it.
     let find = json!({"guard": "message", "key": ["+1", null, "apart"]});
     let claim = office.client(0).post("/api/claims/find", &find).await.expect(200);
     assert_eq!(
         (claim.text("state"), claim.text("outcome")),
         ("done".into(), firsts[0].body["message"]["_id"].as_str().expect("an id").into())
     );
-    // After the window it is another message; what surely failed leaves nothing behind; a key is a key.
+    // After the window it is another message. A surely failed send leaves no claim. An idempotency key works as usual.
     office.set_clock_ahead(Duration::from_secs(15 * 60 + 1));
     assert!(office.post(&sms("+1", "apart")).await.expect(200).body["duplicateOnly"].is_null());
     for turn in 1..=2 {
@@ -92,7 +92,7 @@ async fn duplicates_are_stopped_as_with_one_store(guards: Guards) {
     }
     let first = office.post_with_key("k", &sms("+2", "keyed")).await.expect(201);
     assert_eq!(office.post_with_key("k", &sms("+2", "keyed")).await.text, first.text);
-    // A key's claim is beside its message, and is found there.
+    // A key's claim is beside its message, and a lookup finds it there.
     let find = json!({"guard": "idempotency", "key": ["POST", "/api/messages", "k"]});
     assert_eq!(office.client(0).post("/api/claims/find", &find).await.expect(200).text("state"), "done");
 }
@@ -104,7 +104,7 @@ async fn a_crash_between_the_stores_ends_in_one_message(guards: Guards) {
     {
         let text = format!("apart {point}");
         let body = with(sms(&format!("+{number}"), &text), json!({"channel": "keyed"}));
-        // One process at a time has the file.
+        // Only one process at a time can open the file.
         office.servers.clear();
         let mut server = office.serve(&[("ONCEGATE_TEST_CRASH_AT", point)]);
         let sent = server.client().try_send(Method::POST, "/api/messages", Some(body.to_string().into())).await;
@@ -112,7 +112,7 @@ async fn a_crash_between_the_stores_ends_in_one_message(guards: Guards) {
         assert!(!server.wait(MARGIN).success());
         office.servers = vec![office.serve(&[])];
         let asked = Instant::now();
-        // Whoever made the claim is gone: until its lease is over, the answer is that it is on its way.
+        // The claim's owner is gone: until its lease is over, the answer is "in flight".
         let reply = eventually("the message", || async {
             let reply = office.post(&body).await;
             reply.body["message"].is_object().then_some(reply)
@@ -175,12 +175,12 @@ async fn a_duplicate_of_what_is_not_written_yet_gets_nulls_after_its_wait_and_is
         assert_eq!(pending.body[field], Value::Null, "{field}: {pending:?}");
     }
     office.servers[0].logged("message.api.duplicate_pending", 1).await;
-    // The next one waits, and hears of the commit.
+    // The next caller waits, and the commit wakes it.
     let woken = tokio::spawn({
         let (mut client, body) = (office.client(0), body.clone());
         async move { (client.post("/api/messages", &body).await.expect(200), Instant::now()) }
     });
-    // The send begins right after the commit, and takes longer than everything here.
+    // The send begins right after the commit, and takes longer than the rest of this test.
     while office.provider.arrivals("not yet#slow").is_empty() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -265,13 +265,13 @@ async fn whoever_took_over_and_could_not_look_leaves_the_claim_to_be_taken_over_
     let paused = [("ONCEGATE_TEST_PAUSE_AT", "message.claimed:1000")];
     let (office, other, databases) = two_servers("lease = \"3s\"\nwait = \"200ms\"", &paused).await;
     let body = with(sms("+1", "taken over twice"), json!({"channel": "keyed"}));
-    // The message is written, and the guard store does not know.
+    // The message is written, and the guard store does not have its outcome.
     let mut first = office.serve(&[("ONCEGATE_TEST_CRASH_AT", "message.written")]);
     let sent = first.client().try_send(Method::POST, "/api/messages", Some(body.to_string().into())).await;
     assert!(sent.is_err(), "{sent:?}");
     assert!(!first.wait(MARGIN).success());
     tokio::time::sleep(Duration::from_millis(3100)).await;
-    // Taken over; then the main store is away when the fence is looked at.
+    // The claim is taken over; then the main store is away when the fence is checked.
     let second = tokio::spawn({
         let (mut client, body) = (other.client(), body.clone());
         async move { client.post("/api/messages", &body).await }

@@ -1,4 +1,4 @@
-//! The real binary, killed at every point between a request and its answer, started again, and asked again.
+//! The real binary, killed at every point between a request and its answer, started again, and the request retried.
 #![cfg(feature = "crash-points")]
 
 use std::time::{Duration, Instant};
@@ -13,9 +13,9 @@ const POINTS: [Point; 8] = [
     Point { name: "message.received", unkeyed: ("sent", 1) },
     Point { name: "message.claimed", unkeyed: ("sent", 1) },
     Point { name: "message.written", unkeyed: ("sent", 1) },
-    // Accepted, and not begun: it is sent after the restart.
+    // Accepted, and not begun: the message is sent after the restart.
     Point { name: "message.committed", unkeyed: ("sent", 1) },
-    // Begun: from here on it may have been sent.
+    // Begun: from here on the message may have been sent.
     Point { name: "message.begun", unkeyed: ("unknown", 0) },
     Point { name: "message.sending", unkeyed: ("unknown", 0) },
     Point { name: "message.sent", unkeyed: ("unknown", 1) },
@@ -24,19 +24,19 @@ const POINTS: [Point; 8] = [
 
 struct Point {
     name: &'static str,
-    /// On a channel that honours no key: the message's status in the end, and how often it arrived.
+    /// On a channel that honours no key: the message's final status, and how often it arrived.
     unkeyed: (&'static str, usize),
 }
 
 impl Point {
-    /// The channels whose messages pass it. A send under a key is begun by its lease, and no commit says so apart.
+    /// The channels whose messages pass this point. A send under a key begins with its lease, without a commit of its own.
     fn channels(&self) -> &'static [&'static str] {
         if self.name == "message.begun" { &["sms"] } else { &["sms", "keyed"] }
     }
 }
 
 const LEASE: Duration = Duration::from_secs(1);
-/// On a busy machine a look at the queue, a send and an answer take this much.
+/// The time that a poll of the queue, a send and an answer take on a busy machine.
 const MARGIN: Duration = Duration::from_secs(3);
 
 const CONFIG: &str = "lease = \"1s\"\nwait = \"100ms\"\nsend_wait = \"2s\"";
@@ -49,7 +49,7 @@ on_both![
     a_request_paused_past_its_lease_after_it_has_begun_does_not_send_when_it_wakes,
 ];
 
-/// Asks until the first request's key is no longer in flight.
+/// Retries until the first request's key is no longer in flight.
 async fn ask_until_answered(client: &mut Client, body: &Value) -> (Reply, Duration) {
     let asked = Instant::now();
     loop {
@@ -73,7 +73,7 @@ async fn crash_at(office: &PostOffice, point: &str, key: Option<&str>, body: &Va
     assert!(!server.wait(MARGIN).success(), "{point}: it was killed");
 }
 
-/// On one store the same server is started again; of two that share one, the other goes on.
+/// On SQLite the same server starts again; of two servers on one store, the other one continues.
 fn start_again(office: &mut PostOffice) {
     if office.servers.is_empty() {
         office.servers = vec![office.serve(&[])];
@@ -108,16 +108,16 @@ async fn with_a_key_there_is_one_message_and_at_most_one_send_whatever_the_point
             let id = reply.body["message"]["_id"].as_str().unwrap_or_else(|| panic!("{text}: {reply:?}")).to_owned();
             let status = reply.body["status"].as_str().expect("a status").to_owned();
             assert!(reply.body["duplicateOnly"].is_null(), "{text}: it is the first's own answer: {reply:?}");
-            // The key says the same from now on.
+            // From now on, the key gives the same answer.
             let replay = client.post("/api/messages", &body).await;
             assert_eq!((replay.status, &replay.text), (reply.status, &reply.text), "{text}");
             let own: Vec<_> = messages(&office).await.into_iter().filter(|item| item["message"] == text).collect();
             assert_eq!((own.len(), &own[0]["_id"], &own[0]["status"]), (1, &json!(id), &json!(status)), "{text}");
             let (arrived, effects) = (office.provider.arrivals(&text).len(), office.provider.effects(&text));
             match *channel {
-                // A receiver that honours the key gets it again, and has one effect.
+                // A receiver that honours the key gets the message again, and has one effect.
                 "keyed" => assert_eq!((effects, status.as_str()), (1, "sent"), "{text}"),
-                // Otherwise never twice. What had not begun is sent, and what had is unknown.
+                // On other channels, never twice: a message that had not begun is sent, and one that had is unknown.
                 _ => assert_eq!((status.as_str(), arrived), *unkeyed, "{text}"),
             }
         }
@@ -145,19 +145,19 @@ async fn without_a_key_there_is_one_message_too(on: On) {
 }
 
 async fn what_waited_in_the_queue_is_sent_if_nobody_had_begun_and_unknown_if_somebody_had(on: On) {
-    // One slot, which the first one has.
+    // One slot, which the first message takes.
     let config = "lease = \"1s\"\nwait = \"100ms\"\nsend_wait = \"100ms\"\nworkers = 1";
     let mut office = PostOffice::open_with(on, config).await;
     for (point, at_most_once) in [("message.leased", "sent"), ("message.begun", "unknown")] {
         for channel in ["sms", "keyed"] {
             let text = format!("{point} queued by {channel}");
             let body = with(sms("+15550100", &text), json!({"channel": channel}));
-            // Nobody else is there to take it.
+            // There is no other server that could take it.
             office.servers.clear();
             let mut server = office.serve(&[("ONCEGATE_TEST_CRASH_AT", point)]);
-            // Its worker has had its first look at the queue, for which it needs the slot.
+            // Its worker has polled the queue for the first time, for which it needs the slot.
             tokio::time::sleep(Duration::from_millis(300)).await;
-            // Under a key: it does not pass the point itself.
+            // On a keyed channel, so that this message does not pass the point itself.
             let first = tokio::spawn({
                 let (mut client, busy) =
                     (server.client(), with(sms("+1", &format!("{text}#busy")), json!({"channel": "keyed"})));
@@ -167,7 +167,7 @@ async fn what_waited_in_the_queue_is_sent_if_nobody_had_begun_and_unknown_if_som
                 (!office.provider.arrivals(&format!("{text}#busy")).is_empty()).then_some(())
             })
             .await;
-            // It is answered as it stands, or its server dies first.
+            // The message is accepted as queued, or its server dies before it answers.
             let accepted = server.client().try_send(Method::POST, "/api/messages", Some(body.to_string().into())).await;
             assert!(!server.wait(MARGIN).success(), "{text}: it was killed");
             let _ = first.await.expect("does not panic");
@@ -175,7 +175,7 @@ async fn what_waited_in_the_queue_is_sent_if_nobody_had_begun_and_unknown_if_som
                 assert_eq!(accepted.status, 202, "{accepted:?}");
             }
             office.servers = vec![office.serve(&[])];
-            // All of them: the next server to be killed is to find an empty queue.
+            // All messages, so that the next server to be killed starts with an empty queue.
             let over = eventually("they are over", || async {
                 let all = messages(&office).await;
                 let is_over = |item: &Value| matches!(item["status"].as_str(), Some("sent" | "failed" | "unknown"));
@@ -191,21 +191,21 @@ async fn what_waited_in_the_queue_is_sent_if_nobody_had_begun_and_unknown_if_som
     }
 }
 
-/// A server that pauses at the point for longer than its lease, and what becomes of its message.
+/// A server that pauses at the point for longer than its lease; returns the final status of its message, and how often it arrived.
 async fn paused_at(on: On, point: &str) -> (String, usize) {
     let office = PostOffice::open_with(on, CONFIG).await;
     let paused = office.serve(&[("ONCEGATE_TEST_PAUSE_AT", &format!("{point}:{}", 2 * LEASE.as_millis()))]);
     let posted = Instant::now();
     let reply = paused.client().post("/api/messages", &sms("+1", "paused")).await;
     let id = reply.body["message"]["_id"].as_str().unwrap_or_else(|| panic!("{reply:?}")).to_owned();
-    // It has woken when it answers, or later.
+    // The server has woken when it answers, or later.
     tokio::time::sleep((2 * LEASE + MARGIN).saturating_sub(posted.elapsed())).await;
     let message = paused.client().get(&format!("/api/messages/{id}")).await.expect(200);
     (message.text("status"), office.provider.arrivals("paused").len())
 }
 
 async fn a_request_paused_past_its_lease_before_it_begins_does_not_send_when_it_wakes(on: On) {
-    // The worker that took it over has sent it.
+    // The worker that took over has sent the message.
     assert_eq!(paused_at(on, "message.committed").await, ("sent".into(), 1));
 }
 
@@ -213,7 +213,7 @@ async fn a_request_paused_past_its_lease_after_it_has_begun_does_not_send_when_i
     assert_eq!(paused_at(on, "message.begun").await, ("unknown".into(), 0));
 }
 
-/// How many transactions are in the log of an SQLite file: frames that end one say how large the file is then.
+/// The number of transactions in the log of an SQLite file: a frame that ends a transaction has the file's size.
 fn transactions_in(wal: &std::path::Path) -> usize {
     let log = std::fs::read(wal).expect("the store has a log");
     if log.is_empty() {
@@ -230,7 +230,7 @@ async fn on_sqlite_a_post_is_one_transaction_its_end_another_and_its_begin_one_m
     let wal = office.home.path().join("oncegate-data/oncegate.db-wal");
     let mut before = transactions_in(&wal);
     for (channel, transactions) in [("keyed", 2), ("sms", 3)] {
-        // To a lead that is known it is the same.
+        // To a known lead, the same number of transactions.
         for (text, status) in [("counted", 201), ("counted too", 200)] {
             let body = with(sms(&format!("+{transactions}"), text), json!({"channel": channel}));
             office.post_with_key(&format!("{channel}-{status}"), &body).await.expect(status);
@@ -264,12 +264,12 @@ async fn a_post_is_one_transaction_its_end_another_and_its_begin_one_more_where_
         });
         let arrived = || async { (!office.provider.arrivals("counted#slow").is_empty()).then_some(()) };
         eventually("it is being sent", arrived).await;
-        // Two claims, a lead, a thread, a message, their names and list: by one transaction.
+        // Two claims, a lead, a thread, a message, their names and list: in one transaction.
         let accepted = transactions(ACCEPTED).await;
         let count = format!("SELECT count(*) FROM ({ACCEPTED}) AS rows");
         let rows = client.query_one(&count, &[]).await.expect("counts");
         assert_eq!((accepted.len(), rows.get::<_, i64>(0)), (1, 8), "{channel}");
-        // The job: by the same, unless it had to be written down that it begins. Nothing else has a second version.
+        // The job: in the same transaction, unless its begin had to be recorded. Nothing else has a second version.
         assert_eq!(transactions(JOB).await == accepted, begins == 0, "{channel}");
         const VERSIONS: &str = "SELECT max(version) FROM (SELECT version FROM oncegate.claims UNION ALL
             SELECT version FROM oncegate.records) AS all_of_it";
@@ -277,7 +277,7 @@ async fn a_post_is_one_transaction_its_end_another_and_its_begin_one_more_where_
         let version = async |sql: &str| client.query_one(sql, &[]).await.expect("reads").get::<_, i64>(0);
         assert_eq!((version(VERSIONS).await, version(version_of_job).await), (1, 1 + begins), "{channel}");
         slow.await.expect("does not panic").expect(201);
-        // The message, its key's answer and the end of the job: by one other.
+        // The message, its key's answer and the end of the job: in one other transaction.
         let all = transactions(ACCEPTED).await;
         assert_eq!(all.len(), 2, "{channel}: {all:?}");
         let finished = transactions(

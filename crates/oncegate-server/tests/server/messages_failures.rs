@@ -1,4 +1,4 @@
-//! How a failure is read: surely unsent never blocks a retry, and what may have been sent is never called failed.
+//! How a failure is classified: a surely unsent message never blocks a retry, and a message that may have been sent is never called failed.
 #![cfg(feature = "crash-points")]
 
 use std::time::Duration;
@@ -47,7 +47,7 @@ async fn what_was_surely_not_sent_is_failed_and_can_be_sent_again(on: On) {
         expect_failed(&office.client(turn).post("/api/messages", &by("tls", "no handshake")).await, "failed");
     }
     assert!(office.provider.arrivals("no handshake").is_empty());
-    // The claim is gone, not only passed over.
+    // The claim is deleted, not only skipped.
     let find = json!({"guard": "message", "key": ["+15550100", null, "no#400"]});
     office.client(1).post("/api/claims/find", &find).await.expect_problem(404, "not-found");
 }
@@ -76,7 +76,7 @@ async fn what_may_have_been_sent_is_unknown_and_not_sent_again(on: On) {
         assert_eq!((&again.body["duplicateOnly"], &again.body["status"]), (&json!(true), &json!("unknown")));
         assert_eq!(office.provider.arrivals(text).len(), 1, "{text}");
     }
-    // To our own key that is a yes.
+    // A duplicate of our own key means that the message was sent.
     assert_eq!(office.post(&by("sms", "have it#409")).await.body["status"], "sent");
 }
 
@@ -93,14 +93,15 @@ async fn a_person_says_what_became_of_an_unknown_one(on: On) {
     let settled = resolve(&sent, json!({"as": "sent", "note": "they have it"})).await.expect(200).body;
     assert_eq!((&settled["status"], &settled["resolved"]["note"]), (&json!("sent"), &json!("they have it")));
     assert!(settled["sentAt"].is_string() && settled["error"].is_null(), "{settled}");
-    // The answer may have been lost; but nobody says otherwise later.
+    // The acknowledgement may be lost, so the same resolution succeeds again; a different one is refused.
     assert_eq!(resolve(&sent, json!({"as": "sent"})).await.expect(200).body, settled);
     resolve(&sent, json!({"as": "not_sent"})).await.expect_problem(409, "wrong-status");
     let again = office.client(1).post("/api/messages", &by("sms", "it came#500")).await.expect(200);
     assert_eq!((&again.body["duplicateOnly"], &again.body["status"]), (&json!(true), &json!("sent")));
     assert_eq!(office.provider.arrivals("it came#500").len(), 1);
 
-    // What was not sent is sent when it is posted again (to a provider that never answers well), also under the key that was told that nobody knows.
+    // An unsent message is sent when it is posted again (to a provider that never succeeds). The same holds under the key that got
+    // "unknown".
     for key in [None, Some("k")] {
         let text = format!("it did not {key:?}#500");
         let post = async || match key {
@@ -155,7 +156,7 @@ async fn of_two_persons_at_once_one_has_settled_it(on: On) {
         let id = reply.body["message"]["_id"].as_str().expect("an id");
         let resolve = format!("/api/messages/{id}/resolve");
         let (mut one, mut other) = (office.client(round), office.client(round + 1));
-        // They agree, or not.
+        // The two callers agree, or not.
         let words = [json!({"as": "sent"}), json!({"as": if round % 2 == 0 { "sent" } else { "not_sent" }})];
         let (first, second) = tokio::join!(one.post(&resolve, &words[0]), other.post(&resolve, &words[1]));
         let mut statuses = [first.status, second.status];
@@ -220,7 +221,7 @@ async fn mail_is_refused_before_and_after_the_final_dot() {
     assert!(text.contains("Subject: Dear Ann,") && text.contains("\n.\r\nYours"), "{text}");
     assert_eq!(mails[0]["to"], json!(["ann@home.test"]));
 
-    // Before the final dot: surely not sent. For now, or for good.
+    // Before the final dot: surely not sent. A temporary refusal, or a permanent one.
     for turn in 0..2 {
         let refused = office.client(turn).post("/api/messages", &to("nobody@home.test", "x")).await;
         expect_failed(&refused, "failed");
@@ -229,20 +230,20 @@ async fn mail_is_refused_before_and_after_the_final_dot() {
     let busy = office.post(&to("busy@home.test", "x")).await;
     expect_failed(&busy, "failed");
     assert!(busy.text("error").contains("450"), "{busy:?}");
-    // After it: the server's no is a no.
+    // After it: the server's refusal is final.
     for turn in 1..=2 {
         let refused = office.post(&to("ann@home.test", "y #refuse")).await;
         expect_failed(&refused, "failed");
         assert_eq!(server.mails("y #refuse").len(), turn);
     }
-    // No reply to it leaves it open.
+    // Without a reply, the outcome is unknown.
     for text in ["z #cut", "z #hang"] {
         expect_failed(&office.post(&to("ann@home.test", text)).await, "unknown");
         let again = office.client(1).post("/api/messages", &to("ann@home.test", text)).await.expect(200);
         assert_eq!(again.body["status"], "unknown");
         assert_eq!(server.mails(text).len(), 1);
     }
-    // Nobody there at all.
+    // No server listens at all.
     drop(server);
     tokio::time::sleep(Duration::from_millis(50)).await;
     expect_failed(&office.post(&to("ann@home.test", "too late")).await, "failed");

@@ -1,4 +1,4 @@
-//! `Idempotency-Key`: one request, one answer, byte for byte, however often and however late it is asked.
+//! `Idempotency-Key`: one request, one answer, byte for byte, however often and however late it is retried.
 #![cfg(feature = "crash-points")]
 
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ on_both![
     a_client_that_hangs_up_does_not_stop_its_request,
 ];
 
-/// Everything of an answer that a replay repeats.
+/// All parts of an answer that a replay repeats.
 fn content(reply: &Reply) -> (u16, String, Option<String>, Option<String>) {
     let header = |name: &str| reply.header(name).map(str::to_owned);
     (reply.status, reply.text.clone(), header("content-type"), header("oncegate-duplicate"))
@@ -38,10 +38,10 @@ async fn a_finished_request_is_replayed_byte_for_byte(on: On) {
     assert_eq!(first.header("idempotent-replayed"), None);
     expect_replay(&office.post_with_key("\"k-1\"", &message).await, &first);
     expect_replay(&office.client(1).header("idempotency-key", "k-1").post("/api/messages", &message).await, &first);
-    // Another workspace's key is another key.
+    // The same key in another workspace is another key.
     let mut other = office.client(1).header("oncegate-workspace", "other").header("idempotency-key", "k-1");
     assert_eq!(other.post("/api/messages", &message).await.expect(201).header("idempotent-replayed"), None);
-    // After a restart, and when the same request would by now be refused: its channel needs an address.
+    // After a restart, and although the same request would now be refused: its channel needs an address.
     office.servers.clear();
     let config = std::fs::read_to_string(office.home.path().join("oncegate.toml")).expect("is there");
     let (before, _) = config.split_once("[messages.channel.sms]").expect("has the channel");
@@ -63,7 +63,7 @@ async fn a_key_stands_for_one_body(on: On) {
     let spaced = r#"{ "recipientPhone": "+1", "message": "one" }"#;
     let reply = client.send(Method::POST, "/api/messages", Some(spaced.into())).await;
     reply.expect_problem(422, "idempotency-key-reused");
-    // What is no JSON is that first.
+    // Invalid JSON is refused first.
     client.send(Method::POST, "/api/messages", Some("{".into())).await.expect_invalid("EOF");
     expect_replay(&office.post_with_key("k", &sms("+1", "one")).await, &first);
     assert!(office.provider.arrivals("two").is_empty());
@@ -88,7 +88,7 @@ async fn a_request_under_way_is_waited_for_and_then_refused(on: On) {
     assert!(asked.elapsed() >= Duration::from_millis(400));
     let first = under_way.await.expect("does not panic").expect(502);
     expect_replay(&second.post("/api/messages", &hangs).await, &first);
-    // One that ends in time is waited for, and no longer than need be.
+    // A send that ends in time is awaited, and no longer than necessary.
     let slow = sms("+2", "soon over");
     let (a, b) = (office.client(0), office.client(1));
     let (a, b) = (a.header("idempotency-key", "s"), b.header("idempotency-key", "s"));
@@ -107,7 +107,7 @@ async fn another_key_for_the_same_message_gets_the_first_one_and_keeps_that_answ
     let first = office.post_with_key("k1", &message).await.expect(201);
     let second = office.post_with_key("k2", &message).await.expect(200);
     assert_eq!((&second.body["duplicateOnly"], &second.body["message"]), (&json!(true), &first.body["message"]));
-    // Also when the duplicate's window is over: that request has had its answer.
+    // Also when the duplicate's window is over: that request was already answered.
     office.set_clock_ahead(Duration::from_secs(20 * 60));
     expect_replay(&office.post_with_key("k2", &message).await, &second);
     expect_replay(&office.post_with_key("k1", &message).await, &first);

@@ -1,4 +1,4 @@
-//! The queue behind messages: few slots, a server that is told to stop, and what the command line shows of it.
+//! The queue behind messages: few slots, a server that is told to stop, and the command line's view of it.
 #![cfg(feature = "crash-points")]
 
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ async fn status(office: &PostOffice, id: &str) -> String {
     office.client(0).get(&format!("/api/messages/{id}")).await.expect(200).text("status")
 }
 
-/// Posts while the test goes on.
+/// Posts on a task of its own while the test continues.
 fn post_apart(office: &PostOffice, phone: &'static str, text: &'static str) -> JoinHandle<Reply> {
     let mut client = office.client(0);
     tokio::spawn(async move { client.post("/api/messages", &sms(phone, text)).await })
@@ -65,7 +65,7 @@ async fn told_to_stop_it_finishes_what_it_has_begun_and_leaves_the_rest_to_other
     let (exit, _) = tokio::task::spawn_blocking(|| server.stop()).await.expect("stops");
     assert!(exit.success() && asked.elapsed() < Duration::from_secs(10), "{exit} after {:?}", asked.elapsed());
     assert_eq!(begun.await.expect("does not panic").expect(201).body["status"], "sent");
-    // On two servers the other one may have taken it by then.
+    // On two servers the other one may have taken the message by then.
     let waiting = waiting.await.expect("does not panic");
     assert!(matches!(waiting.status, 201 | 202), "{waiting:?}");
     office.servers.insert(0, office.serve(&[]));
@@ -78,7 +78,7 @@ async fn told_to_stop_it_answers_who_waits_for_what_its_worker_sends(on: On) {
     let mut office = PostOffice::open_with(on, "workers = 1").await;
     let first = post_apart(&office, "+1", "first#slow");
     is_being_sent(&office, "first#slow").await;
-    // It finds no slot, so it is not the request that sends it.
+    // There is no slot, so the request does not send the message itself.
     let second = post_apart(&office, "+2", "second#slow");
     is_being_sent(&office, "second#slow").await;
     let server = office.servers.remove(0);
@@ -99,7 +99,7 @@ async fn without_kept_bodies_an_answer_is_told_again_from_the_message(on: On) {
     assert_eq!(other_again.header("oncegate-duplicate"), Some("true"));
     assert_eq!(other_again.body["message"], other.body["message"]);
     assert_eq!(office.provider.arrivals("told again").len(), 1);
-    // Also its status, once somebody has said what became of it.
+    // Also its status, once a person has settled it.
     let unknown = office.post_with_key("k3", &sms("+1", "settled#500")).await.expect(502);
     let resolve = format!("/api/messages/{}/resolve", unknown.body["message"]["_id"].as_str().expect("an id"));
     office.client(0).post(&resolve, &json!({"as": "sent"})).await.expect(200);

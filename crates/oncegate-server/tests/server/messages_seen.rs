@@ -1,4 +1,4 @@
-//! What is logged and counted of messages, and that no text and no address is among it.
+//! The logs and metrics of messages, which contain no text and no address.
 #![cfg(feature = "crash-points")]
 
 use serde_json::json;

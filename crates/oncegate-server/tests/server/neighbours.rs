@@ -1,6 +1,6 @@
-//! Two workspaces on one server, of which one takes all that it can get: it is refused more, and the other does not notice.
+//! Two workspaces on one server, of which one uses as much as it can: it is refused more, and the other does not notice.
 //!
-//! How long the other waits meanwhile is measured by `oncegate bench --only neighbours`.
+//! `oncegate bench --only neighbours` measures the other workspace's latency meanwhile.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 
 use crate::support::{Client, Follower, Home, PATIENCE, Raw, SEARCH_IMPORT, Server, claim_of, eventually, with};
 
-/// What the neighbour's claim takes at most on a busy machine. The attacks below held it up for 2.5 s to 30 s.
+/// The maximum time of the neighbour's claim on a busy machine. The attacks below delayed it by 2.5 s to 30 s.
 const UNDISTURBED: Duration = Duration::from_secs(2);
 
-/// A server with a workspace that is busy and one that is calm.
+/// A server with a busy workspace and a calm one.
 struct Street {
     server: Server,
     busy: String,
@@ -47,14 +47,14 @@ impl Street {
         Follower::open_with(self.server.address, "/api/decisions", &[("authorization", &key)]).await
     }
 
-    /// The metric says that something was refused at this limit.
+    /// The metric counts a refusal at this limit.
     async fn is_counted(&self, limit: &str) {
         let line = format!("oncegate_workspace_limited_total{{limit=\"{limit}\"}}");
         let metrics = self.server.client_with(&self.calm).get("/metrics").await.expect(200).text;
         assert!(metrics.contains(&line), "{line} is not in {metrics}");
     }
 
-    /// The calm workspace claims, and somebody asks after the server's health.
+    /// The calm workspace can claim, and a health check is answered.
     async fn is_undisturbed(&self, part: &str) {
         let asked = Instant::now();
         self.server.client_with(&self.calm).claim(&claim_of("g", part)).await.expect(201);
@@ -90,7 +90,7 @@ async fn callers_that_wait_are_limited_and_leave_connections_to_others() {
             tokio::spawn(async move { client.claim(&body).await })
         })
         .collect();
-    // Nine are refused at once, and the others wait.
+    // Nine requests are refused at once, and the others wait.
     for _ in 0..9 {
         let (refused, _, rest) = futures::future::select_all(waiters).await;
         let refused = refused.expect("no panic").expect_problem(429, "workspace-limit");
@@ -125,7 +125,7 @@ async fn connections_of_a_workspace_are_limited_and_health_is_told_when_all_are_
     street.is_counted("connections").await;
     street.is_undisturbed("connections").await;
 
-    // All are taken by workspaces now.
+    // All connections now belong to workspaces.
     let mut calm = vec![];
     for _ in 0..2 {
         let mut client = street.server.client_with(&street.calm);
@@ -154,7 +154,7 @@ async fn connections_that_say_nothing_make_room_for_others() {
     kept.get("/api/claims").await.expect(200);
     let mut silent = vec![];
     for round in 0..3 {
-        // One says something, without an end.
+        // This client sends an endless request.
         let mut slow = Raw::connect(street.server.address).await;
         slow.write(b"GET /healthz HTTP/1.1\r\nhost: x\r\nx-slow: ").await;
         silent.push(slow);
@@ -168,7 +168,7 @@ async fn connections_that_say_nothing_make_room_for_others() {
             (claimed.status == 201).then_some(())
         })
         .await;
-        // Their heads would not be late for 10 s.
+        // Their heads would time out only after 10 s.
         assert!(begun.elapsed() < Duration::from_secs(6), "{:?}", begun.elapsed());
         kept.get("/api/claims").await.expect(200);
         street.server.client().get("/healthz").await.expect(200);
@@ -242,12 +242,12 @@ async fn bodies_that_stall_take_the_room_of_their_own_workspace_alone() {
         clients.push(stalled(head, b"[").await);
     }
     street.is_undisturbed("bodies").await;
-    // A large body of the calm workspace has room of its own.
+    // A large body of the calm workspace has its own room.
     let large = json!({"type": "Nothing", "data": "x".repeat(2_000_000)});
     let asked = Instant::now();
     street.server.client_with(&street.calm).post("/api/events", &large).await.expect(200);
     assert!(asked.elapsed() < UNDISTURBED, "{:?}", asked.elapsed());
-    // Those that have their turn and do not use it lose it; those that get none are told so.
+    // A client that has its turn and does not use it loses it; a client that gets no turn is refused.
     let mut said = vec![];
     for client in &mut clients[..10] {
         said.push(client.read_to_close(PATIENCE + Duration::from_secs(15)).await);
@@ -302,13 +302,13 @@ async fn what_a_workspace_may_store_is_limited_in_number_and_in_bytes() {
     }
     let batch = json!([claim_of("g", "in a batch")]);
     busy.post("/api/claims/batch", &batch).await.expect_problem(429, "quota-exceeded");
-    // What is owned can still be settled, and people can still look.
+    // Owners can still settle their claims, and reads still work.
     let large = json!("x".repeat(5_000));
     busy.settle("g", &first, first_token, &large).await.expect_problem(429, "quota-exceeded");
     busy.settle("g", &first, first_token, &json!("small")).await.expect(200);
     busy.get("/api/claims").await.expect(200);
     street.is_undisturbed("quota").await;
-    // It is measured, too: a server that starts knows it.
+    // Stored data is measured, too: a newly started server knows it.
     let street = Street { server: street._home.serve(), ..street };
     eventually("the next server has measured it", || async {
         let claimed = street.busy().claim(&claim_of("g", "another")).await;
@@ -366,7 +366,7 @@ async fn a_lease_whose_answer_has_no_room_gives_its_actions_back() {
     let request = silent.post("/api/actions/lease", &lease);
     silent.write(request.as_bytes()).await;
     assert_eq!(silent.read_status().await, 200);
-    // The system's buffers take a part of it; the rest waits for its client.
+    // The system's buffers take a part of the answer; the rest waits for its client.
     let refused = busy.post("/api/actions/lease", &lease).await.expect_problem(429, "workspace-limit");
     assert!(refused.text("detail").contains("limits.workspace.answers"), "{refused:?}");
     street.is_counted("answers").await;

@@ -1,10 +1,10 @@
-//! When a server answers without a key: while none has ever existed, to direct requests of its own machine and user, and never again after.
+//! When a server answers without a key: while none has ever existed, and only direct requests of its own machine and user.
 
 use serde_json::json;
 
 use crate::support::{Database, Home, Nginx, Raw, Reply, Server, claim_of, eventually};
 
-/// The problem that a caller behind a proxy gets; it names the proxy and what to do.
+/// The problem for a caller behind a proxy; it names the proxy and the solution.
 #[track_caller]
 fn expect_proxied(reply: Reply) {
     let reply = reply.expect_problem(403, "behind-a-proxy");
@@ -28,13 +28,13 @@ async fn a_keyless_server_behind_nginx_answers_nobody_through_it() {
     client.get("/").await.expect_page(403);
     client.submit("/keys", &[("name", "a"), ("role", "admin")]).await.expect_page(403);
     if rustix::process::getuid().is_root() {
-        // Its workers are another user's: it leaves no trace at all in what it sends.
+        // Its workers run as another user, and its requests have no sign of a proxy.
         let quiet = Nginx::before(server.address, "proxy_http_version 1.1;\nproxy_set_header Connection \"\";");
         let mut client = crate::support::Client::new(quiet.address);
         expect_proxied(client.claim(&claim_of("g", "k")).await);
         expect_proxied(client.get("/api/claims").await);
     }
-    // Straight from the machine it goes on; and with a key, through the proxy.
+    // Direct requests of the machine still work, and so does a key through the proxy.
     server.client().win(&claim_of("g", "k")).await;
     let (_, key) = home.make_key("acme", "operate");
     let with_key = || crate::support::Client::new(bare.address).header("authorization", &format!("Bearer {key}"));
@@ -84,7 +84,7 @@ async fn an_open_server_says_so_and_how_to_end_it() {
     assert!(!said.contains("without a key"), "{said}");
 }
 
-/// The table is emptied behind the server's back: by a wrong restore, say.
+/// The table is emptied without the server, for example by a restore of the wrong backup.
 async fn stays_closed(home: &Home, empty: impl AsyncFn()) {
     let (_, secret) = home.make_key("acme", "operate");
     let refuses = async |server: &Server| {
@@ -101,14 +101,14 @@ async fn stays_closed(home: &Home, empty: impl AsyncFn()) {
     .await;
     refuses(&server).await;
     server.stop();
-    // The store itself remembers.
+    // The store itself has the mark.
     let server = home.serve();
     refuses(&server).await;
     server.client_with(&secret).get("/api/claims").await.expect(401);
     let doctor = home.run(["doctor", "--json"]).expect_code(0).json();
     let access = doctor.as_array().expect("a list").iter().find(|finding| finding["check"] == "access");
     assert_eq!(access.expect("it is checked")["verdict"], "warning", "{doctor}");
-    // A new key opens it again for that key.
+    // With a new key, the server answers that key again.
     let (_, secret) = home.make_key("acme", "operate");
     eventually("the new key is known", || async {
         (server.client_with(&secret).get("/api/claims").await.status == 200).then_some(())
@@ -155,7 +155,7 @@ async fn where_keys_are_required_the_first_start_makes_one_and_says_where_it_is(
     assert!(told["file"].as_str().is_some_and(|path| path.ends_with("oncegate-data/admin.key")), "{told}");
     let (_, said) = server.stop();
     assert!(said.contains("admin.key") && !said.contains(secret.rsplit('_').next().unwrap()), "{said}");
-    // Once: also where the key was revoked, and the table emptied.
+    // Only once: a later start makes no key, even after the key was revoked and the table emptied.
     let server = home.serve();
     server.client_with(&secret).get("/api/keys").await.expect(200);
     assert!(server.log().iter().all(|line| line["event"] != "auth.first_key"));
@@ -164,7 +164,7 @@ async fn where_keys_are_required_the_first_start_makes_one_and_says_where_it_is(
     assert_eq!(listed[0]["name"], json!("first key"));
 }
 
-/// A variable does it too, and on an address that is not loopback, where a server without a key does not start otherwise.
+/// A variable works too, even on an address that is not loopback, where a server without a key does not start otherwise.
 #[tokio::test]
 async fn where_keys_are_required_the_server_starts_on_any_address() {
     let home = Home::new();

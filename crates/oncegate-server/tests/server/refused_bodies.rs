@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 
 use crate::support::{Home, Raw};
 
-/// Posts so many bytes so often, as Python's own client does, and prints the statuses that it saw.
+/// Posts a body of this size this many times, as Python's own client does, and prints the statuses.
 const PYTHON: &str = "
 import http.client, sys
 host, size, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -46,7 +46,7 @@ async fn what_is_read_and_thrown_away_is_bounded() {
     stream.write_all(head.as_bytes()).await.expect("it reads");
     let chunk = [b"10000\r\n".as_slice(), &[b' '; 0x10000], b"\r\n"].concat();
     let mut wrote = 0;
-    // It ends by itself, whatever the client goes on to send.
+    // The read ends on its own, whatever else the client sends.
     let writes = async {
         while stream.write_all(&chunk).await.is_ok() {
             wrote += chunk.len();
@@ -55,7 +55,7 @@ async fn what_is_read_and_thrown_away_is_bounded() {
     tokio::time::timeout(Duration::from_secs(10), writes).await.expect("the connection is closed in time");
     assert!(wrote < 200 * 1024 * 1024, "{wrote} bytes");
     let mut said = vec![];
-    // After all that was sent, the system may have thrown the answer away.
+    // After so much unread data, the system may have discarded the answer.
     let _ = stream.read_to_end(&mut said).await;
 }
 

@@ -1,4 +1,4 @@
-//! Reminders over HTTP, on one server and on two: set, sent when due, moved and cancelled in time and too late, and missed.
+//! Reminders over HTTP, on one server and on two: created, sent when due, moved and cancelled in time and too late, and missed.
 #![cfg(feature = "crash-points")]
 
 use std::time::Duration;
@@ -30,7 +30,7 @@ async fn listed(office: &PostOffice, query: &str) -> Vec<Value> {
     page["items"].as_array().expect("items").iter().map(|item| item["id"].clone()).collect()
 }
 
-/// All servers together have counted so many: they do it after the commit that people see.
+/// Waits until all servers together have counted this many: they count after the commit that callers see.
 async fn counted(office: &PostOffice, event: &str, count: usize) {
     let line = format!("oncegate_reminder_events_total{{event=\"{event}\"}} ");
     eventually(&format!("{count} {event}"), || async {
@@ -60,7 +60,7 @@ async fn one_is_set_and_the_same_again_gets_it(on: On) {
     });
     assert_eq!(made, expected);
     assert!(made["id"].is_string() && made["createdAt"].is_string());
-    // Whatever else it says: it is the booking and the kind that count.
+    // Other fields do not matter: the booking and the kind identify a reminder.
     for (turn, again) in [body.clone(), with(body.clone(), json!({"message": "At ten."}))].iter().enumerate() {
         assert_eq!(office.client(turn + 1).post("/api/reminders", again).await.expect(200).body, made);
     }
@@ -102,7 +102,7 @@ async fn ten_posts_at_once_are_one_reminder_and_one_send(on: On) {
         office.reminder_becomes(&id, "sent").await;
         assert_eq!(listed(&office, &format!("bookingId={booking}")).await, [json!(id)]);
         assert_eq!(office.provider.arrivals(&text).len(), 1);
-        // Also when it is over.
+        // Also when the reminder has ended.
         let late = office.client(1).post("/api/reminders", &reminder(&booking, "sms", &text)).await.expect(200).body;
         assert_eq!((late["id"].as_str(), late["state"].as_str()), (Some(id.as_str()), Some("sent")));
     }
@@ -127,7 +127,7 @@ async fn it_is_sent_when_it_is_due_under_its_key(on: On) {
     assert_eq!((arrived.len(), &arrived[0].key), (1, &id));
     assert_eq!((&arrived[0].body["id"], &arrived[0].body["recipientPhone"]), (&json!(id), &json!("+15550100")));
     counted(&office, "reminder.sent", 2).await;
-    // Nothing that a log is read for has a text or an address in it.
+    // The log has no text and no address.
     for server in &office.servers {
         let log = format!("{:?}", server.log());
         assert!(!log.contains("At nine.") && !log.contains("+15550100"), "{log}");
@@ -149,7 +149,7 @@ async fn it_is_moved_and_reworded_until_it_is_sent(on: On) {
     assert_eq!(office.reminder(&id).await, reworded);
     assert_eq!(office.client(0).put(&path, &json!({})).await.expect(200).body, reworded, "nothing is to be another");
     office.client(0).put(&path, &json!({"sendAt": "2020-01-01T00:00:00Z"})).await.expect_invalid("sendAt");
-    // Its first time comes and goes.
+    // Its first due time passes.
     office.set_clock_ahead(HOUR * 25);
     let other = office.remind(&with(reminder("now", "sms", "At once."), json!({"sendAt": from_now(HOUR * 25)}))).await;
     office.reminder_becomes(&other, "sent").await;
@@ -188,7 +188,7 @@ async fn it_is_cancelled_until_it_is_sent(on: On) {
     assert_eq!(office.provider.arrivals("At nine.").len(), 1);
     let refused = office.client(0).delete(&path).await.expect_problem(409, "wrong-status");
     assert!(refused.text("detail").contains("it is sent"), "{refused:?}");
-    // While the carrier has it, too.
+    // Also while the carrier has the request.
     let slow = office.remind(&with(reminder("slow", "sms", "At noon.#slow"), due)).await;
     eventually("it is there", || async { (!office.provider.arrivals("At noon.#slow").is_empty()).then_some(()) }).await;
     let path = format!("/api/reminders/{slow}");
@@ -219,7 +219,7 @@ async fn a_refused_connection_is_tried_again_within_the_grace_and_missed_after_i
     assert_eq!((&missed["reminderSent"], missed["endedAt"].is_string()), (&json!(true), true));
     let time = |text: &Value| text.as_str().and_then(oncegate::Time::parse).expect("a time");
     let took = time(&missed["endedAt"]).since(time(&missed["sendAt"]));
-    // A try that began within the grace may end after it, by what a call may take.
+    // A try that began within the grace may end after it, by the time-out of a call.
     assert!(took <= Duration::from_secs(4 + 2), "{missed}");
     assert_eq!(listed(&office, "state=missed").await, [json!(id)]);
 }
@@ -239,7 +239,7 @@ async fn a_provider_that_said_no_is_asked_again_within_the_grace(on: On) {
 async fn what_may_have_arrived_is_never_sent_again_and_is_seen_to_be_missed(on: On) {
     let office = PostOffice::open(on).await;
     let mut ids = vec![];
-    // A provider that would know it again makes no difference: the flag is set.
+    // A provider that honours keys makes no difference: the flag is set.
     for (channel, text) in [("sms", "?#cut"), ("sms", "?#500"), ("sms", "?#hang"), ("keyed", "!#cut")] {
         let id = office.remind(&reminder(&format!("{channel} {text}"), channel, text)).await;
         let missed = office.reminder_becomes(&id, "missed").await;
@@ -249,7 +249,7 @@ async fn what_may_have_arrived_is_never_sent_again_and_is_seen_to_be_missed(on: 
     }
     assert_eq!(listed(&office, "state=missed").await, ids);
     counted(&office, "reminder.missed", 4).await;
-    // The log is written behind.
+    // The log is written in the background.
     let lines = eventually("each is told", || async {
         let log = office.servers.iter().flat_map(|server| server.log());
         let lines: Vec<Value> = log.filter(|line| line["event"] == "reminder.missed").collect();
@@ -258,7 +258,7 @@ async fn what_may_have_arrived_is_never_sent_again_and_is_seen_to_be_missed(on: 
     .await;
     assert!(lines.iter().all(|line| line["level"] == "error" && line["hint"].is_string()), "{lines:?}");
     assert!(ids.iter().all(|id| lines.iter().any(|line| line["reminderId"] == *id)), "{lines:?}");
-    // Past every pause that there could be, and while something else is sent.
+    // After any possible backoff, and while another reminder is sent.
     office.set_clock_ahead(Duration::from_secs(120));
     let other = office.remind(&reminder("after", "sms", "after")).await;
     office.reminder_becomes(&other, "sent").await;
@@ -281,7 +281,7 @@ async fn what_nobody_could_send_in_time_is_missed(on: On) {
     );
     counted(&office, "reminder.missed", 1).await;
     assert!(office.provider.all().is_empty());
-    // The same request again gets it, and another, as late as that, is refused.
+    // A retry of the same request gets the missed reminder. A different request that is equally late is refused.
     assert_eq!(office.client(0).post("/api/reminders", &body).await.expect(200).body, missed);
     let late = with(body, json!({"bookingId": "c"}));
     office.client(0).post("/api/reminders", &late).await.expect_invalid("sendAt");

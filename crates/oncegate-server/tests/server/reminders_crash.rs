@@ -1,4 +1,4 @@
-//! The real binary, killed or paused at every point of a reminder's life, and what another makes of it: sent, or missed and seen to be.
+//! The real binary, killed or paused at every point of a reminder's life: another server sends the reminder, or it is missed and reported.
 #![cfg(feature = "crash-points")]
 
 use std::time::Duration;
@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 use crate::support::{On, PATIENCE, PostOffice, eventually, from_now, on_both, outcomes, reminder, with};
 
-/// After it the next worker looks at what the last one left.
+/// After this lease, the next worker takes over the job of the last one.
 const LEASE: &str = "lease = \"1s\"\nwait = \"100ms\"\nsend_wait = \"500ms\"";
-/// Longer than the lease, and a look at the queue.
+/// Longer than the lease, and a poll of the queue.
 const PAUSE: &str = "4000";
 
 on_both![
@@ -21,11 +21,11 @@ on_both![
     told_to_stop_it_finishes_what_it_has_begun,
 ];
 
-/// A server that dies at the point; the reminder that it died of.
+/// A server that dies at the point; returns the id of the reminder that was in work.
 async fn crash_at(office: &mut PostOffice, point: &str, body: &Value) -> String {
     office.servers.clear();
     let mut server = office.serve(&[("ONCEGATE_TEST_CRASH_AT", point)]);
-    // Due when it has been acknowledged.
+    // Due after it was acknowledged.
     let body = with(body.clone(), json!({"sendAt": from_now(Duration::from_millis(500))}));
     let id = server.client().post("/api/reminders", &body).await.expect(201).text("id");
     assert!(!server.wait(PATIENCE).success(), "{point}: it was killed");
@@ -49,7 +49,7 @@ async fn killed_around_the_commit_there_is_one_reminder_if_it_was_acknowledged(o
         office.servers = vec![office.serve(&[])];
         let listed = office.client(0).get(&format!("/api/reminders?bookingId={point}")).await.expect(200);
         assert_eq!(listed.body["items"].as_array().map(Vec::len), Some(usize::from(is_there)), "{point}");
-        // Whoever was not answered asks again: there is one all the same.
+        // A caller without an answer retries: there is still only one reminder.
         let again = office.client(0).post("/api/reminders", &body).await;
         assert_eq!(again.status, if is_there { 200 } else { 201 }, "{point}: {again:?}");
         // The dead server may have set the flag: its worker runs beside the request.
@@ -95,11 +95,11 @@ async fn killed_at_any_point_it_is_sent_or_it_was_missed(on: On) {
         let listed = office.client(0).get("/api/reminders?state=missed&limit=1").await.expect(200).body;
         assert_eq!(listed["items"], json!([ended]), "{point}: it is seen");
         assert_eq!(office.servers[0].logged("reminder.missed", 1).await[0]["reminderId"], json!(id));
-        // It is counted before it is told.
+        // It is counted before it is logged.
         let metrics = office.client(0).get("/metrics").await.text;
         let line = "oncegate_reminder_events_total{event=\"reminder.missed\"} 1";
         assert!(metrics.lines().any(|found| found == line), "{point}: {metrics}");
-        // A person looks, and has it sent: under the same key.
+        // A person looks, and sends it: under the same key.
         office.send_reminder(&id, "looked").await.expect(200);
         let is_taken = !point.ends_with("#hang");
         let after = office.reminder_becomes(&id, if is_taken { "sent" } else { "missed" }).await;
@@ -119,7 +119,7 @@ async fn killed_while_a_person_has_it_sent_it_is_sent_or_missed_again(on: On) {
         office.reminder_becomes(&id, "missed").await;
         office.servers.clear();
         let mut server = office.serve(&[("ONCEGATE_TEST_CRASH_AT", point)]);
-        // It may be dead before it has answered.
+        // The server may die before it has answered.
         let body = json!({"note": "now"}).to_string();
         let _ = server.client().try_send(Method::POST, &format!("/api/reminders/{id}/send"), Some(body.into())).await;
         assert!(!server.wait(PATIENCE).success(), "{point}: it was killed");
@@ -133,7 +133,7 @@ async fn killed_while_a_person_has_it_sent_it_is_sent_or_missed_again(on: On) {
     }
 }
 
-/// In one process: its own worker takes over from the task that sleeps.
+/// In one process: the server's own worker takes over from the task that sleeps.
 async fn a_worker_that_was_paused_past_its_lease_does_not_send(on: On) {
     let mut office = PostOffice::open_with(on, LEASE).await;
     for (point, state, arrived) in
@@ -146,7 +146,7 @@ async fn a_worker_that_was_paused_past_its_lease_does_not_send(on: On) {
             office.servers = vec![office.serve(&[("ONCEGATE_TEST_PAUSE_AT", &format!("{point}:{PAUSE}"))])];
             let id = office.remind(&reminder(&text, channel, &text)).await;
             let before = office.reminder_becomes(&id, state).await;
-            // It does not end before the one that sleeps has woken.
+            // The server does not end before the sleeping task has woken.
             let (status, log) = office.servers.remove(0).stop();
             assert!(status.success(), "{log}");
             assert_eq!(log.contains("reminder.lease_lost"), state == "missed", "{text}: {log}");
@@ -157,7 +157,8 @@ async fn a_worker_that_was_paused_past_its_lease_does_not_send(on: On) {
             office.servers = vec![office.serve(&[])];
             let after = office.reminder(&id).await;
             match point {
-                // What the carrier has taken was not missed, whoever said so: nobody else can say that.
+                // A reminder that the carrier has accepted was not missed. Only the carrier's answer proves that, so it overrides the
+                // earlier state.
                 "reminder.called" => assert_eq!(after["state"], "sent", "{text}: {after}"),
                 _ => assert_eq!(after, before, "{text}: nor does it say anything"),
             }

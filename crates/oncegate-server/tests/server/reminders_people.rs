@@ -1,4 +1,4 @@
-//! What people do with reminders, and may not: bad input, roles, workspaces, a missed one sent by hand, the command line.
+//! What people may and may not do with reminders: bad input, roles, workspaces, sending a missed one by hand, the command line.
 #![cfg(feature = "crash-points")]
 
 use std::time::Duration;
@@ -23,7 +23,7 @@ fn tomorrow(booking: &str) -> Value {
     with(reminder(booking, "sms", "At nine."), json!({"sendAt": from_now(DAY)}))
 }
 
-/// One that was missed; the next try gets through.
+/// A missed reminder; the next try succeeds.
 async fn missed(office: &PostOffice, booking: &str) -> String {
     let id = office.remind(&reminder(booking, "sms", &format!("{booking}#cut-once"))).await;
     office.reminder_becomes(&id, "missed").await;
@@ -75,7 +75,7 @@ async fn what_cannot_be_right_is_refused_by_name_and_leaves_nothing(on: On) {
     assert_eq!(client.get("/api/reminders").await.expect(200).body["items"], json!([]));
     let id = office.remind(&tomorrow("b")).await;
     let (path, before) = (format!("/api/reminders/{id}"), office.reminder(&id).await);
-    // What cannot be changed is not known to the one that changes.
+    // Fields that cannot be changed are unknown to an edit, so their cases are left out.
     let edits = cases.iter().filter(|(named, _)| !named.contains(" or ") && *named != "bookingId" && *named != "kind");
     for (named, wrong) in edits {
         client.put(&path, wrong).await.expect_invalid(named);
@@ -103,7 +103,7 @@ async fn what_cannot_be_right_is_refused_by_name_and_leaves_nothing(on: On) {
         client.delete(&path).await.expect_problem(404, "not-found");
         client.post(&format!("{path}/send"), &json!({})).await.expect_problem(404, "not-found");
     }
-    // As far off as there are days, and as long as it may be.
+    // The latest possible day, and the maximum lengths.
     let far = json!({"bookingId": "é".repeat(256), "sendAt": "9999-12-30T00:00:00Z", "message": long(64 * 1024)});
     office.remind(&with(tomorrow("b"), far)).await;
     assert!(office.provider.all().is_empty());
@@ -114,7 +114,7 @@ async fn a_person_has_a_missed_one_sent_and_it_is_written_down_who_and_why(on: O
     let id = missed(&office, "b").await;
     let (_, sends) = office.home.make_key("default", "send");
     let (operator, operates) = office.home.make_key("default", "operate");
-    // A server that knows the keys from the beginning.
+    // A server that knows the keys from its start.
     office.servers.clear();
     office.servers = vec![office.serve(&[])];
     let server = &office.servers[0];
@@ -130,7 +130,7 @@ async fn a_person_has_a_missed_one_sent_and_it_is_written_down_who_and_why(on: O
         let refused = refused.expect_problem(403, "forbidden");
         assert!(refused.text("detail").contains("operate"), "{refused:?}");
     }
-    // What a program does, it may.
+    // A program may do what the role `send` allows.
     assert_eq!(sender.get(&path).await.expect(200).body["state"], "missed");
     let other = sender.post("/api/reminders", &tomorrow("other")).await.expect(201).text("id");
     sender.put(&format!("/api/reminders/{other}"), &json!({"message": "At ten."})).await.expect(200);
@@ -148,7 +148,7 @@ async fn a_person_has_a_missed_one_sent_and_it_is_written_down_who_and_why(on: O
     })
     .await;
     assert_eq!(outcomes(&sent), [("failed".into(), Some("maybe".into())), ("sent".into(), None)]);
-    // A program sees what became of it, and not who did it.
+    // A program sees the outcome, and not the person who acted.
     let names = |reply: &Reply| reply.text.contains(&operator) || reply.text.contains("called them");
     assert!(names(&operates.get(&path).await.expect(200)));
     for seen in [
@@ -190,7 +190,7 @@ async fn a_missed_one_is_let_be_and_nothing_brings_it_back(on: On) {
     let id = missed(&office, "b").await;
     let path = format!("/api/reminders/{id}");
     let resolve = format!("{path}/resolve");
-    // A program cancels what is to come; that this one was missed is for a person to see.
+    // A program can cancel a future reminder; a missed reminder is for a person to handle.
     office.client(0).delete(&path).await.expect_problem(409, "wrong-status");
     let word = json!({"as": "not_sent", "note": "the day is over"});
     let cancelled = office.client(1).post(&resolve, &word).await.expect(200).body;

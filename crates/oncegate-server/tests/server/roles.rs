@@ -1,4 +1,4 @@
-//! Every route and every form, in every role. The routes come from the server itself: a new one without a line here fails.
+//! Every route and every form, in every role. The server itself lists its routes: a new route without a line here fails.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Client, Home, Reply, Server, claim_of, eventually, from_now, sms};
 
-/// What a request of a route is sent with: its path, filled in, and its body.
+/// The request of a route: its path with all names filled in, and its body.
 struct Sample {
     path: String,
     body: Option<Value>,
@@ -15,7 +15,7 @@ struct Sample {
     form: Option<Vec<(&'static str, String)>>,
 }
 
-/// Things of one workspace that exist.
+/// Existing objects of one workspace.
 struct Things {
     claim: String,
     action: String,
@@ -35,7 +35,7 @@ fn tomorrow(booking: &str) -> Value {
 const NONE: &str = "01990000-0000-7000-8000-000000000000";
 
 impl Things {
-    /// Each time others.
+    /// New objects on each call.
     async fn make(client: &mut Client, number: usize, key: &str) -> Things {
         let (claim, _) = client.win(&claim_of("g", &format!("k{number}"))).await;
         let later = json!({"actionType": "note", "payload": {"entityId": number.to_string()}, "windowSeconds": 3600});
@@ -59,12 +59,12 @@ impl Things {
         }
     }
 
-    /// Whether one of them is in a path.
+    /// Whether the path contains one of them.
     fn are_in(&self, route: &str) -> bool {
         route.contains("{id}") && !self.path(route).contains(NONE)
     }
 
-    /// A path with its names filled in. Whatever has no thing of ours names nothing.
+    /// A path with its names filled in. A route without an object of ours gets a name that does not exist.
     fn path(&self, route: &str) -> String {
         let id = match route.trim_start_matches("/api").split('/').nth(1) {
             Some("claims") => &self.claim,
@@ -86,7 +86,7 @@ impl Things {
             .replace("{correlation_id}", "none")
     }
 
-    /// How each route is asked. None: the route is new, and has no line here.
+    /// The request of each route. None: the route is new, and has no line here.
     fn sample(&self, method: &str, route: &str) -> Option<Sample> {
         let path = self.path(route);
         let plain = |path: String| Some(Sample { path, body: None, form: None });
@@ -166,7 +166,7 @@ async fn ask(mut client: Client, method: &str, sample: &Sample) -> Reply {
     }
 }
 
-/// A stream, which is answered for as long as its caller listens.
+/// A stream, whose answer lasts as long as its caller listens.
 fn is_stream(route: &str) -> bool {
     matches!(route, "/live" | "/api/decisions")
 }
@@ -207,7 +207,7 @@ async fn every_route_answers_the_roles_that_it_is_for_and_no_others() {
         let (method, path, needs, role) = (text("method"), text("path"), text("needs"), text("role"));
         let victim = server.client_with(&maker).post("/api/keys", &json!({"name": "victim", "role": "send"})).await;
         let victim = victim.expect(201).text("id");
-        // Each route has things of its own: one that removes them is in no other's way.
+        // Each route has its own objects, so that a route that removes them does not disturb another.
         let things = match needs {
             "nothing" => None,
             _ => Some(Things::make(&mut server.client_with(&maker), number, &victim).await),
@@ -229,7 +229,7 @@ async fn every_route_answers_the_roles_that_it_is_for_and_no_others() {
             ("session", "GET") => status == 303,
             _ => status == 401,
         };
-        // A cookie is not needed: a key does what a session of it does.
+        // No cookie is needed: a key may do what its session may do.
         for (who, key) in
             [("no key", None), ("a wrong key", Some("og_a_b")), ("an expired key", Some(expired.as_str()))]
         {
@@ -244,10 +244,10 @@ async fn every_route_answers_the_roles_that_it_is_for_and_no_others() {
         for (rank, key) in keys.iter().enumerate() {
             let status = status(&server, Some(key), method, path, &sample).await;
             let may = least.is_none_or(|least| rank >= least);
-            // The workspace is the key's: nobody chooses another where keys exist.
+            // The key decides the workspace: no caller can choose another one where keys exist.
             let is_refused = matches!(status, 401 | 403);
             let fits = if path == "/workspace" { status == 403 } else { is_refused != may || needs == "nothing" };
-            // What the first that may finds there, the next may find gone.
+            // An object that the lowest allowed role finds may be gone for the next role.
             let finds = least != Some(rank) || status != 404 || !things.are_in(path);
             expect(ROLES[rank], status, fits && finds && status < 500);
         }
@@ -272,7 +272,7 @@ impl Things {
     }
 }
 
-/// Once keys exist, a stranger learns nothing of tenants or hosts from what needs no key.
+/// Once keys exist, a caller without a key learns nothing of tenants or hosts from the routes that need no key.
 #[tokio::test]
 async fn without_a_key_the_server_says_that_it_is_ready_and_no_more() {
     let home = Home::with_config("[metrics]\nlisten = \"127.0.0.1:0\"\n");
@@ -292,7 +292,7 @@ async fn without_a_key_the_server_says_that_it_is_ready_and_no_more() {
         counted(&server.client_with(&operate).get("/metrics").await.expect(200).text).then_some(())
     })
     .await;
-    // A listener of its own needs no key.
+    // The separate listener needs no key.
     let told = &server.logged("metrics.listening", 1).await[0];
     let address = told["address"].as_str().and_then(|address| address.parse().ok()).expect("an address");
     let mut scraper = Client::new(address);

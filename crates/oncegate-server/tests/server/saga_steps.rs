@@ -1,4 +1,4 @@
-//! What expressions of sagas may cost: an event that would take too long is refused, and no other request waits for it.
+//! The limit of expressions in sagas: an event that would take too long is refused, and no other request waits for it.
 
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,7 @@ fn home(limits: &str) -> Home {
     home
 }
 
-/// What an event over the limit takes at most on a busy machine. Without a limit [`attack`] takes minutes.
+/// The maximum time of an event over the limit on a busy machine. Without a limit [`attack`] takes minutes.
 const AT_ONCE: Duration = Duration::from_secs(10);
 
 /// Each of 90,000 numbers is found last among as many: 8 billion steps.
@@ -42,7 +42,7 @@ fn attack(id: &str) -> Value {
     json!({ "type": "Asked", "id": id, "data": { "id": id, "wanted": vec![1; 90_000], "have": have } })
 }
 
-/// Each of `count` texts is looked for among as many others.
+/// Each of `count` texts is searched in as many others.
 fn asked(id: &str, count: usize) -> Value {
     let texts: Vec<String> = (0..count).map(|i| i.to_string()).collect();
     json!({ "type": "Asked", "id": id, "data": { "id": id, "wanted": texts, "have": texts } })
@@ -63,7 +63,7 @@ async fn an_event_whose_expressions_would_take_too_many_steps_is_a_dead_letter_a
     {
         assert!(reason.contains(part), "{reason}");
     }
-    // What is not read costs nothing: a large document behaves as a small one does.
+    // Data that is not read costs nothing: a large document behaves like a small one.
     let mut large = asked("document", 100);
     large["data"]["document"] = json!(vec!["a page of text"; 100_000]);
     assert_eq!(server.client().post("/api/events", &large).await.expect(200).body["result"], "applied");

@@ -1,4 +1,4 @@
-//! The saga that ships, through the API: events in every form, commands that arrive, timers, removal, dead letters.
+//! The included saga, through the API: events in every form, delivered commands, timers, removal, dead letters.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ fn parsed(search: &str, file: &str) -> Value {
     event("ReferenceFileParsingCompleted", &format!("{search} {file}"), json!({ "searchId": search, "fileId": file }))
 }
 
-/// What arrived for a search: the files, and under how many keys.
+/// The arrivals of a search: the files, and the number of their keys.
 fn arrived(shop: &Workshop, search: &str) -> (Vec<String>, usize) {
     let of_search = shop.provider.all().into_iter().filter(|arrived| arrived.body["searchId"] == search);
     let (mut files, mut keys): (Vec<String>, Vec<String>) =
@@ -76,12 +76,12 @@ async fn a_search_goes_through_its_states_and_each_command_arrives_once(on: On) 
     assert_eq!(lines[0], (&json!("SearchUploadStarted"), &Value::Null, &json!("Uploading")));
     assert_eq!(lines[1], (&json!("SearchUploadSaved"), &json!("Uploading"), &json!("Parsing")));
     assert_eq!(history.len(), 4);
-    // A command is an action, under the id that is in the history.
+    // A command is an action, with the id that is in the history.
     let id = history[1]["commands"][0]["id"].as_str().expect("an id");
     assert_eq!(shop.becomes(id, "completed").await["actionType"], "StartParsingReferenceFile");
     let listed = shop.client(0).get("/api/sagas?definition=search-import&state=Completed").await.expect(200).body;
     assert_eq!(listed["items"].as_array().map(Vec::len), Some(1));
-    // What is no name is the name of nothing, and nobody else's trouble.
+    // An invalid name matches nothing, and disturbs no other instance.
     for path in ["/api/sagas/search-import/%00", "/api/sagas/%00/s", "/api/sagas/search-import/%ff"] {
         shop.client(0).get(path).await.expect_problem(404, "not-found");
     }
@@ -91,7 +91,7 @@ async fn a_search_goes_through_its_states_and_each_command_arrives_once(on: On) 
     let none = shop.client(0).get("/api/sagas?state=Parsing").await.expect(200).body;
     assert_eq!(none, json!({ "items": [], "nextCursor": null }));
     shop.client(0).get("/api/sagas/search-import/other").await.expect_problem(404, "not-found");
-    // The duplicates that were met are counted.
+    // Duplicates are counted.
     eventually("duplicates are counted", || async {
         let history = shop.search("s").await["history"].clone();
         let counts: Vec<_> = history.as_array()?.iter().map(|line| line["duplicates"].as_i64()).collect();
@@ -119,7 +119,7 @@ async fn events_come_as_cloud_events_too(on: On) {
         .header("ce-source", "/uploads")
         .header("ce-id", "7");
     assert_eq!(binary.post("/api/events", &data).await.expect(200).body["result"], "duplicate");
-    // The same id from elsewhere is another event.
+    // The same id from another source is another event.
     let elsewhere = with(cloud.clone(), json!({ "source": "/elsewhere" }));
     assert_eq!(structured.post("/api/events", &elsewhere).await.expect(200).body["result"], "ignored");
     structured.post("/api/events", &json!([cloud])).await.expect_invalid("cloudevents-batch+json");
@@ -178,7 +178,7 @@ async fn an_upload_that_is_never_saved_times_out_and_is_removed_after_a_week(on:
     assert_eq!(shop.event(1, &started).await["result"], "duplicate");
     shop.set_clock_ahead(HOUR + WEEK + Duration::from_secs(60));
     shop.client(0).get("/api/sagas/search-import/s").await.expect_problem(404, "not-found");
-    // And removed, not only out of sight: what it was known by is swept.
+    // The instance is removed, not only hidden: its inbox records are swept.
     eventually("its inbox is empty", || async {
         let claims = shop.client(0).get("/api/claims?guard=saga").await.expect(200).body;
         (claims["items"] == json!([])).then_some(())
@@ -196,7 +196,7 @@ async fn a_large_event_behaves_as_a_small_one_does(on: On) {
     assert_eq!(shop.event(1, &large).await["result"], "duplicate");
     eventually("both commands have arrived", || async { (arrived(&shop, "large").0.len() == 2).then_some(()) }).await;
     large["data"]["document"] = json!("x".repeat(4 * 1024 * 1024));
-    // The server does not read it whole: its answer may come before the client is done.
+    // The server does not read the whole body: its answer may arrive before the client has finished writing.
     if let Ok(answer) = shop.client(0).try_send(Method::POST, "/api/events", Some(large.to_string().into())).await {
         answer.expect_problem(413, "payload-too-large");
     }
@@ -320,7 +320,7 @@ fn the_command_line_checks_draws_and_shows() {
             .stdout
             .starts_with("stateDiagram-v2")
     );
-    // A server does not start with a saga that is wrong.
+    // A server does not start with an invalid saga.
     home.configure("[sagas]\nfiles = [\"broken.toml\"]\n");
     let refused = home.run(["serve", "--listen", "127.0.0.1:0"]).expect_failure(
         1,

@@ -1,4 +1,4 @@
-//! A real RabbitMQ: events from a queue, commands to one; redelivered, restarted, and killed in between.
+//! A real RabbitMQ: events from a queue, commands to a queue; redelivery, restarts, and a crash of the broker.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -58,7 +58,7 @@ async fn dead_letters(server: &Server) -> Vec<Value> {
     page["items"].as_array().expect("a list").clone()
 }
 
-/// All in one: a broker takes seconds to start.
+/// One test for all cases, because a broker takes seconds to start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs RabbitMQ: run make test"]
 async fn events_are_consumed_and_commands_published() {
@@ -69,7 +69,7 @@ async fn events_are_consumed_and_commands_published() {
     let server = home.serve();
     let plain = BasicProperties::default;
 
-    // An event, with and without a content type, as a list, as a CloudEvent; delivered again, it is a duplicate.
+    // An event, with and without a content type, as a list, as a CloudEvent; a redelivery is a duplicate.
     assert!(publish(&channel, QUEUE, saved("s", &["s a".into(), "s b".into()]).to_string().as_bytes(), plain()).await);
     becomes(&server, "s", "Parsing").await;
     let both = json!([saved("s", &["s a".into()]), parsed("s", "s a")]).to_string();
@@ -85,12 +85,12 @@ async fn events_are_consumed_and_commands_published() {
     .await;
     let done = becomes(&server, "s", "Completed").await;
     assert_eq!(done["history"].as_array().map(Vec::len), Some(3));
-    // A message without an id of its event is known by its own.
+    // A message whose event has no id uses the message's own id.
     let mut unnamed = saved("u", &["u a".into()]);
     unnamed.as_object_mut().expect("a map").remove("id");
     publish(&channel, QUEUE, unnamed.to_string().as_bytes(), plain().with_message_id("message 7".into())).await;
     assert_eq!(becomes(&server, "u", "Parsing").await["history"][0]["eventId"], "message 7");
-    // An empty one says nothing; those of a list are told apart.
+    // An empty id counts as none; events of a list get different ids.
     let nameless = |search: &str| {
         let mut event = saved(search, &[]);
         event.as_object_mut().expect("a map").remove("id");
@@ -107,7 +107,7 @@ async fn events_are_consumed_and_commands_published() {
         assert_eq!(becomes(&server, search, "Uploading").await["history"][0]["eventId"], id);
     }
 
-    // What is no event is kept, as it came, and stands in nobody's way.
+    // An invalid event is kept unchanged, and blocks nothing.
     let deep = format!(r#"{{"type":"A","data":{}{}}}"#, "[".repeat(100), "]".repeat(100));
     let xml = plain().with_content_type("text/xml".into());
     publish(&channel, QUEUE, b"not JSON", plain()).await;
@@ -169,7 +169,7 @@ async fn mid_load(broker: &mut Broker, server: Server) {
                 _ => files(number).iter().map(|file| parsed(&search, file)).collect(),
             };
             for event in events {
-                // Each of them twice. What the broker does not confirm is published again, as any sender would.
+                // Each event twice. The test publishes unconfirmed messages again, as any sender would.
                 for _ in 0..2 {
                     while !publish(&channel, QUEUE, event.to_string().as_bytes(), BasicProperties::default()).await {
                         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -178,7 +178,7 @@ async fn mid_load(broker: &mut Broker, server: Server) {
                 }
             }
         }
-        // They are parsed when all are saved: in any other order they would be dead letters.
+        // Files are parsed after all are saved: in any other order the events would be dead letters.
         let state = if round == 0 { "Parsing" } else { "Completed" };
         for number in 0..SEARCHES {
             let search = becomes(&server, &format!("load{number}"), state).await;
@@ -252,7 +252,7 @@ async fn a_command_that_no_queue_takes_is_tried_again_until_one_does() {
     assert_eq!(waiting["tries"][0]["reached"], "no");
     broker.declare(COMMANDS).await;
     eventually("it is published", || async { (broker.waiting(COMMANDS).await == 1).then_some(()) }).await;
-    // An exchange that is not there closes the channel, and nothing has happened.
+    // A missing exchange closes the channel, and nothing has happened.
     let id = server
         .client()
         .post("/api/actions", &json!({ "actionType": "lost", "payload": {} }))
@@ -266,7 +266,7 @@ async fn a_command_that_no_queue_takes_is_tried_again_until_one_does() {
     .await;
     server.client().post("/api/events", &saved("t", &["t a".into()])).await.expect(200);
     eventually("the next is published", || async { (broker.waiting(COMMANDS).await == 2).then_some(()) }).await;
-    // Many at once, of which every third has nowhere to go: what comes back is each one's own.
+    // Many concurrent messages, of which every third cannot be routed: each returned message belongs to its own command.
     for number in 0..90 {
         let action_type = if number % 3 == 0 { "astray" } else { "StartParsingReferenceFile" };
         let body = json!({ "actionType": action_type, "payload": { "number": number } });

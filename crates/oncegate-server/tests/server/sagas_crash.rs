@@ -1,4 +1,4 @@
-//! The real binary, killed around an event's commit, and around what follows from it.
+//! The real binary, killed around an event's commit, and around its commands.
 #![cfg(feature = "crash-points")]
 
 use std::time::Duration;
@@ -49,14 +49,14 @@ async fn both_arrive(shop: &Workshop, search: &str) {
     assert_eq!(keys, sent, "{search}");
 }
 
-/// A server that dies at the point when it is given the event. On PostgreSQL, the other one lives on.
+/// A server that dies at the point when it gets the event. On PostgreSQL, the other server continues.
 async fn crash_at(shop: &mut Workshop, point: &str, event: &Value) {
     let mut doomed = shop.serve(&[("ONCEGATE_TEST_CRASH_AT", point)]);
     let asked = doomed.client().try_send(Method::POST, "/api/events", Some(event.to_string().into())).await;
     assert!(!doomed.wait(PATIENCE).success(), "{point}: it was killed, {asked:?}");
 }
 
-/// One server, which has to be started again; or two, of which the other goes on.
+/// One server, which has to be started again; or two, of which the other continues.
 fn survivors(shop: &mut Workshop, on: On) -> Vec<Server> {
     match on {
         On::Sqlite => {
@@ -75,7 +75,7 @@ async fn killed_before_the_commit_nothing_was_sent(on: On) {
     shop.client(0).get("/api/sagas/search-import/s").await.expect_problem(404, "not-found");
     let waiting = shop.client(0).get("/api/actions?type=StartParsingReferenceFile").await.expect(200).body;
     assert_eq!((&waiting["items"], arrived(&shop, "s")), (&json!([]), vec![]));
-    // Whoever was not answered sends it again.
+    // A sender without an answer sends the event again.
     assert_eq!(shop.event(0, &saved("s")).await["result"], "applied");
     both_arrive(&shop, "s").await;
 }
@@ -96,7 +96,7 @@ async fn killed_while_a_command_is_delivered_it_arrives_under_its_key(on: On) {
     let mut shop = Workshop::open_with(on, "lease = \"1s\"", "").await;
     for point in ["action.leased", "action.running", "action.ran", "action.finished"] {
         let survivors = survivors(&mut shop, on);
-        // They are stopped meanwhile: it is the doomed one that delivers.
+        // The other servers are stopped meanwhile, so that the doomed server delivers.
         survivors.iter().for_each(|server| server.signal(rustix::process::Signal::STOP));
         shop.servers.clear();
         crash_at(&mut shop, point, &saved(point)).await;

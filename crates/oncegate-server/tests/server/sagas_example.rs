@@ -102,7 +102,7 @@ async fn an_order_that_is_cancelled_in_time_is_refunded_and_one_that_is_not_paid
         return;
     }
     place(&server, "19").await;
-    // Nothing is under way when the clock is set: a lease that it ends would have its command delivered again.
+    // No command is under way when the clock is set: the jump would end its lease, and the command would be delivered again.
     eventually("all commands are done", || async {
         let page = server.client().get("/api/actions?status=completed").await.expect(200).body;
         (page["items"].as_array().map(Vec::len) == Some(6)).then_some(())
@@ -114,7 +114,7 @@ async fn an_order_that_is_cancelled_in_time_is_refunded_and_one_that_is_not_paid
         (order["state"] == "Cancelled").then_some(())
     })
     .await;
-    // It was never paid for: there is nothing to give back.
+    // The order was never paid: there is nothing to refund.
     let refunds = commands(&home, 7).await.into_iter().filter(|(command, _)| command == "RefundPayment").count();
     assert_eq!(refunds, 1);
 }

@@ -1,4 +1,4 @@
-//! A real NATS with JetStream: events from a stream, commands to one, a server that is killed and started again.
+//! A real NATS with JetStream: events from a stream, commands to a stream, a server that is killed and started again.
 
 use std::time::Duration;
 
@@ -78,7 +78,7 @@ async fn events_are_consumed_and_commands_published_also_after_a_restart() {
     let home = home(&nats);
     let server = home.serve();
     let context = nats.context().await;
-    // Twice: the second is a duplicate. What is no event is kept.
+    // Sent twice: the second event is a duplicate. An invalid event is kept.
     for body in [saved("s").to_string(), saved("s").to_string(), "not JSON".into()] {
         publish(&context, body.as_bytes()).await;
     }
@@ -89,7 +89,7 @@ async fn events_are_consumed_and_commands_published_also_after_a_restart() {
     })
     .await;
     assert_eq!(letters[0]["raw"], "not JSON");
-    // No stream takes its command yet: it is tried again until one does.
+    // No stream takes its command yet: the command is retried until one does.
     let waiting = eventually("a try has failed", || async {
         let page = server.client().get("/api/actions?status=failed").await.expect(200).body;
         page["items"].as_array().and_then(|items| items.first().cloned())
@@ -97,7 +97,7 @@ async fn events_are_consumed_and_commands_published_also_after_a_restart() {
     .await;
     assert_eq!(waiting["error"], "no stream takes \"commands.parse\"");
     nats.make_stream("COMMANDS", "commands.>").await;
-    // A server that is killed and started again loses nothing, and neither do we.
+    // A NATS server that is killed and started again loses nothing, and neither does Oncegate.
     nats.kill();
     nats.run().await;
     let context = nats.context().await;
@@ -134,7 +134,7 @@ async fn a_consumer_that_dies_before_its_acknowledgement_does_nothing_twice() {
     let nats = Nats::start().await;
     nats.make_stream("EVENTS", "events.>").await;
     nats.make_stream("COMMANDS", "commands.>").await;
-    // It comes again soon, and not after half a minute.
+    // The redelivery comes soon, and not after half a minute.
     let config = jetstream::consumer::pull::Config {
         durable_name: Some("oncegate".into()),
         ack_wait: Duration::from_secs(1),

@@ -1,5 +1,5 @@
-//! Two servers on one PostgreSQL, a thousand searches, and every event delivered one to five times, at once, in random order: one
-//! instance each, the right end, each command under one key, and nothing in the log that is an error.
+//! Two servers on one PostgreSQL, a thousand searches, and every event delivered one to five times, concurrently, in random order: one
+//! instance each, the right end, each command under one key, and no error in the log.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use crate::support::{On, Workshop, eventually};
 
 const SEARCHES: usize = 1000;
 const FILES: usize = 3;
-/// Searches under way at once.
+/// The number of concurrent searches.
 const AT_ONCE: usize = 24;
 
-/// Numbers that follow from a seed, so that a failure can be repeated.
+/// Pseudo-random numbers from a seed, so that a failure can be repeated.
 struct Dice(u64);
 
 impl Dice {
@@ -30,7 +30,7 @@ impl Dice {
         }
     }
 
-    /// Each of them one to five times, in any order.
+    /// Each event one to five times, in any order.
     fn deliveries(&mut self, events: &[Value]) -> Vec<Value> {
         let mut deliveries: Vec<Value> =
             events.iter().flat_map(|event| vec![event.clone(); 1 + self.below(5)]).collect();
@@ -51,16 +51,16 @@ async fn deliver(shop: &Workshop, first: usize, deliveries: Vec<Value>) -> Vec<V
     futures::future::join_all(all).await
 }
 
-/// One search, from its upload to its end. Whether it is one that fails.
+/// One search, from its upload to its end. Returns whether it is one that fails.
 async fn run(shop: &Workshop, number: usize, dice: &mut Dice) {
     let search = format!("search {number}");
     let files: Vec<String> = (0..FILES).map(|file| format!("{number}/{file}")).collect();
     let started = event("SearchUploadStarted", &search, json!({ "projectId": "p" }));
     let whole = json!({ "projectId": "p", "searchName": "n", "referenceFiles": files });
     let saved = event("SearchUploadSaved", &search, whole);
-    // Whichever of the two comes first.
+    // In either order.
     let mut told = deliver(shop, number, dice.deliveries(&[started.clone(), saved.clone()])).await;
-    // What follows, with what is late already.
+    // The following events, with late ones among them.
     let mut events = vec![started, saved];
     events.extend(files.iter().map(|file| event("ReferenceFileParsingCompleted", &search, json!({ "fileId": file }))));
     if is_faulty(number) {
@@ -68,7 +68,7 @@ async fn run(shop: &Workshop, number: usize, dice: &mut Dice) {
         events.push(event("ReferenceFileFaulted", &search, json!({ "fileId": files[FILES - 1] })));
     }
     told.extend(deliver(shop, number, dice.deliveries(&events)).await);
-    // Some of it a last time, when all is over.
+    // Some events once more, after the end.
     told.extend(deliver(shop, number + 1, dice.deliveries(&events)).await);
     for one in told {
         assert!(["applied", "ignored", "duplicate"].contains(&one["result"].as_str().expect("a result")), "{one}");
@@ -123,7 +123,7 @@ async fn a_thousand_searches_on_two_servers_whatever_comes_twice() {
         let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         for line in lines {
             assert_ne!(line["level"], "error", "{line}");
-            // The only warning is of data that a late start finds missing.
+            // The only warning is about data that is missing after a late start.
             assert!(
                 line["level"] != "warn"
                     || line["event"] == "saga.incomplete"

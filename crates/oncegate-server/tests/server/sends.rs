@@ -28,7 +28,7 @@ async fn begin(shop: &Workshop, number: usize, body: &Value) -> Reply {
     shop.client(number).post("/api/sends", body).await
 }
 
-/// Begins, must be told to proceed, and returns the path of the send and the worker's token.
+/// Begins a send, which must be allowed, and returns its path and the worker's token.
 async fn proceed(shop: &Workshop, body: &Value) -> (String, i64) {
     let told = begin(shop, 0, body).await.expect(201);
     (format!("/api/sends/{}", told.text("id")), told.body["token"].as_i64().expect("a token"))
@@ -95,7 +95,7 @@ async fn each_answer_is_as_the_page_says(on: On) {
         } else {
             let unknown = json!({"send": "skip", "state": "unknown", "id": first.body["id"]});
             assert_eq!(next.expect(200).body, unknown);
-            // What nobody else can say is heard, also late.
+            // The worker's own report is accepted, even late, because only the worker knows it.
             let said = json!({"token": first.body["token"], "espMessageId": "esp-1"});
             shop.client(0).post(&format!("{path}/sent"), &said).await.expect(200);
         }
@@ -190,7 +190,7 @@ async fn sends_are_listed_and_shown(on: On) {
 
 async fn metrics_count_what_became_of_sends(on: On) {
     let shop = shop_with(on, "hold").await;
-    // No part of an id, which is hexadecimal, is this name.
+    // An id is hexadecimal, so no part of it is this name.
     let (path, token) = proceed(&shop, &to("zoe")).await;
     let mut client = shop.client(0);
     client.post("/api/sends", &to("zoe")).await.expect(409);
@@ -238,7 +238,7 @@ async fn what_cannot_be_right_is_a_400_that_names_it_and_leaves_nothing_behind()
         .expect_invalid("expected an object with `campaignId` and `recipientId`");
     let listed = client.get("/api/sends").await.expect(200);
     assert_eq!(listed.body["items"], json!([]));
-    // 256 characters are right, whatever they are in bytes.
+    // 256 characters are allowed, whatever their length in bytes.
     client.post("/api/sends", &to(&"ä".repeat(256))).await.expect(201);
 
     let told = client.post("/api/sends", &to("ada")).await.expect(201);

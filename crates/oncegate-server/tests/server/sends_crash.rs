@@ -1,6 +1,6 @@
-//! The built-in email worker, killed before, in and after the provider's call, and what another makes of it: counted at the provider.
+//! The built-in email worker, killed before, in and after the provider's call, and how another worker finishes: counted at the provider.
 //!
-//! Hardly anybody waits for a lease: while whoever has it is gone, the clock is set past all of them.
+//! The test hardly waits for leases: while their owner is gone, the clock is set past all of them.
 #![cfg(feature = "crash-points")]
 
 use std::collections::BTreeSet;
@@ -20,12 +20,12 @@ on_both![
     what_was_sent_is_not_called_dead_when_the_word_about_it_is_not_taken,
 ];
 
-/// In the provider's call: not a point of ours.
+/// In the provider's call, which is no crash point.
 const IN_THE_CALL: &str = "in the call";
 const POINTS: [&str; 5] = ["send.asking", "send.begun", IN_THE_CALL, "send.sent", "send.settled"];
-/// Past all leases.
+/// Longer than all leases.
 const LONG: Duration = Duration::from_secs(120);
-/// So long that no server loses one while it lives, however busy the machine is.
+/// So long that no live server loses a lease, however busy the machine is.
 const LEASE: &str = "lease = \"60s\"";
 
 fn types(lost: &str, url: &str) -> String {
@@ -44,12 +44,12 @@ fn mail(recipient: &str, text: &str) -> Value {
     json!({"actionType": "mail", "payload": payload})
 }
 
-/// Runs the action on a server that dies of it, and then on others, at a time when all leases are over. The action, once it has ended.
+/// Runs the action on a server that it crashes, and then on others, after the end of all leases. Returns the action, once it has ended.
 async fn killed_at(shop: &mut Workshop, provider: &Provider, point: &str, ahead: &mut Duration, body: &Value) -> Value {
     let servers = shop.servers.len();
     shop.servers.clear();
     let mut server = shop.serve(&[("ONCEGATE_TEST_CRASH_AT", point)]);
-    // Due when everybody has heard that it is there: nothing is leased yet.
+    // Due later, so that every server knows of the action before it is leased.
     let later = with(body.clone(), json!({"delaySeconds": LONG.as_secs()}));
     let id = server.client().post("/api/actions", &later).await.expect(201).text("id");
     *ahead += LONG;
@@ -90,7 +90,7 @@ async fn killed_at_any_point_an_email_is_sent_as_often_as_its_policy_says(on: On
             let arrived = provider.arrivals(&text);
             let keys: BTreeSet<&str> = arrived.iter().map(|arrived| arrived.key.as_str()).collect();
             let send = send_to(&shop, point).await;
-            // How often it arrived, how often it was begun, and how the send and the action ended.
+            // How often it arrived, how often it was begun, and the final states of the send and the action.
             let expected = match (point, lost) {
                 ("send.asking" | "send.settled", _) => (1, 1, "sent", "completed"),
                 ("send.begun", "resend") => (1, 2, "sent", "completed"),
@@ -180,18 +180,18 @@ async fn two_actions_for_one_recipient_send_one_email(on: On) {
         shop.becomes(id, "completed").await;
     }
     assert_eq!(provider.arrivals("once").len(), 1);
-    // What the provider surely did not take is tried again, and sent.
+    // A send that the provider surely refused is retried, and succeeds.
     let again = shop.now("mail", mail("bob", "later#503-once")["payload"].clone()).await;
     shop.becomes(&again, "completed").await;
     assert_eq!((provider.arrivals("later#503-once").len(), provider.effects("later#503-once")), (2, 1));
-    // What it may have taken is not.
+    // A send that the provider may have accepted is not retried.
     let cut = shop.now("mail", mail("cleo", "cut#cut")["payload"].clone()).await;
     shop.becomes(&cut, "unknown").await;
     assert_eq!(
         (provider.arrivals("cut#cut").len(), send_to(&shop, "cleo").await["state"].clone()),
         (1, json!("unknown"))
     );
-    // Without a recipient there is nothing to guard; half of it is a mistake.
+    // Without a recipient no guard is needed; an incomplete recipient is an error.
     let plain = shop.now("mail", json!({"to": "ada@example.test", "text": "plain"})).await;
     shop.becomes(&plain, "completed").await;
     let half = with(mail("x", "half")["payload"].clone(), json!({"recipientId": null}));
@@ -207,7 +207,7 @@ async fn what_was_sent_is_not_called_dead_when_the_word_about_it_is_not_taken(on
     let shop = Workshop::open_with(on, LEASE, &types).await;
     let id = shop.now("mail", mail("ada", "taken#slow")["payload"].clone()).await;
     eventually("the provider has it", || async { provider.arrivals("taken#slow").first().map(drop) }).await;
-    // While the provider takes its time, a person deletes the lock.
+    // While the provider works, a person deletes the claim.
     let claims = shop.client(0).get("/api/claims?guard=send").await.expect(200).body;
     let claim = claims["items"][0]["id"].as_str().expect("an id");
     shop.home.run(["claims", "forget", claim, "--guard", "send"]).expect_code(0);
@@ -219,11 +219,11 @@ async fn what_was_sent_is_not_called_dead_when_the_word_about_it_is_not_taken(on
     assert_eq!((&ended["status"], provider.arrivals("taken#slow").len()), (&json!("unknown"), 1), "{ended}");
 }
 
-/// Stopped in the provider's call, and woken when another has long done its work.
+/// Stopped in the provider's call, and woken after another worker has finished.
 async fn asleep(lost: &str) {
     let provider = Provider::start().await;
     let url = format!("http://{}/mail", provider.address);
-    // It is to sleep for longer than the lease.
+    // The pause must be longer than the lease.
     let short = |config: &str| config.replace("60s", "6s").replace("30s", "5s");
     let mut shop = Workshop::open_with(On::Postgres, &short(LEASE), &short(&types(lost, &url))).await;
     let awake: Server = shop.servers.remove(1);
@@ -241,7 +241,7 @@ async fn asleep(lost: &str) {
     shop.becomes(&id, status).await;
     tokio::time::sleep(Duration::from_secs(6).saturating_sub(asleep_since.elapsed())).await;
     sleeper.signal(Signal::CONT);
-    // It finds out that the action is no longer its own, and says nothing.
+    // The server finds that it no longer owns the action, and does not report an outcome.
     sleeper.logged("action.lease_lost", 1).await;
     assert_eq!(shop.show(&id).await["status"], status);
     assert_eq!(send_to(&shop, "ada").await["state"], state);

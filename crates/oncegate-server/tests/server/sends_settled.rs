@@ -1,4 +1,4 @@
-//! Sends of which nobody can say: a person settles them by the API and by the command line, and the reconcile hook does.
+//! Sends with an unknown outcome: a person settles them by the API and by the command line, and so does the reconcile hook.
 #![cfg(feature = "crash-points")]
 
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ on_both![
     a_hook_that_was_asked_when_the_server_died_is_asked_again,
 ];
 
-/// Answers as the recipient is called, and remembers who was asked about.
+/// Answers as the recipient's name says, and records the requests.
 struct Hook {
     address: SocketAddr,
     asked: Asked,
@@ -103,7 +103,7 @@ async fn begin(shop: &Workshop, recipient: &str) -> Reply {
     shop.client(1).post("/api/sends", &to(recipient)).await
 }
 
-/// A send whose worker could not say, and the path of it.
+/// A send whose worker reported an unknown outcome. Returns its path.
 async fn unknown(shop: &Workshop, recipient: &str) -> String {
     let told = begin(shop, recipient).await.expect(201);
     let path = format!("/api/sends/{}", told.text("id"));
@@ -132,7 +132,7 @@ async fn a_person_settles_a_send_by_the_api(on: On) {
     assert_eq!(begin(&shop, "sent").await.expect(200).body["espMessageId"], "esp-1");
 
     let path = unknown(&shop, "not sent").await;
-    // Two people at once, who do not agree.
+    // Two people at once, with different answers.
     let (mut one, mut other) = (shop.client(0), shop.client(1));
     let (yes, no) = (json!({"as": "sent"}), json!({"as": "not_sent"}));
     let verb = format!("{path}/resolve");
@@ -159,7 +159,7 @@ async fn a_person_settles_a_send_by_the_api(on: On) {
 async fn the_hook_is_asked_when_a_worker_comes_and_believed_if_it_is_clear(on: On) {
     let hook = Hook::start().await;
     let mut shop = Workshop::open_with(on, "", &hook.config()).await;
-    // Their workers fall silent: while no server runs, nobody else looks.
+    // Their workers fall silent: while no server runs, no sweep happens.
     let mut keys = BTreeMap::new();
     for recipient in ["yes", "no", "null", "500", "hang", "nonsense"] {
         let told = begin(&shop, recipient).await.expect(201);
@@ -191,7 +191,7 @@ async fn the_hook_is_asked_when_a_worker_comes_and_believed_if_it_is_clear(on: O
     }
     let settled = shop.client(0).get(&format!("/api/sends/{}", keys["yes"].1)).await.expect(200).body;
     assert_eq!((&settled["resolved"]["by"], &settled["resolved"]["sent"]), (&json!("reconcile hook"), &json!(true)));
-    // While the server itself is late, it is the worker who asks.
+    // While the server itself is late, the worker asks.
     shop.servers.clear();
     shop.servers = vec![shop.serve(&[("ONCEGATE_TEST_PAUSE_AT", "send.leased:60000")])];
     let short = with(to("no-at-once"), json!({"leaseSeconds": 0.3}));
@@ -207,7 +207,7 @@ async fn the_hook_is_asked_when_a_worker_comes_and_believed_if_it_is_clear(on: O
 async fn the_hook_is_asked_though_no_worker_comes(on: On) {
     let hook = Hook::start().await;
     let shop = Workshop::open_with(on, "", &hook.config()).await;
-    // Its worker said so, or fell silent.
+    // Its worker reported the unknown outcome, or fell silent.
     let yes = unknown(&shop, "yes").await;
     becomes(&shop, &yes, "sent").await;
     let null = unknown(&shop, "null").await;
@@ -215,7 +215,7 @@ async fn the_hook_is_asked_though_no_worker_comes(on: On) {
     let no = shop.client(0).post("/api/sends", &short).await.expect(201).text("id");
     becomes(&shop, &format!("/api/sends/{no}"), "failed").await;
     assert_eq!(begin(&shop, "no").await.expect(201).body["attempt"], 2);
-    // It does not know yet, and is asked again after a minute.
+    // The hook does not know yet, and is asked again after a minute.
     hook.is_asked("null", 1).await;
     shop.set_clock_ahead(Duration::from_secs(61));
     hook.is_asked("null", 2).await;
@@ -232,7 +232,7 @@ async fn a_hook_that_was_asked_when_the_server_died_is_asked_again(on: On) {
     shop.set_clock_ahead(Duration::from_secs(600));
     shop.servers = (0..servers).map(|_| shop.serve(&[])).collect();
     becomes(&shop, &held, "sent").await;
-    // Killed when it was written that the lease has ended, and nobody was asked yet.
+    // Killed after the lease's end was recorded, and before the hook was asked.
     shop.servers.clear();
     let mut server = shop.serve(&[("ONCEGATE_TEST_CRASH_AT", "send.tended")]);
     // Long enough for the answer to arrive before the crash.

@@ -1,15 +1,15 @@
-//! A client that is slow, or sends nothing at all, does not keep a connection.
+//! A client that is slow, or sends nothing at all, loses its connection.
 
 use std::time::{Duration, Instant};
 
 use crate::support::{Home, Raw, Server, claim_of};
 
-/// How long after its time a connection may still be open, on a busy machine.
+/// How long after its time-out a connection may still be open, on a busy machine.
 const SLACK: Duration = Duration::from_secs(5);
 const HEADERS: Duration = Duration::from_secs(10);
 const BODY: Duration = Duration::from_secs(30);
 
-/// What the server said before it closed a connection on which, after `sent`, a byte arrives each second.
+/// The server's output before it closed a connection that, after `sent`, sends a byte each second.
 async fn drip(server: &Server, head: &str, byte: &[u8], limit: Duration) -> (String, Duration) {
     let mut connection = Raw::connect(server.address).await;
     let started = Instant::now();
@@ -18,18 +18,18 @@ async fn drip(server: &Server, head: &str, byte: &[u8], limit: Duration) -> (Str
     while said.is_none() {
         assert!(started.elapsed() < limit + SLACK, "still open after {:?}", started.elapsed());
         said = connection.read_for(Duration::from_secs(1)).await;
-        // A connection that was closed meanwhile says so when it is read.
+        // The next read reports a connection that was closed meanwhile.
         let _ = connection.try_write(byte).await;
     }
     (said.unwrap_or_default(), started.elapsed())
 }
 
-/// What the server says to a client that writes these pieces, each a moment after the one before.
+/// The server's answer to a client that writes these pieces, with a pause between them.
 async fn said_to(server: &Server, pieces: &[String]) -> String {
     let mut connection = Raw::connect(server.address).await;
     for piece in pieces {
         connection.write(piece.as_bytes()).await;
-        // For the server to read it by itself. Should it be slower, it gets two at once, and answers the same.
+        // Time for the server to read each piece separately. A slower server gets two pieces at once, and answers the same.
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     connection.read_to_close(SLACK).await

@@ -1,4 +1,4 @@
-//! The store goes away and comes back: callers are told so, nothing is half-done, and no server has to be restarted.
+//! The store goes away and comes back: callers get an error, nothing is half-done, and no server has to be restarted.
 
 use std::time::{Duration, Instant};
 
@@ -6,17 +6,17 @@ use serde_json::json;
 
 use crate::support::{Cluster, Database, Home, claim_of, eventually};
 
-/// How soon after the store is back the server must be.
+/// The server must be ready this soon after the store is back.
 const BACK_MAX: Duration = Duration::from_secs(10);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs PostgreSQL: run make test"]
 async fn while_the_store_is_away_closed_guards_answer_503_and_open_ones_go_ahead() {
-    // It ends all connections and takes no more.
+    // The database ends all connections and accepts none.
     let database = Database::create().await;
     is_away_and_comes_back(&database.url(), async || database.go_away().await, async || database.come_back().await)
         .await;
-    // It crashes, and is started again.
+    // The database crashes, and is started again.
     let cluster = Cluster::start();
     is_away_and_comes_back(&cluster.url(), async || cluster.crash(), async || cluster.start_again()).await;
 }
@@ -69,7 +69,7 @@ async fn acknowledged_commits_that_are_gone_are_told_by_log_metric_readyz_and_da
     for number in 0..20 {
         client.win(&claim_of("g", &number.to_string())).await;
     }
-    // A server that was restored has the marks of before, and connections to the one before it end.
+    // A restored database has the earlier marks, and connections to the database before it end.
     let restored = database.connect().await;
     let back = "UPDATE oncegate.commit_marks SET commits = 0, commit_id = gen_random_uuid()";
     restored.batch_execute(back).await.expect("a superuser may");

@@ -24,7 +24,7 @@ async fn decisions_are_printed_in_words_and_without_colour_where_nobody_looks() 
     server.client().claim(&claim_of("charge", "order 17")).await.expect(200);
     let stopped = following.line();
     assert!(stopped.contains("charge           stopped  the same came ") && !stopped.contains('\u{1b}'), "{stopped}");
-    // The time of the day is before it.
+    // The line begins with the time of day.
     assert_eq!(stopped.split(' ').next().map(str::len), Some("09:30:00.123".len()), "{stopped}");
     let said = following.end();
     assert!(said.contains("following the decisions of http://") && !said.contains('\u{1b}'), "{said}");
@@ -62,7 +62,7 @@ async fn it_prints_only_what_was_asked_for() {
             let words: Vec<&str> = line.split_whitespace().skip(1).take(2).collect();
             assert_eq!(words.join(" "), *expected, "{filter:?}");
         }
-        // It goes on with what comes, and nothing else was printed.
+        // The command prints later decisions, and has printed nothing else.
         client.claim(&claim_of("c", &format!("{filter:?}"))).await.expect(201);
         assert!(following.is_silent(), "{filter:?}");
     }
@@ -71,11 +71,11 @@ async fn it_prints_only_what_was_asked_for() {
 #[test]
 fn where_there_is_no_server_it_says_so_and_how_to_start_one() {
     let home = Home::new();
-    // A port that nobody listens on: taken, and let go.
+    // A port without a listener: bound and released.
     let closed = TcpListener::bind("127.0.0.1:0").and_then(|taken| taken.local_addr()).unwrap();
     let ran = home.run(["tail", "--server", &format!("http://{closed}")]);
     ran.expect_failure(1, "does not answer", "oncegate serve starts it");
-    // Where the configuration says.
+    // The address from the configuration.
     home.configure(&format!("listen = \"{closed}\"\n"));
     home.run(["tail"]).expect_failure(1, &format!("http://{closed}/ does not answer"), "--server");
 }
@@ -107,10 +107,10 @@ async fn a_bad_fate_and_a_wrong_key_are_the_servers_words() {
         let ran = ran.expect_failure(1, "401", "--key og_…, or ONCEGATE_KEY");
         assert!(ran.stderr.contains("no valid API key"), "{ran:?}");
     }
-    // A new line in a key would be a header of its own.
+    // A line break in a key would begin another header.
     home.run(["tail", "--server", &url, "--key", "a\nb"]).expect_code(2);
     let following = tail(&home, &server, &["--key", &key]);
-    // It may not have connected yet; whoever asks for the last ones hears of it all the same.
+    // The command may not have connected yet; a follower that asks for the last decisions gets this one, too.
     server.client_with(&key).win(&claim_of("charge", "order 17")).await;
     assert!(following.line().contains("first to come"));
 }

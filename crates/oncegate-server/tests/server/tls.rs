@@ -20,7 +20,7 @@ use crate::support::{Home, Server, claim_of, eventually, with};
 
 const TLS: &str = "[tls]\ncertificate_file = \"chain.pem\"\nkey_file = \"key.pem\"";
 
-/// Writes a new certificate for `localhost` and its key, and returns what a client has to trust.
+/// Writes a new certificate for `localhost` and its key, and returns the certificate that a client has to trust.
 fn certify(folder: &Path) -> CertificateDer<'static> {
     let CertifiedKey { cert, signing_key } = generate_simple_self_signed(["localhost".to_owned()]).expect("a key");
     let write = |name: &str, pem: String| {
@@ -34,7 +34,7 @@ fn certify(folder: &Path) -> CertificateDer<'static> {
     cert.der().clone()
 }
 
-/// A client that trusts this certificate alone.
+/// A client that trusts only this certificate.
 async fn connect(server: &Server, trusted: &CertificateDer<'static>) -> std::io::Result<TlsStream<TcpStream>> {
     let mut roots = RootCertStore::empty();
     roots.add(trusted.clone()).expect("a certificate");
@@ -46,7 +46,7 @@ async fn connect(server: &Server, trusted: &CertificateDer<'static>) -> std::io:
     TlsConnector::from(Arc::new(config)).connect(name, stream).await
 }
 
-/// What `/healthz` answers such a client.
+/// The answer of `/healthz` to such a client.
 async fn health(server: &Server, trusted: &CertificateDer<'static>) -> std::io::Result<String> {
     let mut stream = connect(server, trusted).await?;
     let request =
@@ -64,7 +64,7 @@ async fn the_listener_speaks_tls_and_takes_a_renewed_certificate_without_a_resta
     let server = home.serve();
     assert!(health(&server, &first).await.expect("an answer").starts_with("HTTP/1.1 200 "));
 
-    // A file that is no certificate changes nothing, and is told of.
+    // An invalid certificate file changes nothing, and is reported.
     std::fs::write(home.path().join("chain.pem"), "no certificate").expect("the folder is ours");
     server.logged("tls.not_reloaded", 1).await;
     assert!(health(&server, &first).await.is_ok());
@@ -135,7 +135,7 @@ async fn a_client_that_ends_tls_while_it_waits_wins_nothing_and_one_that_asks_ah
         assert_eq!(answer(owner).await.0, 200);
     };
 
-    // It closes its half, and is told that there is nothing for it when the claim is free.
+    // The client closes its half. It is refused, and does not win the claim that becomes free later.
     let won = win(&mut owner).await;
     let mut waiter = connect(&server, &trusted).await.expect("TLS");
     post(&mut waiter, &key, "/api/claims", &waits).await;

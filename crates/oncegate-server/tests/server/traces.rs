@@ -1,4 +1,5 @@
-//! What arrives at a collector: spans of requests and effects, links from whoever met a claim to where it was won, and nothing personal.
+//! What arrives at a collector: spans of requests and effects, links from duplicates to the span where their claim was won, and no personal
+//! data.
 #![cfg(feature = "crash-points")]
 
 use std::convert::Infallible;
@@ -26,7 +27,7 @@ use crate::support::{
     sms, with,
 };
 
-/// A trace that a caller has begun.
+/// A trace that a caller has started.
 const CALLERS: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
 /// An OTLP/HTTP receiver that keeps what arrives.
@@ -56,7 +57,7 @@ impl Collector {
         format!("http://{}", self.address)
     }
 
-    /// The server of this folder, which exports to here, and soon.
+    /// Starts the server of this folder, which exports to this collector, with a short delay.
     fn serve(&self, home: &Home) -> Server {
         home.serve_by_clock(&[("OTEL_EXPORTER_OTLP_ENDPOINT", &self.url()), ("OTEL_BSP_SCHEDULE_DELAY", "20")])
     }
@@ -173,7 +174,7 @@ async fn after_a_restart_a_duplicate_links_to_the_same_claim_and_a_take_over_is_
     let server = collector.serve(&home);
     let body = with(claim_of("g", "k"), json!({"leaseSeconds": 60}));
     server.client().win(&body).await;
-    // What has not been exported is, when it stops.
+    // The server exports the remaining spans when it stops.
     assert!(server.stop().0.success());
     let first = collector.named("claim", 1).await.remove(0);
     let server = collector.serve(&home);
@@ -214,7 +215,7 @@ async fn a_callers_trace_is_continued_and_passed_on() {
     let passed_on = &office.provider.arrivals("hello")[0].headers;
     assert_eq!(passed_on["traceparent"], format!("00-{CALLERS}-{}-01", hex(&send.span_id)));
     assert_eq!(passed_on["tracestate"], "vendor=1");
-    // Whoever is not sampled is not exported, and says so to others.
+    // An unsampled request is not exported, and tells its receivers so.
     asked("00").post("/api/messages", &sms("+15550100", "unsampled")).await.expect(200);
     let passed_on = office.provider.arrivals("unsampled")[0].headers["traceparent"].clone();
     let passed_on = passed_on.to_str().expect("text");
@@ -227,7 +228,7 @@ async fn a_callers_trace_is_continued_and_passed_on() {
 async fn a_webhook_gets_the_span_of_its_try_and_what_fails_is_an_error_in_one_word() {
     let collector = Collector::start().await;
     let mut shop = Workshop::open(On::Sqlite).await;
-    // Its own server does not export.
+    // Only the next server exports.
     shop.servers.clear();
     let server = collector.serve(&shop.home);
     let payload = json!({"text": "s3cr3t #400"});
@@ -356,7 +357,7 @@ async fn a_collector_that_never_answers_slows_nobody_and_is_spoken_of_once() {
     for number in 0..300 {
         client.win(&claim_of("g", &number.to_string())).await;
     }
-    // One that waited for the collector would take a third of a second.
+    // A request that waited for the collector would take a third of a second.
     assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     server.logged("traces.not_exported", 1).await;
     server.logged("traces.queue_full", 1).await;

@@ -1,5 +1,5 @@
-//! Two servers over one PostgreSQL database are one Oncegate: whichever of them a caller asks, there is one
-//! winner, one outcome, and nothing lost when one of them is stopped or killed.
+//! Two servers over one PostgreSQL database are one Oncegate: through either of them, there is one winner and one outcome, and
+//! nothing is lost when one of them is stopped or killed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -17,7 +17,7 @@ struct Pair {
     a: Server,
     b: Server,
     home: Home,
-    // Last: it is dropped when the servers are gone.
+    // The last field: dropped after the servers are gone.
     _database: Database,
 }
 
@@ -69,7 +69,7 @@ async fn a_waiter_on_one_server_is_woken_by_a_settle_or_a_release_on_the_other()
         let (id, token) = owner.win(&body).await;
         let (mut client, waiting) = (pair.b.client(), with(body, json!({"waitSeconds": 20})));
         let waiter = tokio::spawn(async move { (client.claim(&waiting).await, Instant::now()) });
-        // A waiter that is late is answered at once, and proves less but nothing wrong.
+        // A late waiter is answered at once, so it proves less but never fails the test.
         tokio::time::sleep(Duration::from_millis(300)).await;
         assert!(!waiter.is_finished());
         let ending = Instant::now();

@@ -1,4 +1,4 @@
-//! The wall clock of the real server steps: leases and windows follow elapsed time.
+//! Steps of the real server's wall clock: leases and windows follow elapsed time.
 
 use std::time::{Duration, Instant};
 
@@ -65,14 +65,14 @@ async fn two_days_ahead_and_back_sweep_nothing() {
     clock.step_forward(48 * HOUR).expect("steps");
     client.win(&claim("another", 60)).await;
     server.logged("clock.stepped", 1).await;
-    // The sweeper comes by several times.
+    // The sweeper runs several times.
     tokio::time::sleep(Duration::from_secs(8)).await;
     clock.step_back(48 * HOUR).expect("steps");
     let again = client.claim(&claim("k", 60)).await.expect(200);
     assert_eq!(again.text("id"), id, "the memory of the duplicate is there");
 }
 
-/// Suspend is elapsed time: the clock since boot counts it.
+/// A suspended machine's time is elapsed time: the boot-time clock counts it.
 #[tokio::test]
 async fn a_lease_ends_while_the_machine_sleeps() {
     let home = Home::new();

@@ -1,36 +1,36 @@
-//! What can happen next, and what it does.
+//! The possible actions in a world, and their effects.
 
 use oncegate_core::{Answer, Command, State, Time};
 
 use super::worker::{Letter, Verb, Worker};
 use super::{ClaimModel, Fault, World, shelf};
 
-/// One step. Workers and late letters are named by their place, which a step may change.
+/// One step. An index identifies a worker or a late letter; a step may change the indexes.
 ///
-/// A letter that arrives is sent and answered in one step: a sender that is paused before
-/// it asks and one that waits for its answer are the same to everybody else.
+/// A letter that is not delayed is sent and answered in one step. The other workers cannot tell a sender
+/// that is paused before it asks from one that waits for its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     Ask(usize, Verb),
-    /// The letter does its work at the store; the answer is lost.
+    /// The store applies the letter, but the answer is lost.
     AskUnanswered(usize, Verb),
-    /// The letter stays under way. Its sender gives up on it and may ask again, or crash, before it arrives.
+    /// The letter is delayed. Its sender gives up waiting and may ask again, or crash, before the letter arrives.
     AskDelayed(usize, Verb),
     ArriveLate(usize),
     StartEffect(usize),
-    /// The worker dies and is started again, knowing nothing.
+    /// The worker crashes and restarts without any knowledge.
     Crash(usize),
     Tick,
     StepBack,
     Sweep,
-    /// A person settles what is unknown.
+    /// A person settles an unknown claim.
     Resolve,
 }
 
 impl World {
     pub(super) fn possible(&self, fault: Option<Fault>, actions: &mut Vec<Action>) {
         for (place, worker) in self.workers.iter().enumerate() {
-            // Two workers that know the same would do the same.
+            // Two workers with the same knowledge would do the same.
             if place == 0 || *worker != self.workers[place - 1] {
                 self.possible_for(place, worker, actions);
             }
@@ -60,7 +60,7 @@ impl World {
             if mishaps_left {
                 actions.push(Action::AskUnanswered(place, *verb));
             }
-            // A claim says nothing of its sender: a late one is another's, unanswered.
+            // A claim does not identify its sender, so a late claim equals an unanswered claim of another worker.
             if mishaps_left && *verb != Verb::Claim {
                 actions.push(Action::AskDelayed(place, *verb));
             }

@@ -1,37 +1,37 @@
-//! What an observer who sees everything writes down, and the store does not get to see.
+//! The records of an observer that sees every step. The store does not see them.
 //!
-//! The ledger reckons windows and owners for itself, from the answers that were given.
-//! A property that asked the record about the record would prove nothing.
+//! The ledger computes windows and owners from the answers alone.
+//! A property that checked the stored record against itself would prove nothing.
 
 use bytes::Bytes;
 use oncegate_core::{Answer, Claim, Lost, State, Time, Token};
 
 use super::worker::{Letter, Verb};
 
-/// What a step did, where that is worth noticing.
+/// A notable result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
-    /// The owner's lease ended, and another won within the window.
+    /// The owner's lease ended, and another worker won within the window.
     TakenOver,
-    /// A caller was told that nobody may take over.
+    /// The store answered that no caller may take over.
     Held,
-    /// What a former owner had sent arrived, and was refused.
+    /// A letter of a former owner arrived and was refused.
     LateWriteFenced,
-    /// A settle arrived for the second time, and was a success.
+    /// A settle arrived for the second time and succeeded.
     SettleRepeated,
-    /// Wrong: somebody who is not the owner changed the record.
+    /// Wrong: a worker that is not the owner changed the record.
     StaleWriteApplied,
     /// Wrong: a new owner's token is no larger than an earlier one's.
     TokenDidNotGrow,
 }
 
-/// A window by the observer's reckoning: from the first owner's claim until its time is over
-/// or its owner gave it back.
+/// A window as the observer computes it: from the first owner's claim until the window ends
+/// or an owner releases the claim.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Window {
     first: Token,
     ends: Time,
-    /// Effects started by its owners. A start counts for the window that it was won in.
+    /// The number of effects that its owners started. A start counts for the window in which its owner won.
     starts: u8,
     outcome: Option<Outcome>,
 }
@@ -40,7 +40,7 @@ type Outcome = (State, Option<Bytes>);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Ledger {
-    /// Whoever won last, also after its window: if the clock steps back it is the owner again.
+    /// The token of the last winner, kept after its window: if the clock steps back, that worker is the owner again.
     owner: Token,
     window: Option<Window>,
 }
@@ -52,17 +52,17 @@ impl Default for Ledger {
 }
 
 impl Ledger {
-    /// How often the effect was started in the window that is open.
+    /// How many times the effect was started in the open window.
     pub fn starts(&self) -> u8 {
         self.window.as_ref().map_or(0, |window| window.starts)
     }
 
-    /// What the open window was first settled with.
+    /// The first outcome of the open window.
     pub fn outcome(&self) -> Option<&Outcome> {
         self.window.as_ref().and_then(|window| window.outcome.as_ref())
     }
 
-    /// Notes that the clock shows `now`. A window that has ended stays ended if the clock steps back.
+    /// Records that the clock shows `now`. A window that has ended stays ended if the clock steps back.
     pub fn tick(&mut self, now: Time) {
         self.window.take_if(|window| window.ends <= now);
     }
@@ -79,7 +79,7 @@ impl Ledger {
         self.settled(claim);
     }
 
-    /// Notes what the store did with `letter`: it had `before` and has `after`.
+    /// Records what the store did with `letter`. The store's record was `before` and is now `after`.
     pub fn note(
         &mut self,
         letter: &Letter,
@@ -101,7 +101,7 @@ impl Ledger {
         self.owner = claim.token;
         let fresh = Window { first: claim.token, ends: claim.expires_at, starts: 0, outcome: None };
         self.window = Some(match self.window.take() {
-            // Nobody should have won: what the window had stays noted, for the properties to find.
+            // A wrong win: no worker should have won. The window keeps its starts and outcome, so that the properties detect it.
             Some(open) if claim.lost == Lost::Hold || open.outcome.is_some() => open,
             _ => fresh,
         });
@@ -135,7 +135,7 @@ impl Ledger {
         None
     }
 
-    /// Keeps the first outcome: a second one is then seen to differ from it.
+    /// Keeps the first outcome, so that a different second one is detected.
     fn settled(&mut self, claim: &Claim) {
         if let Some(window) = &mut self.window {
             window.outcome.get_or_insert_with(|| (claim.state, claim.outcome.clone()));

@@ -3,8 +3,8 @@
 //! [`ClaimModel`] promises, over every order of events within its [`Bounds`]:
 //! one live owner, tokens that grow, one outcome for a window, stale writes that
 //! change nothing, and under [`Lost::Hold`] an effect started at most once in a
-//! window. With a [`Fault`] built into the store those promises break, which is
-//! how we know that the checker would notice.
+//! window. With a [`Fault`] built into the store these promises break, which
+//! shows that the checker can detect a violation.
 
 mod actions;
 mod ledger;
@@ -20,20 +20,20 @@ pub use ledger::{Event, Ledger};
 pub use shelf::{Fault, Shelf};
 pub use worker::{Letter, Verb, Worker};
 
-/// How far the checker goes. Each bound ends one way in which the world could go on for good.
+/// The bounds of the checker's search. Each bound limits one way in which the search could run forever.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// How often the clock moves on.
+    /// How many times the clock moves on.
     pub ticks: u8,
-    /// How often the clock steps back.
+    /// How many times the clock steps back.
     pub steps_back: u8,
-    /// Crashes, lost answers and requests given up on while under way, in all.
+    /// The total of crashes, lost answers and delayed requests.
     pub mishaps: u8,
-    /// How often an owner gives the key back. Each time the next token can run further ahead of the clock.
+    /// How many times an owner releases the key. Each release lets the next token run further ahead of the clock.
     pub releases: u8,
 }
 
-/// The model: whose workers these are, under which policy, on a store with which fault.
+/// The model: a number of workers under a policy, on a store with or without a fault.
 #[derive(Clone, Debug)]
 pub struct ClaimModel {
     pub workers: usize,
@@ -47,14 +47,14 @@ pub struct ClaimModel {
 pub struct World {
     pub now: Time,
     pub shelf: Shelf,
-    /// In order of what they know and not of who they are: workers are alike, and so are
-    /// worlds in which two of them have changed places.
+    /// Sorted by what the workers know. Workers are interchangeable, so two worlds that differ only
+    /// in the order of their workers are the same world.
     pub workers: Vec<Worker>,
-    /// Letters that nobody waits for any more, and that may still arrive.
+    /// Letters whose sender no longer waits, and that may still arrive.
     pub late: Vec<Letter>,
     pub left: Left,
     pub ledger: Ledger,
-    /// What the last step did, where that is worth noticing.
+    /// The notable result of the last step, if any.
     pub just: Option<Event>,
 }
 

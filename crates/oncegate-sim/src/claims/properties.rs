@@ -1,4 +1,4 @@
-//! What must hold in every world, and what must be seen in some.
+//! The properties that must hold in every world, and the events that must occur in some world.
 
 use oncegate_core::{Lost, Token};
 use stateright::Property;
@@ -39,7 +39,7 @@ pub(super) fn of(lost: Lost) -> Vec<Rule> {
     properties
 }
 
-/// Asks the store on behalf of each worker that takes itself for the owner.
+/// Sends the store a renewal for each worker that believes it is the owner.
 fn one_live_owner(model: &ClaimModel, world: &World) -> bool {
     let accepts = |token: Token| {
         let renew = Letter { verb: Verb::Renew, token: Some(token) }.command(shelf::terms(model.lost));
@@ -48,7 +48,7 @@ fn one_live_owner(model: &ClaimModel, world: &World) -> bool {
     world.workers.iter().filter_map(|worker| worker.token).filter(|token| accepts(*token)).count() <= 1
 }
 
-/// What was said to have been settled is there, live and the same, until the window ends.
+/// An acknowledged outcome stays stored, live and unchanged, until the window ends.
 fn one_outcome(_: &ClaimModel, world: &World) -> bool {
     world.ledger.outcome().is_none_or(|(state, outcome)| {
         let same = |claim: &oncegate_core::Claim| {

@@ -1,7 +1,7 @@
 //! The store's side of one key: the record, and the floor under its tokens.
 //!
-//! Decisions are [`decide`]'s alone. What is dropped from the record here is what no
-//! decision depends on, and what would keep two like worlds from being one.
+//! Only [`decide`] makes decisions. This module drops the fields that no decision depends on,
+//! so that two equivalent worlds compare as equal.
 
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, LazyLock};
@@ -11,13 +11,13 @@ use oncegate_core::{
     Answer, Claim, ClaimKey, Command, GuardName, Lost, Moment, Terms, Time, Token, WorkspaceName, decide,
 };
 
-/// A tick is the clock's own unit, so that tokens run ahead of the clock as soon as a key
-/// changes hands twice in one tick.
+/// A tick is the clock's smallest unit, so tokens run ahead of the clock as soon as a key
+/// changes its owner twice in one tick.
 pub const TICK: Duration = Duration::from_micros(1);
 pub const START: Time = Time::from_micros(10);
 /// Long enough for a renewal to matter.
 const LEASE: Duration = Duration::from_micros(2);
-/// Long enough for a take-over and another after it.
+/// Long enough for two take-overs.
 const WINDOW: Duration = Duration::from_micros(3);
 
 pub fn first_window_ends() -> Time {
@@ -42,14 +42,14 @@ pub fn terms(lost: Lost) -> Terms {
     }
 }
 
-/// A store that is built wrongly, in one way.
+/// One defect of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It does not check who asks: every owner's command passes as the present owner's.
+    /// The store does not check the token: a command of any owner is accepted as the current owner's.
     Unfenced,
-    /// Its sweeper does not keep the tokens of what it removes.
+    /// The sweeper does not keep the tokens of the records that it removes.
     FloorForgotten,
-    /// Its sweeper removes what is settled, without regard to the window.
+    /// The sweeper removes settled claims before their window ends.
     SweptTooSoon,
 }
 
@@ -70,7 +70,7 @@ impl Shelf {
         self.record.as_ref().map(|record| &*record.0)
     }
 
-    /// What the store would say, without writing it.
+    /// The answer that the store would give, without the write.
     pub fn consider(&self, command: &Command, now: Time, fault: Option<Fault>) -> Answer {
         self.clone().commit(command, now, fault)
     }
@@ -106,8 +106,8 @@ impl Shelf {
     }
 }
 
-/// The claim and the command as a store without a fence takes them: whoever asks is the
-/// owner, and alive.
+/// The claim and the command as a store without fencing sees them: every sender is the
+/// owner, with a live lease.
 fn unfenced(claim: &Claim, command: &Command) -> (Claim, Command) {
     let current = claim.token;
     let mut command = command.clone();
@@ -123,8 +123,8 @@ fn unfenced(claim: &Claim, command: &Command) -> (Claim, Command) {
     (Claim { lease_until: Time::NEVER, ..claim.clone() }, command)
 }
 
-/// A claim without what only people read, and without the version: the shelf writes
-/// onto nothing but what it decided from.
+/// A claim without the fields that only people read, and without the version: the shelf decides and
+/// writes in one step, so it needs no compare-and-set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Record(Arc<Claim>);
 

@@ -1,8 +1,8 @@
-//! A worker: what it knows, and what it has asked for.
+//! A worker: what it knows, and the commands that it sends.
 //!
-//! A worker keeps to its side of the contract. It starts the effect only after it
-//! was told that it won, settles only after it started, and gives back only what it
-//! did not start. It looks at no clock: it may be paused anywhere, for any time.
+//! A worker keeps its side of the contract. It starts the effect only after the
+//! store answered that it won, settles only after the start, and releases only
+//! before the start. It never checks a clock, so it may be paused anywhere, for any time.
 
 use bytes::Bytes;
 use oncegate_core::{Answer, Command, Terms, Token, Verdict};
@@ -19,7 +19,7 @@ pub enum Verb {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Letter {
     pub verb: Verb,
-    /// The sender's; a claim has none yet.
+    /// The sender's token. A claim has none yet.
     pub token: Option<Token>,
 }
 
@@ -37,23 +37,23 @@ impl Letter {
     }
 }
 
-/// Each owner's outcome differs from every other's, so that no change of it goes unseen.
+/// A unique outcome for each owner, so that every change of an outcome is detected.
 fn outcome_of(token: Token) -> Bytes {
     Bytes::copy_from_slice(&token.0.to_be_bytes())
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Worker {
-    /// Set while the worker takes itself for the owner, rightly or not.
+    /// Set while the worker believes that it is the owner, rightly or not.
     pub token: Option<Token>,
     pub started: bool,
-    /// What it asked for as the owner without hearing back. It cannot tell whether that arrived, and
-    /// asks the same again until it is told.
+    /// The owner's command whose answer was lost. The worker does not know whether the command arrived, and
+    /// retries it until it gets an answer.
     pub unanswered: Option<Verb>,
 }
 
 impl Worker {
-    /// What the worker may ask for now.
+    /// The commands that the worker may send now.
     pub fn verbs(&self) -> &[Verb] {
         match (self.token, &self.unanswered, self.started) {
             (None, _, _) => &[Verb::Claim],
@@ -63,7 +63,7 @@ impl Worker {
         }
     }
 
-    /// Renewing goes on beside the effect; a worker that is giving the key back must not start.
+    /// A worker renews its lease while the effect runs, but a worker that is releasing the key must not start.
     pub fn may_start(&self) -> bool {
         self.token.is_some() && !self.started && matches!(self.unanswered, None | Some(Verb::Renew))
     }
@@ -76,7 +76,7 @@ impl Worker {
         self.unanswered = self.token.map(|_| verb);
     }
 
-    /// Whoever is refused knows that it is not the owner.
+    /// Records an answer. A worker that is refused knows that it is not the owner.
     pub fn hears(&mut self, verb: Verb, answer: &Answer) {
         self.unanswered = None;
         match (verb, answer) {

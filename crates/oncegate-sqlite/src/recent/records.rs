@@ -1,6 +1,6 @@
-//! Records that were written or read lately, found by their ids and by their names.
+//! The cache of records that were written or read last, found by id and by name.
 //!
-//! Whether what is here still holds is for [`Recent`](super::Recent) to say.
+//! [`Recent`](super::Recent) decides whether the cached records are still valid.
 
 use std::hash::BuildHasher;
 use std::sync::MutexGuard;
@@ -13,21 +13,21 @@ use uuid::Uuid;
 use super::TEXT_BYTES_MAX;
 use crate::shelves::{Shelf, Shelves};
 
-/// With four places each.
+/// The number of shards, with four places each.
 const SHELVES: usize = 8_192;
 
 pub struct Records {
     hasher: DefaultHashBuilder,
-    /// In boxes: a shelf that is empty, as most of a small store are, takes little.
+    /// In boxes, so that an empty shard takes little memory; in a small store most shards are empty.
     kept: Shelves<Box<Kept>, 4>,
-    /// Which record has a name, by the name's hash. It may be outdated: the record that is kept knows its names.
+    /// The id of the record with a name, by the name's hash. An entry may be outdated, so the cached record's names are checked.
     named: Shelves<(u64, Uuid), 4>,
 }
 
 struct Kept {
     era: u64,
     record: Record,
-    /// Of its names, those that were heard of.
+    /// The known names of the record, perhaps not all.
     names: Vec<String>,
 }
 
@@ -55,7 +55,8 @@ impl Records {
         is_it.then(|| kept.record.clone())
     }
 
-    /// A record as it is now, with names that it has, if `holds` still says so while nobody else can enter one in its place.
+    /// Enters the current version of a record, with known names, if `holds` still returns true. `holds` runs with the shard locked,
+    /// so that no other thread can enter a record in between.
     pub fn enter(&self, era: u64, record: Record, names: Vec<String>, holds: impl FnOnce() -> bool) {
         for name in &names {
             let hash = self.hasher.hash_one((&record.workspace, record.kind, name));
@@ -84,9 +85,9 @@ impl Records {
     }
 }
 
-/// A record as it is kept, unless there is too much of it and of what it is called.
+/// A copy of the record for the cache, unless its body and names are too large.
 pub fn keepable(record: &Record, names: &[String]) -> Option<Record> {
-    // It may be a part of something larger, which it would keep.
+    // The body may be a slice of a larger buffer, which it would keep in memory.
     let keep = || Record { body: Bytes::copy_from_slice(&record.body), ..record.clone() };
     (record.body.len() + names.iter().map(String::len).sum::<usize>() <= TEXT_BYTES_MAX).then(keep)
 }

@@ -1,4 +1,4 @@
-//! What is written beside claims: records, their names and lists.
+//! The rules for records, their names and lists, which are written beside claims.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -104,7 +104,7 @@ pub async fn a_record_is_removed_whole_from_its_last_version_alone(world: World)
 
 pub async fn who_looks_for_what_cannot_be_there_is_nobody_elses_trouble(world: World) {
     assert!(world.change(vec![named(record(1, "{}"), &["good"])]).await.is_written());
-    // Some stores can have no such name; whoever asks for one at the same time as others hears so alone.
+    // Some stores cannot store such a name. Only the lookup with that name fails, not the lookups that run at the same time.
     let places: Vec<Place> = (0..200).map(|i| at_name(if i % 4 == 0 { "\0" } else { "good" })).collect();
     let found = join_all(places.iter().map(|place| world.store.find(std::slice::from_ref(place)))).await;
     for (place, found) in places.iter().zip(found) {
@@ -130,12 +130,12 @@ pub async fn claims_and_changes_stand_or_fall_together(world: World) {
     };
     let first = commit(vec![claim("a", "1"), claim("b", "1")], changes(1)).await.expect("answers");
     assert!(first.is_written());
-    // A change that does not find what it expects takes the claims with it.
+    // A change that does not find what it expects undoes the claims of its commit.
     let second = commit(vec![claim("c", "2")], changes(2)).await.expect("answers");
     assert!(matches!(second.answers[..], [Answer::Won(_)]) && second.conflict == Some(1) && !second.is_written());
     assert_eq!(world.read(&key("c")).await, None);
     assert_eq!(world.find(record(2, "").place()).await, None);
-    // A claim that is another's takes the changes with it.
+    // A claim of another owner undoes the changes of its commit.
     let changes = vec![Change::create(record(3, "{}")), Change::Enqueue(job(3, START))];
     let third = commit(vec![claim("d", "3"), claim("a", "3")], changes).await.expect("answers");
     assert!(!third.is_written() && third.conflict.is_none());
@@ -158,7 +158,7 @@ pub async fn a_claim_settled_as_it_is_made_can_be_taken_back_by_its_maker_alone(
     assert!(matches!(world.apply(&key("a"), stale).await, Answer::Refused(_)));
     assert!(matches!(world.apply(&key("a"), Command::Retract { token }).await, Answer::Applied(_)));
     assert_eq!(world.read(&key("a")).await, None);
-    // Onto the record that it left, too.
+    // A new claim replaces the record that the retracted claim left behind.
     world.win_with(&key("a"), Terms { outcome: Some(Bytes::from_static(b"2")), ..terms() }).await;
     assert_eq!(world.read(&key("a")).await.and_then(|claim| claim.outcome), Some(Bytes::from_static(b"2")));
 }
@@ -200,7 +200,7 @@ pub async fn lists_of_records_are_newest_first_filtered_and_paged(world: World) 
     assert_eq!(list(None, Some("failed"), 1, None).await, (vec![7], Some(7)));
 }
 
-/// A page may end before it has found any, but no record is left out.
+/// A page may end before it has found any record, but the pages together leave none out.
 pub async fn what_is_rare_in_a_list_is_found_behind_all_the_rest(world: World) {
     let lists = || vec!["crowd".to_owned()];
     let rare = [1, 2, Listing::LOOKED_MAX as u128, Listing::LOOKED_MAX as u128 * 2 + 7];
@@ -297,7 +297,7 @@ pub async fn a_record_past_its_end_is_swept_with_its_names_and_lists_and_others_
         lists: vec!["all".to_owned(), "some".to_owned()],
     };
     let ending = |number, end| Record { expires_at: Some(end), ..record(number, "{}") };
-    // The same id elsewhere, and for good: it is another.
+    // The same id in another workspace or of another kind is another record. These two have no end.
     let elsewhere = Record { workspace: workspace("other"), ..record(1, "{}") };
     let of_another_kind = Record { kind: "other", ..record(1, "{}") };
     for record in [&elsewhere, &of_another_kind] {
@@ -382,7 +382,7 @@ pub async fn a_sweep_of_records_is_bounded_and_none_is_swept_twice(world: World)
     assert_eq!(sweeps.into_iter().map(|swept| swept.expect("sweeps").records).sum::<usize>(), 23);
 }
 
-/// A sweep either comes first, and the change finds nothing; or the end is moved, and the record stays.
+/// Either the sweep comes first, and the change finds nothing; or the change moves the end first, and the record stays.
 pub async fn a_sweep_that_meets_a_moving_end_removes_all_of_a_record_or_nothing(world: World) {
     for round in 0..50_u128 {
         let (number, later) = (round, START + Duration::from_secs(3600));
@@ -393,7 +393,7 @@ pub async fn a_sweep_that_meets_a_moving_end_removes_all_of_a_record_or_nothing(
             lists: vec![format!("list {round}")],
         };
         assert!(world.change(vec![create(ending.clone())]).await.is_written());
-        // With a name that it has, and one that is new; and somebody else looks at that name at the same time.
+        // The change adds one name that the record has and one that is new. Another caller looks that name up at the same time.
         let names = vec![format!("name {round}"), format!("more {round}")];
         let moved = Record { version: 2, expires_at: Some(later), ..ending.clone() };
         let moving = world.change(vec![Change::Replace { record: moved.clone(), names }]);
@@ -440,7 +440,7 @@ pub async fn of_concurrent_changes_to_one_record_none_is_lost_and_none_counted_t
     let count_up = |caller: u128, store: std::sync::Arc<dyn crate::MainStore>| async move {
         for turn in 0..TURNS {
             let number = 1000 + caller * 100 + turn;
-            // Beside it, something of its own, which is there once if the commit stands.
+            // Beside the shared record, each commit creates a claim and a record of its own, which exist once if the commit is written.
             let op = Op { key: key(&format!("{number}")), command: Command::Claim(terms()) };
             loop {
                 let found =

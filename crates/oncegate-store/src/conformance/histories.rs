@@ -1,9 +1,9 @@
-//! Histories: concurrent clients record what they called and what they were told, and a checker reads the record.
+//! Histories: concurrent clients record their calls and answers, and a checker reads the record.
 //!
 //! [`check`] is a pure function over any history. [`Client`] makes one through the library; the chaos driver makes one through HTTP.
 //!
-//! The clients of the rule below crash (stop without settling), are late (settle after others took over), repeat themselves, and lose answers, while the
-//! clock runs past their leases and windows.
+//! The clients of the rule below crash (stop without settling), are late (settle after a take-over), retry, and lose answers.
+//! Meanwhile the clock runs past their leases and windows.
 
 mod check;
 mod event;
@@ -27,7 +27,7 @@ use crate::{ManualClock, Store};
 const CLIENTS: u32 = 16;
 const KEYS: usize = 40;
 const CALLS: usize = 250;
-/// How far the clock goes in one step of the rule, which takes a millisecond or more. Leases end while their owners are at work.
+/// How far the clock moves in one step of the rule. A step takes a millisecond or more, so leases end while owners are at work.
 const STEP: Duration = Duration::from_secs(LEASE.as_secs() / 6);
 
 pub async fn concurrent_clients_see_one_owner_and_one_outcome(world: World) {
@@ -37,7 +37,7 @@ pub async fn concurrent_clients_see_one_owner_and_one_outcome(world: World) {
     assert!(figures.unknown > 0 && figures.not_written > 0, "calls failed: {figures:?}");
 }
 
-/// Lets clients work on a store, and returns what they recorded. Every key is read once more in the end.
+/// Runs clients on a store, and returns what they recorded. At the end every key is read once more.
 pub async fn record(store: Arc<dyn Store>, clock: Arc<ManualClock>) -> Vec<Event> {
     let stamps = Arc::new(Stamps::default());
     let client = |number: u32| Client {
@@ -63,7 +63,7 @@ pub async fn record(store: Arc<dyn Store>, clock: Arc<ManualClock>) -> Vec<Event
     history
 }
 
-/// A claim of one key in four is held when it is lost, the others are taken over. Windows end now and then.
+/// Every fourth key holds a lost claim; the other keys allow a take-over. Windows end now and then.
 fn terms_of(number: usize) -> Terms {
     let lost = if number.is_multiple_of(4) { Lost::Hold } else { Lost::TakeOver };
     Terms { window: LEASE * 4, lost, ..terms() }
@@ -89,7 +89,7 @@ async fn work(mut client: Client) -> Vec<Event> {
                     client.renew(&key, token, LEASE).await;
                 }
             }
-            // Sometimes at once, sometimes much too late, sometimes never: a crash.
+            // A client settles at once, or much too late, or never (a crash).
             9 | 10 if !owned.is_empty() => {
                 let (key, token) = owned.remove(number % owned.len());
                 let verdict = if dice.is_multiple_of(5) { Verdict::Failed } else { Verdict::Done };

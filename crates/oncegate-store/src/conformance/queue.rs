@@ -1,4 +1,4 @@
-//! The queue: what is due is leased, fairly, and one in a lane at a time.
+//! The rules for the queue: due jobs are leased fairly, and one job of a group (`lane`) at a time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -137,7 +137,7 @@ pub async fn no_two_workers_lease_the_same_job(world: World) {
         let mut mine = vec![];
         loop {
             let leased = store.lease_jobs(&send(7)).await.expect("answers").value;
-            // Others may hold what there is at this moment; it is over when all have a worker.
+            // Other workers may hold all jobs at this moment. The loop ends when every job has a worker.
             if leased.jobs.is_empty() && leased.next_at.is_none_or(|next| next > START) {
                 return mine;
             }
@@ -165,7 +165,7 @@ pub async fn one_workspaces_jobs_do_not_hold_up_anothers(world: World) {
     assert_eq!(world.lease_from(4, &[("default", 12)]).await, [0; 0], "a quarter is left for others");
     world.enqueue(Job { workspace: other.clone(), ..job(102, START + MILLI) }).await;
     assert_eq!(world.lease_from(4, &[("default", 12)]).await, [102]);
-    // Several kinds of one workspace share its part.
+    // Several kinds of one workspace share its slots.
     let kinds = ["call", "send", "send"];
     let wanted = Wanted::new(kinds, LEASE, Whose::All { free: 2, max: 2, taken: BTreeMap::new() });
     let leased = world.store.lease_jobs(&wanted).await.expect("the store is there").value;
@@ -198,7 +198,7 @@ pub async fn one_job_in_a_lane_is_at_work_at_a_time(world: World) {
     let leased = lease().await;
     assert_eq!(leased.keys().copied().collect::<Vec<_>>(), [1, 4], "the first in each lane");
     assert_eq!(lease().await.len(), 0);
-    // A try that failed has the lane still: what came later does not overtake it.
+    // A job whose try failed still holds its group, so a later job does not overtake it.
     let first = &leased[&1];
     let failure = job::Failure { error: "no".into(), reached: Reached::No, is_final: false, retry_in: None };
     let failed = decide(first, &Command::Fail { token: first.token, failure }, START + Duration::from_secs(1));
@@ -208,7 +208,7 @@ pub async fn one_job_in_a_lane_is_at_work_at_a_time(world: World) {
     world.clock.set(START + Duration::from_secs(1) + LEASE.saturating_sub(MILLI));
     let leased = lease().await;
     assert_eq!(leased.keys().copied().collect::<Vec<_>>(), [1], "again");
-    // Whoever waits is woken when the one before it leaves the queue, and one at a time.
+    // A waiting job is woken when the job before it leaves the queue, one at a time.
     let waiters = std::sync::Arc::new(Waiters::default());
     let listener = waiters.jobs.listen(vec!["send".into()]);
     world.store.attach(waiters);
@@ -217,7 +217,7 @@ pub async fn one_job_in_a_lane_is_at_work_at_a_time(world: World) {
     let leased = lease().await;
     assert_eq!(leased.keys().copied().collect::<Vec<_>>(), [2]);
     assert_eq!(world.find_job(3).await.expect("is there").wakes_at(), START + Duration::from_secs(1) + LEASE);
-    // Who waits looks for itself, too, when the time is over: its lane's worker may be lost.
+    // A waiting job is also leased when its postponement ends, because the worker of its group may be lost.
     world.clock.set(START + Duration::from_secs(9) + LEASE * 3);
     let leased = lease().await;
     assert_eq!(leased.keys().copied().collect::<Vec<_>>(), [2, 4], "their workers are gone");
@@ -237,7 +237,7 @@ pub async fn of_many_workers_two_never_have_the_same_lane(world: World) {
         let (at_work, done) = (at_work.clone(), done.clone());
         async move {
             while done.lock().expect("not poisoned").len() < 100 {
-                // In memory nothing else lets the others go on.
+                // The in-memory store never awaits, so this lets the other tasks run.
                 tokio::task::yield_now().await;
                 for job in store.lease_jobs(&send(3)).await.expect("answers").value.jobs {
                     let (lane, id) = (job.lane.clone().expect("has one"), job.id.as_u128());

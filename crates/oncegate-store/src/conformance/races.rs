@@ -10,8 +10,8 @@ use crate::Op;
 
 const TASKS: usize = 64;
 
-/// Each round all tasks claim one fresh key at once: one wins, and the winner's settle is what
-/// the others read when they ask again.
+/// In each round all tasks claim one fresh key at once. One task wins, and the other tasks read
+/// its outcome when they claim again.
 pub async fn one_winner_each_round(world: World, rounds: usize) {
     let store = world.store.clone();
     let barrier = Arc::new(Barrier::new(TASKS));

@@ -258,7 +258,7 @@ pub async fn a_commit_that_names_a_key_twice_is_refused(world: World) {
     assert!(matches!(world.apply(&key("k"), settle(token, "1")).await, Answer::Applied(_)), "the store goes on");
 }
 
-/// Many operations at once, so that they share a commit; one of them cannot be done.
+/// Many operations run at once, so that they share a commit. One of them is refused.
 pub async fn one_bad_operation_fails_alone(world: World) {
     let too_large = Bytes::from(vec![b'x'; OUTCOME_BYTES_MAX + 1]);
     let token = world.win(&key("bad")).await;
@@ -301,7 +301,7 @@ pub async fn an_outcome_of_the_largest_size_comes_back_byte_for_byte(world: Worl
 pub async fn lists_are_newest_first_filtered_and_paged_without_gaps(world: World) {
     let mut made = vec![];
     for i in 0..25 {
-        // Every fifth shares its time, and so its token, with the one before it.
+        // Every fifth claim shares its time, and so its token, with the claim before it.
         if i % 5 != 0 {
             world.clock.advance(MS);
         }

@@ -1,4 +1,4 @@
-//! An action as it is kept: in its job while it lives, in its record when it has ended.
+//! The document of an action: in its job while the action is in the queue, in its record when the action has ended.
 
 use bytes::Bytes;
 use oncegate_core::job::{Delivery, Job, Reached, WORKER_LOST};
@@ -10,12 +10,12 @@ use uuid::Uuid;
 
 use super::Recurrence;
 
-/// What the records of ended actions are.
+/// The kind of the records of ended actions.
 pub const KIND: &str = "action";
-/// What the kinds of their jobs begin with; the type is behind it.
+/// The prefix of the kinds of jobs of actions; the action's type follows.
 pub const JOBS: &str = "action:";
 
-/// Revisions and tries whose times are kept: the last ones.
+/// How many revisions and tries are kept: the last ones.
 const KEPT_MAX: usize = 50;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -27,21 +27,21 @@ pub struct Action {
     pub entity: Option<Entity>,
     pub revision: i64,
     pub created_us: i64,
-    /// When the last revisions were made, the first of all among them while there are few.
+    /// When the last revisions were made. It includes the first revision until there are more than are kept.
     pub revised_us: Vec<i64>,
-    /// Until when duplicates fold into it; not at all where it is not deduplicated.
+    /// The end of the window in which duplicates coalesce into this action. `None` if the action is not deduplicated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window_until_us: Option<i64>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tries: Vec<Try>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recurrence: Option<Recurrence>,
-    /// The schedule that this was one tick of.
+    /// The schedule, if this action was one tick of a schedule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tick_of: Option<Uuid>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<Ended>,
-    /// Of the record that is there already, since somebody has it tried again; none is 0.
+    /// The version of the record, if a person has retried the action and a record exists already; otherwise 0.
     #[serde(default, skip_serializing_if = "is_none")]
     pub record_version: i64,
 }
@@ -50,7 +50,7 @@ fn is_none(version: &i64) -> bool {
     *version == 0
 }
 
-/// What an action is about.
+/// The entity that an action is about.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entity {
     pub id: String,
@@ -58,43 +58,43 @@ pub struct Entity {
     pub entity_type: Option<String>,
 }
 
-/// A try that did not succeed.
+/// A try that failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Try {
     pub attempt: i32,
     pub at_us: i64,
     pub error: String,
-    /// Whether it may have happened all the same.
+    /// Whether the effect may have happened despite the error.
     pub maybe: bool,
 }
 
-/// How it ended.
+/// How an action ended.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Ended {
     pub status: Status,
     pub at_us: i64,
     pub due_us: i64,
     pub attempt: i32,
-    /// Of the lease that it ended under: whoever says the same again is right.
+    /// The token of the lease under which it ended. A repeated report with this token is recognised.
     pub token: i64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Box<RawValue>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// How it was to be tried, in case somebody has it tried again.
+    /// How the action was to be retried, in case a person retries it.
     pub tries_max: i32,
     pub pause_us: i64,
     pub pause_max_us: i64,
     pub at_most_once: bool,
-    /// What a person said of it later.
+    /// How a person resolved it later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resolved: Option<Resolved>,
 }
 
-/// How somebody settled what had ended without success.
+/// How a person resolved an action that ended without success.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resolved {
-    /// What it was until then.
+    /// The status before it was resolved.
     pub was: Status,
     pub by: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -107,10 +107,10 @@ pub struct Resolved {
 pub enum Status {
     Pending,
     Running,
-    /// The last try failed; it waits for the next.
+    /// The last try failed; the action waits for the next.
     Failed,
     Completed,
-    /// It surely did not happen, and there are no more tries.
+    /// It surely did not happen, and has no tries left.
     Dead,
     /// It may have happened.
     Unknown,
@@ -144,7 +144,7 @@ impl Status {
         Self::ALL.into_iter().find(|status| status.as_str() == name)
     }
 
-    /// As the queue would say it; none if it has left the queue.
+    /// The corresponding state in the queue; `None` if the action has left the queue.
     pub(super) fn in_queue(self) -> Option<JobFilter> {
         match self {
             Status::Pending => Some(JobFilter::Untouched),
@@ -164,7 +164,8 @@ impl Status {
 }
 
 impl Entity {
-    /// Actions in one lane are about one entity: they do not run at the same time. All that are about an entity's id begin alike.
+    /// The group of the jobs of one type about this entity, which do not run at the same time. The groups of one entity id share a
+    /// prefix.
     pub(super) fn lane(&self, action_type: &str) -> String {
         let about = self.entity_type.as_ref().map_or(String::new(), |name| format!(" {name}"));
         format!("{}{}:{action_type}{about}", Entity::lane_prefix(&self.id), action_type.len())
@@ -177,7 +178,7 @@ impl Entity {
 
 impl Action {
     pub fn read(bytes: &[u8], id: Uuid) -> Result<Action, StoreError> {
-        // Not the error's own words: they repeat what is there.
+        // The message of the error is left out: it repeats parts of the document.
         serde_json::from_slice(bytes).map_err(|error| {
             StoreError::Refused(format!("the action {id} cannot be read, from its byte {} on", error.column()))
         })
@@ -187,7 +188,7 @@ impl Action {
         serde_json::to_vec(self).expect("an action is JSON").into()
     }
 
-    /// What the queue calls those of a type.
+    /// The kind of the jobs of a type.
     pub fn job_kind(action_type: &str) -> String {
         format!("{JOBS}{action_type}")
     }
@@ -215,13 +216,13 @@ impl Action {
         format!("schedule:{id}")
     }
 
-    /// One that has been given back to the queue is in no state.
+    /// The record. It has no state while the action is back in the queue for a retry.
     pub(super) fn record(&self, workspace: &WorkspaceName, id: Uuid, version: i64) -> Record {
         let state = self.ended.as_ref().map(|ended| ended.status.as_str().to_owned());
         Record { workspace: workspace.clone(), kind: KIND, id, version, state, expires_at: None, body: self.bytes() }
     }
 
-    /// When a revision was made, if that is still kept.
+    /// When a revision was made, if that time is still kept.
     pub(super) fn revised_at(&self, revision: i64) -> Option<i64> {
         let later = usize::try_from(self.revision.checked_sub(revision)?).ok()?;
         self.revised_us.iter().rev().nth(later).copied()
@@ -232,9 +233,9 @@ impl Action {
         keep(&mut self.revised_us, now.micros());
     }
 
-    /// The try before this one, whose worker did not live to say what became of it.
+    /// Records the try before this one as failed, if its worker was lost without a report.
     pub(super) fn note_lost(&mut self, job: &Job, now: Time) {
-        // What is to happen at most once has not begun again.
+        // A job that is delivered at most once, and has not begun again, still counts the lost try as its last.
         let attempt = if job.delivery == Delivery::AtMostOnce && !job.begun { job.tried } else { job.tried - 1 };
         let is_noted = |failed: &Try| failed.attempt == attempt && failed.at_us >= job.created_at.micros();
         let is_noted = self.tries.iter().any(is_noted);

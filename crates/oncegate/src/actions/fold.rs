@@ -1,4 +1,4 @@
-//! How schedules of one slot fold into one action. No clock, no store.
+//! Coalesces the schedules of one slot into one action. No clock, no store.
 
 use oncegate_core::job::{Delivery, Job, Tries};
 use oncegate_core::{Time, WorkspaceName};
@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::schedule::{Mode, Schedule, When};
 use super::{Action, Outcome, PAYLOAD_BYTES_MAX, Recurrence, ScheduleError, Scheduled};
 
-/// An action that nobody has leased, and when it is to run.
+/// An action that no worker has leased, and when it is due.
 #[derive(Clone, Debug)]
 pub(super) struct Standing {
     pub id: Uuid,
@@ -22,7 +22,7 @@ impl Standing {
         Ok(Standing { id: job.id, action: Action::read(&job.payload, job.id)?, due_at: job.due_at })
     }
 
-    /// What the first schedule of a slot makes, or one that has no slot.
+    /// The action of the first schedule of a slot, or of a schedule without a slot.
     pub fn first(schedule: &Schedule, now: Time) -> Standing {
         let is_deduplicated = schedule.deduplicated().is_some();
         let recurrence = schedule.repeats.as_ref().map(|repeats| Recurrence::new(repeats.clone(), schedule.when, now));
@@ -33,7 +33,7 @@ impl Standing {
             (When::Unsaid, None) if is_deduplicated => now + schedule.window.min(schedule.stands_for()),
             (When::Unsaid, None) => now,
         };
-        // What was due before it was asked for goes ahead of nobody who was there.
+        // An action with a due time in the past must not run before the actions that were queued earlier.
         let due_at = due_at.max(now);
         let action = Action {
             action_type: schedule.action_type.clone(),
@@ -52,12 +52,12 @@ impl Standing {
         Standing { id: Uuid::now_v7(), action, due_at }
     }
 
-    /// Until when duplicates fold into it.
+    /// The end of the window in which duplicates coalesce into this action.
     pub fn until(&self) -> Time {
         Time::from_micros(self.action.window_until_us.unwrap_or(0))
     }
 
-    /// Another schedule of its slot.
+    /// Coalesces another schedule of its slot.
     pub fn fold(&mut self, schedule: &Schedule, now: Time) -> Result<Scheduled, ScheduleError> {
         let payload = match schedule.mode {
             Mode::KeepFirst => return Ok(self.told(Outcome::Dropped)),
@@ -77,7 +77,7 @@ impl Standing {
         Ok(self.told(Outcome::Updated))
     }
 
-    /// Later than it was, if at all, and no later than it may be.
+    /// The new due time of a debounced action: never earlier than now planned, and never after the end of its window.
     fn put_off(&self, to: Time) -> Time {
         to.min(self.until()).max(self.due_at)
     }
@@ -86,7 +86,7 @@ impl Standing {
         Scheduled { id: self.id, outcome, run_at: self.due_at, revision: self.action.revision }
     }
 
-    /// Its job, new.
+    /// A new job for the action.
     pub fn job(&self, workspace: &WorkspaceName, tries: Tries, delivery: Delivery, now: Time) -> Job {
         let kind = Action::job_kind(&self.action.action_type);
         let lane = self.action.entity.as_ref().map(|entity| entity.lane(&self.action.action_type));

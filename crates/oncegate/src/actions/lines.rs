@@ -1,7 +1,7 @@
-//! Schedules of one slot wait in line, and whoever is at the counter is served together.
+//! Schedules of one slot wait in a queue, and each round coalesces all that wait.
 //!
-//! Each would otherwise race the others of this process for the same record, and all but one lose, again and again. Those that came
-//! while one round was being written are folded into the next.
+//! Without the queue, the schedules of this process would race for the same record, and all but one would lose, again and
+//! again. Schedules that arrive while a round is being written are coalesced in the next round.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -16,11 +16,11 @@ use uuid::Uuid;
 use super::fold::Standing;
 use super::{Action, Actions, Outcome, Schedule, ScheduleError, Scheduled};
 
-/// How often a round is begun anew when others are faster.
+/// How often a round is retried after a lost race.
 const ROUNDS_MAX: usize = 1000;
-/// A claim stands for as long as this, however short the window.
+/// The shortest window of a claim, however short the window of the action.
 const CLAIM_MIN: Duration = Duration::from_secs(1);
-/// Slots of which it is remembered which action stands in them.
+/// How many slots the cache of claims holds.
 const REMEMBERED_MAX: usize = 32 * 1024;
 
 type Answered = Result<Scheduled, ScheduleError>;
@@ -36,7 +36,7 @@ pub(super) struct Lines {
     remembered: Mutex<Remembered>,
 }
 
-/// The claims of slots, the newest half of them and the half before.
+/// A cache of the slots' claims, in two generations: the newer half and the older half.
 #[derive(Default)]
 struct Remembered {
     newer: HashMap<ClaimKey, Arc<Claim>>,
@@ -48,7 +48,7 @@ impl Lines {
         self.waiting.lock().expect("no holder of this lock panics")
     }
 
-    /// Says whether it is the first in its line.
+    /// Adds a schedule. Returns `true` if it is the first in its queue.
     fn join(&self, slot: &ClaimKey, waiting: Waiting) -> bool {
         let mut lines = self.waiting();
         match lines.get_mut(slot) {
@@ -63,7 +63,7 @@ impl Lines {
         }
     }
 
-    /// Everybody in the line; none, and there is no line any more.
+    /// Takes all waiting schedules. If there are none, removes the queue.
     fn next(&self, slot: &ClaimKey) -> Vec<Waiting> {
         let mut lines = self.waiting();
         let next = lines.get_mut(slot).map(std::mem::take).unwrap_or_default();
@@ -87,7 +87,7 @@ impl Lines {
     }
 }
 
-/// Where a line is served. If whoever serves it is gone before its time, so is the line: those in it are told.
+/// Removes the queue if the task that serves it is dropped early. The waiting callers then get an error.
 struct Counter<'a> {
     lines: &'a Lines,
     slot: &'a ClaimKey,
@@ -103,13 +103,13 @@ impl Drop for Counter<'_> {
 }
 
 impl Actions {
-    /// Schedules an action, or revises the one that stands in its slot.
+    /// Schedules an action, or revises the pending action of its slot.
     pub async fn schedule(&self, workspace: &WorkspaceName, schedule: Schedule) -> Answered {
         let Some(entity) = schedule.deduplicated() else { return self.schedule_alone(workspace, &schedule).await };
         let slot = Actions::slot(workspace, &schedule.action_type, entity);
         let (answer, answered) = oneshot::channel();
         if self.lines.join(&slot, Waiting { schedule, answer }) {
-            // A task of its own: whoever began it may go away, and the others in line may not.
+            // On a separate task: the first caller may leave, and the other callers still need their answers.
             tokio::spawn(self.clone().serve(slot));
         }
         answered.await.unwrap_or_else(|_| Err(StoreError::Unknown("whoever wrote it was stopped".into()).into()))
@@ -134,7 +134,7 @@ impl Actions {
             let changes = std::iter::once(Change::Enqueue(job.clone())).chain(counted).collect();
             match self.commit(Commit { ops: vec![], changes }, &job, &standing).await? {
                 Some(_) => return Ok(standing.told(Outcome::Created)),
-                // Another schedule was counted meanwhile.
+                // Another schedule was counted meanwhile, so try again.
                 None if is_counted => {}
                 None => return Err(StoreError::Unavailable("its id was taken".into()).into()),
             }
@@ -142,7 +142,7 @@ impl Actions {
         Err(StoreError::Unavailable("others were faster, every time".into()).into())
     }
 
-    /// Serves a line until nobody is in it.
+    /// Serves the queue of a slot until the queue is empty.
     async fn serve(self, slot: ClaimKey) {
         let mut counter = Counter { lines: &self.lines, slot: &slot, is_closed: false };
         loop {
@@ -156,13 +156,14 @@ impl Actions {
             let served = self.serve_together(&slot, &schedules).await;
             let served = served.unwrap_or_else(|error| vec![Err(error.into()); schedules.len()]);
             for (answer, answered) in answers.into_iter().zip(served) {
-                // Whoever asked may be gone; what was written stands.
+                // The caller may have left; the write remains valid.
                 let _ = answer.send(answered);
             }
         }
     }
 
-    /// Looks who stands in the slot, by the claim that is known or was met, and revises it; or succeeds it, if it has started or ended.
+    /// Finds the action of the slot by its cached or met claim. Revises that action, or makes its successor if it has started or
+    /// ended.
     async fn serve_together(&self, slot: &ClaimKey, schedules: &[Schedule]) -> Result<Vec<Answered>, StoreError> {
         let mut claim = self.lines.recall(slot);
         for _ in 0..ROUNDS_MAX {
@@ -188,8 +189,8 @@ impl Actions {
         Err(StoreError::Unavailable("others were faster, every time".into()))
     }
 
-    /// Folds schedules into an action that nobody has leased. That it is still so, and that its window has not ended, is decided by one
-    /// conditional write.
+    /// Coalesces schedules into an action that no worker has leased. One conditional write decides whether that is still true, and
+    /// whether the window is still open.
     async fn revise(
         &self,
         mut standing: Standing,
@@ -211,7 +212,7 @@ impl Actions {
         Ok(Round::Written(answers))
     }
 
-    /// Makes the claim and the action, together. If somebody else's claim stands, and is not the one to succeed, it is theirs that counts.
+    /// Makes the claim and the action together. If another caller's claim exists, and is not the one to succeed, that claim counts.
     async fn create(
         &self,
         slot: &ClaimKey,
@@ -225,7 +226,7 @@ impl Actions {
         answers.extend(schedules[1..].iter().map(|schedule| standing.fold(schedule, now)));
         let job = standing.job(&slot.workspace, first.tries, first.delivery, now);
         let terms = Terms {
-            // The action's own window decides; its claim must outlive the write.
+            // The window of the action decides; the claim only has to outlive the write.
             window: first.stands_for().max(CLAIM_MIN),
             lease: CLAIM_MIN,
             lost: Lost::TakeOver,
@@ -245,18 +246,18 @@ impl Actions {
                     Ok(Round::Written(answers))
                 }
                 Some(met) => Ok(met.met().map_or(Round::Again, |met| Round::Met(met.clone()))),
-                // Its answer got lost, and so did the claim; the action is there.
+                // The answer was lost, and the claim with it; but the action was written.
                 None => Ok(Round::Written(answers)),
             },
         }
     }
 
-    /// Writes an action. `None` if something else was there than was expected. The answers are those to its operations, if they came.
+    /// Writes an action. `None` after a conflict. The answers belong to the operations; they are empty if the answer was lost.
     async fn commit(&self, commit: Commit, job: &Job, standing: &Standing) -> Result<Option<Answers>, StoreError> {
         match self.store.commit(commit).await {
             Ok(committed) if committed.conflict.is_some() => Ok(None),
             Ok(committed) => Ok(Some(committed.answers)),
-            // It may be written all the same: it counts if it is as durable as an acknowledged commit.
+            // The commit may be written although the store reported an error. It counts if it is as durable as an acknowledged one.
             Err(StoreError::Unknown(why)) => {
                 let look = || async { self.is_there(job, standing).await.map(|is| is.then_some(())) };
                 let is_found = find_written(&*self.store, look).await.is_some();
@@ -266,7 +267,7 @@ impl Actions {
         }
     }
 
-    /// Whether this revision of an action was written, and not another's of the same number; it may have run since.
+    /// Whether this revision of the action was written, and not another revision of the same number. The action may have run since.
     async fn is_there(&self, job: &Job, standing: &Standing) -> Result<bool, StoreError> {
         let found = self.find(&job.workspace, job.id).await?;
         let Action { revision, revised_us, .. } = &standing.action;
@@ -276,7 +277,7 @@ impl Actions {
 
 enum Round {
     Written(Vec<Answered>),
-    /// Somebody else's claim.
+    /// Another caller's claim.
     Met(Arc<Claim>),
     Again,
 }

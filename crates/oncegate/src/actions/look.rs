@@ -1,4 +1,4 @@
-//! Looking at actions, and a person's verbs.
+//! Lookups and lists of actions, and what people do with an action.
 
 use std::time::Duration;
 
@@ -11,24 +11,24 @@ use super::fold::Standing;
 use super::work::ROUNDS_MAX;
 use super::{Action, Actions, Applied, Ended, Entity, JOBS, KIND, Resolved, Status};
 
-/// How long a verb waits for a worker that is about to be done.
+/// How long a command waits for a worker that may finish soon.
 const PATIENCE: Duration = Duration::from_secs(2);
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
-/// A page that has so many bytes ends, though there were to be more in it.
+/// A page ends once it has this many bytes, even if its limit of actions is not reached.
 const PAGE_BYTES: usize = 4 * 1024 * 1024;
 const READ_AT_ONCE: usize = 50;
-/// How often is looked for what fits, for one page.
+/// The most reads of the store for one page.
 const STEPS_MAX: usize = 40;
 
-/// An action, and where it is.
+/// An action, with its workspace and id.
 #[derive(Clone, Debug)]
 pub struct Found {
     pub workspace: WorkspaceName,
     pub id: Uuid,
     pub action: Action,
-    /// While it is in the queue.
+    /// Its job, while it is in the queue.
     pub job: Option<Job>,
-    /// Of its record, if there is one.
+    /// The version of its record, if there is one.
     record_version: i64,
 }
 
@@ -38,10 +38,10 @@ pub struct Filter {
     pub status: Option<Status>,
     pub action_type: Option<String>,
     pub entity_id: Option<String>,
-    /// Ticks of a schedule, those that have run.
+    /// Only the ticks of this schedule that have run.
     pub schedule: Option<Uuid>,
     pub limit: usize,
-    /// Those older than this one.
+    /// Only actions older than this one.
     pub before: Option<Uuid>,
 }
 
@@ -51,7 +51,7 @@ pub struct Page {
     pub next: Option<Uuid>,
 }
 
-/// Why a person's verb changed nothing.
+/// Why a person's command changed nothing.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Refused {
     #[error("there is no such action")]
@@ -67,7 +67,7 @@ impl Found {
         match (&self.job, &self.action.ended) {
             (Some(job), _) => Status::of(job),
             (None, Some(ended)) => ended.status,
-            // Between its record and its job: somebody has it tried again just now.
+            // Its record is marked for a retry and its job was not found yet: a person has just retried it.
             (None, None) => Status::Pending,
         }
     }
@@ -80,7 +80,7 @@ impl Found {
 
 impl Actions {
     pub async fn find(&self, workspace: &WorkspaceName, id: Uuid) -> Result<Option<Found>, StoreError> {
-        // In this order: what leaves the queue meanwhile is found as a record.
+        // The job is read first, so that an action that leaves the queue meanwhile is found as a record.
         let job = self.store.find_jobs(&[(workspace.clone(), id)]).await?.value.remove(0);
         if let Some(job) = job.filter(|job| job.kind.starts_with(JOBS)) {
             return found_job(job).map(Some);
@@ -89,13 +89,13 @@ impl Actions {
         record.map(found_record).transpose()
     }
 
-    /// How many have ended so, counted up to `limit`.
+    /// Counts the actions that ended with this status, up to `limit`.
     pub async fn count(&self, workspace: &WorkspaceName, ended: Status, limit: usize) -> Result<usize, StoreError> {
         let (workspace, state) = (workspace.clone(), Some(ended.as_str().to_owned()));
         self.store.count(Listing { workspace, kind: KIND, list: None, state, limit, before: None }).await
     }
 
-    /// A page; where actions are large, fewer make one.
+    /// Lists a page of actions. A page of large actions has fewer of them.
     pub async fn list(&self, workspace: &WorkspaceName, filter: &Filter) -> Result<Page, StoreError> {
         let mut page = Page { items: vec![], next: filter.before };
         let mut bytes = 0;
@@ -114,11 +114,11 @@ impl Actions {
         Ok(page)
     }
 
-    /// And whether enough was looked at, for one who waits.
+    /// Lists some of a page. Also returns whether the store stopped early, so that the caller need not wait longer.
     async fn list_some(&self, workspace: &WorkspaceName, filter: &Filter) -> Result<(Page, bool), StoreError> {
         let Filter { status, action_type, entity_id, schedule, limit, before } = filter;
         let mut items = vec![];
-        // In this order: what leaves the queue meanwhile is found twice, and not missed.
+        // Jobs are read first, so that an action that leaves the queue meanwhile is found twice, and not missed.
         if status.is_none_or(|status| status.in_queue().is_some()) && schedule.is_none() {
             let kind = action_type.as_ref().map(|name| KindFilter::Is(Action::job_kind(name)));
             let listing = JobListing {
@@ -140,10 +140,10 @@ impl Actions {
             let ended = listed.records.into_iter().map(found_record).collect::<Result<Vec<_>, _>>()?;
             items.extend(ended.into_iter().filter(|found| fits_ended(filter, found)));
         }
-        // Of one that is there twice the record is the newer.
+        // If an action was found twice, its record is newer than its job.
         items.sort_by_key(|found| std::cmp::Reverse((found.id, found.job.is_none())));
         items.dedup_by_key(|found| found.id);
-        // Below where the records were looked at there may be some that come before what else there is.
+        // Records were read down to `looked_to`. Below it, unread records may come before the jobs, so those jobs are left out.
         items.retain(|found| looked_to.is_none_or(|looked_to| found.id >= looked_to));
         let more = items.len() > *limit;
         items.truncate(*limit);
@@ -151,7 +151,7 @@ impl Actions {
         Ok((Page { items, next }, ended_early))
     }
 
-    /// A page of records, some of which may not fit.
+    /// Reads a page of records. Some of them may not match the filter.
     async fn list_ended(&self, workspace: &WorkspaceName, filter: &Filter) -> Result<Listed, StoreError> {
         let Filter { status, action_type, entity_id, schedule, limit, before } = filter;
         let of_type = || action_type.as_deref().map(Action::list_of_type);
@@ -167,19 +167,19 @@ impl Actions {
         self.store.list(listing).await
     }
 
-    /// It will not run; of a schedule, not any more.
+    /// Cancels the action. A cancelled schedule has no more ticks.
     pub async fn cancel(&self, workspace: &WorkspaceName, id: Uuid) -> Result<Found, Refused> {
         let cancelled = self.tell(workspace, id, Command::Cancel).await;
         self.full.forget(workspace);
         cancelled
     }
 
-    /// What waits runs now.
+    /// Runs a waiting action now.
     pub async fn run_now(&self, workspace: &WorkspaceName, id: Uuid) -> Result<Found, Refused> {
         self.tell(workspace, id, Command::RunNow).await
     }
 
-    /// A worker may be about to be done, and a schedule with short intervals is often at work.
+    /// Applies a command. If a worker has leased a schedule, retries for a while: with short intervals that is often so.
     async fn tell(&self, workspace: &WorkspaceName, id: Uuid, command: Command) -> Result<Found, Refused> {
         let give_up_at = tokio::time::Instant::now() + PATIENCE;
         loop {
@@ -201,7 +201,8 @@ impl Actions {
         }
     }
 
-    /// What has ended without success goes back into the queue, from the beginning. What waits for its next try makes it now.
+    /// Puts an action that ended without success back into the queue, with all its tries. An action that waits for its next try
+    /// runs now.
     pub async fn retry(&self, workspace: &WorkspaceName, id: Uuid) -> Result<Found, Refused> {
         let found = self.find(workspace, id).await?.ok_or(Refused::Missing)?;
         let ended = match (&found.job, found.action.ended.clone()) {
@@ -221,9 +222,9 @@ impl Actions {
         }
         let record = action.record(workspace, id, action.record_version);
         let fresh = Standing { id, action, due_at }.job(workspace, ended.tries(), ended.delivery(), now);
-        // Past those of its workers before, and not untouched: no schedule folds into it.
+        // The token exceeds that of earlier workers. The job counts as touched, so that no schedule coalesces into it.
         let job = Job { token: Token(ended.token.max(1)), ..fresh };
-        // Of two who have it tried again, one finds the record as it was.
+        // If two people retry the action at the same time, one of them finds the record unchanged and succeeds.
         let changes = vec![Change::replace(record), Change::Enqueue(job)];
         let committed = self.store.commit(Commit { ops: vec![], changes }).await?;
         let found = self.find(workspace, id).await?.ok_or(Refused::Missing)?;
@@ -233,7 +234,7 @@ impl Actions {
         }
     }
 
-    /// A person has looked at what is dead or unknown: it happened, or it did not, and is not to.
+    /// Resolves a dead or unknown action, as a person decides: it happened, or it did not happen and must not.
     pub async fn resolve(
         &self,
         workspace: &WorkspaceName,
@@ -246,7 +247,7 @@ impl Actions {
         for _ in 0..ROUNDS_MAX {
             let found = self.find(workspace, id).await?.ok_or(Refused::Missing)?;
             let ended = match (&found.job, found.action.ended.clone()) {
-                // The same word again: the answer to the first may have been lost.
+                // A repeated request: the answer to the first may have been lost.
                 (None, Some(Ended { status: is, resolved: Some(_), .. })) if is == status => return Ok(found),
                 (None, Some(ended)) if matches!(ended.status, Status::Dead | Status::Unknown) => ended,
                 _ => {
@@ -259,11 +260,11 @@ impl Actions {
             let ended = Some(Ended { status, resolved: Some(resolved), ..ended });
             let record_version = found.record_version + 1;
             let action = Action { ended, ..found.action };
-            // Of this and of somebody who has it tried again, one finds the record as it was.
+            // If another person retries the action at the same time, one of the two finds the record unchanged and succeeds.
             let changes = vec![Change::replace(action.record(workspace, id, record_version))];
             match self.store.commit(Commit { ops: vec![], changes }).await {
                 Ok(committed) if committed.is_written() => return Ok(Found { action, record_version, ..found }),
-                // Another was faster: the next look shows how it stands.
+                // Another writer was first: the next round reads the new status.
                 Ok(_) => {}
                 Err(StoreError::Unknown(why)) if self.store.confirm().await.is_err() => {
                     return Err(StoreError::Unknown(why).into());
@@ -276,7 +277,7 @@ impl Actions {
     }
 }
 
-/// What a record's list does not tell.
+/// Checks the parts of the filter that the list of the store does not cover.
 fn fits_ended(filter: &Filter, found: &Found) -> bool {
     let Action { ended, entity, action_type, .. } = &found.action;
     ended.is_some()

@@ -1,11 +1,12 @@
-//! Scheduled actions: something to do later. Duplicates within a window fold into one action, which carries the newest payload.
+//! Scheduled actions: work to do later. Duplicates within a window coalesce into one action with the newest payload.
 //!
-//! The slot of a window is a claim: whoever makes it makes the action in the same commit, and whoever meets it revises that
-//! action, if nobody has leased it yet. An action that a worker has taken is never written to: the newest payload becomes an action
-//! of its own, which succeeds it in the slot. So an update is never lost. How many there were is the action's revision; its claim does not
-//! count them a second time.
+//! The slot of a window is a claim. The caller that makes the claim makes the action in the same commit. A caller that meets
+//! the claim revises that action, if no worker has leased it yet. An action that a worker has leased is never revised: the
+//! newest payload becomes a new action, which succeeds it in the slot. So no update is lost.
 //!
-//! An action that lives is a job of the queue; when it has ended it is a record.
+//! The revision of an action counts its duplicates, so its claim does not count them again.
+//!
+//! An action is a job of the queue until it ends; then it is a record.
 
 mod action;
 mod fold;
@@ -32,13 +33,13 @@ pub use work::{Applied, Done, Leased, effect_key};
 use lines::Lines;
 use registry::Full;
 
-/// The guard of the slots. Nobody else makes claims under it.
+/// The guard of the slots. No other part of the system makes claims under it.
 pub static GUARD: LazyLock<GuardName> = LazyLock::new(|| GuardName::new("action").expect("a good name"));
 
-/// The longest payload, in bytes of JSON. Payloads that are merged may grow up to it.
+/// The longest payload, in bytes of JSON. A merged payload has the same limit.
 pub const PAYLOAD_BYTES_MAX: usize = 1024 * 1024;
 
-/// Schedules actions, and looks after them. Cheap to clone.
+/// Schedules actions, lists them and applies commands to them. Cheap to clone.
 #[derive(Clone)]
 pub struct Actions {
     store: Arc<dyn MainStore>,
@@ -47,7 +48,7 @@ pub struct Actions {
     full: Arc<Full>,
 }
 
-/// What became of a schedule. There is always an id.
+/// The result of a schedule. Each result has the id of an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scheduled {
     pub id: Uuid,
@@ -59,9 +60,9 @@ pub struct Scheduled {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Created,
-    /// The action that stands carries this payload now.
+    /// The pending action has this payload now.
     Updated,
-    /// The action that stands is as it was: the first is kept.
+    /// The pending action is unchanged: the first payload is kept.
     Dropped,
 }
 
@@ -77,12 +78,12 @@ impl Outcome {
 
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ScheduleError {
-    /// Which field, and what is wrong with it.
+    /// The invalid field, and what is wrong with it.
     #[error("{0}")]
     Invalid(String),
     #[error("{0}: at most {PAYLOAD_BYTES_MAX} bytes of JSON")]
     TooLarge(&'static str),
-    /// The workspace has as many recurring schedules as it may.
+    /// The workspace has reached its limit of recurring schedules.
     #[error("a workspace has at most {max} recurring schedules")]
     TooMany { max: usize },
     #[error(transparent)]
@@ -94,12 +95,12 @@ impl Actions {
         Actions { store, lines: Arc::default(), limits: ScheduleLimits::default(), full: Arc::default() }
     }
 
-    /// The same, with limits for recurring schedules. Those that were made without are not counted.
+    /// Sets limits for recurring schedules. Schedules that were made without limits are not counted.
     pub fn limited(self, limits: ScheduleLimits) -> Actions {
         Actions { limits, ..self }
     }
 
-    /// The slot of an action: its type, its entity, and the type of that.
+    /// The slot of an action: the action's type, the entity's id and the entity's type.
     fn slot(workspace: &oncegate_core::WorkspaceName, action_type: &str, entity: &Entity) -> ClaimKey {
         ClaimKey::of(workspace, &GUARD, &[Some(action_type), Some(&entity.id), entity.entity_type.as_deref()])
     }

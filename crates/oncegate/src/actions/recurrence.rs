@@ -1,4 +1,4 @@
-//! When a schedule is due again: every so long, every day at the same time of a place, or as a cron line says.
+//! When a schedule is due again: after an interval, daily at a local time, or as a cron line defines.
 
 use std::time::Duration;
 
@@ -12,19 +12,19 @@ use serde::{Deserialize, Serialize};
 
 use super::{ScheduleError, When};
 
-/// Shorter intervals are refused.
+/// The shortest interval; shorter ones are refused.
 const INTERVAL_MIN: Duration = Duration::from_millis(10);
 const INTERVAL_MAX: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
-/// The shortest day of a place, and the shortest time between two ticks of a cron line.
+/// The shortest day of a time zone, and the shortest time between two ticks of a cron line.
 const DAY_MIN: Duration = Duration::from_secs(22 * 3600);
 const CRON_MIN: Duration = Duration::from_secs(60);
-/// How far back a limited schedule with `catchUp` may begin: clocks differ, and a request takes a while to arrive.
+/// How far in the past a limited schedule with `catchUp` may begin: clocks differ, and a request takes a while to arrive.
 const CATCH_UP_MAX: Duration = Duration::from_secs(60);
-/// Ticks of a cron line that are looked at for the shortest time between two: more than a year of days.
+/// How many ticks of a cron line are checked for the shortest time between two: more than a year of days.
 const CRON_TICKS_LOOKED_AT: usize = 500;
 const UNITS: [(&str, u64); 5] = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 
-/// How something repeats, checked.
+/// A checked recurrence.
 #[derive(Clone, Debug)]
 pub struct Repeats {
     rule: Rule,
@@ -37,34 +37,35 @@ pub struct Repeats {
 #[derive(Clone, Debug)]
 enum Rule {
     Every(Duration),
-    /// Of the calendar: a day is not always 24 hours long, nor a month 30 days.
+    /// A span of the calendar: a day is not always 24 hours long, nor a month 30 days.
     Calendar(Span),
     Cron(Box<Cron>),
 }
 
-/// A schedule: how it repeats, and from when on. Kept as it was written.
+/// A recurrence and its start, stored as the caller wrote it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recurrence {
     /// `hourly`, `15m`, a cron line.
     pub interval: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timezone: Option<String>,
-    /// Whether each tick that was missed runs, or one for all of them.
+    /// Whether each missed tick runs, or one tick for all of them.
     pub catch_up: bool,
-    /// From which intervals are counted.
+    /// The time from which intervals are counted.
     pub first_us: i64,
-    /// The tick that is next, or at work. When it is tried again its job is due later; the tick is the same.
+    /// The next tick, or the tick that is running. A retry makes its job due later; the tick stays the same.
     pub tick_us: i64,
-    /// The tick that comes after one that somebody wanted before its time.
+    /// The planned tick that follows a tick that a person ran early.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_us: Option<i64>,
-    /// The tick before.
+    /// The previous tick.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_us: Option<i64>,
 }
 
 impl Repeats {
-    /// `hourly`, `daily`, `weekly`, `monthly`, a duration (`15m`), or a cron line of five fields; at the times of a place (`Europe/Berlin`), or of UTC.
+    /// Parses `hourly`, `daily`, `weekly`, `monthly`, a duration (`15m`), or a cron line of five fields. The times are those of the
+    /// time zone (`Europe/Berlin`), or UTC.
     pub fn parse(interval: &str, timezone: Option<&str>, catch_up: bool) -> Result<Repeats, ScheduleError> {
         let wrong = |field: &str, what: String| ScheduleError::Invalid(format!("{field}: {what}"));
         let zone = match timezone {
@@ -94,7 +95,7 @@ impl Repeats {
             },
         };
         let repeats = Repeats { rule, text: interval.into(), zone, timezone: timezone.map(str::to_owned), catch_up };
-        // A line such as "0 0 30 2 *" means no day at all.
+        // A line such as "0 0 30 2 *" matches no day at all.
         let some_day = Timestamp::UNIX_EPOCH.to_zoned(repeats.zone.clone());
         match &repeats.rule {
             Rule::Cron(cron) if cron.find_next_occurrence(&some_day, false).is_err() => {
@@ -104,7 +105,7 @@ impl Repeats {
         }
     }
 
-    /// Refuses what runs more often than every `least`.
+    /// Refuses a recurrence that runs more often than every `least`.
     pub(super) fn at_least(&self, least: Option<Duration>) -> Result<(), ScheduleError> {
         let Some(least) = least else { return Ok(()) };
         let shortest = self.shortest(least);
@@ -116,8 +117,8 @@ impl Repeats {
         Err(ScheduleError::Invalid(what))
     }
 
-    /// Refuses a schedule that would catch up with ticks from before it was made. They would all run at once, so the limit of its interval
-    /// would mean nothing.
+    /// Refuses a schedule that would catch up with ticks from before it was made. All of them would run at once, so the limit of
+    /// the interval would have no effect.
     pub(super) fn begins_now_or_later(&self, when: When, now: Time) -> Result<(), ScheduleError> {
         match when {
             When::At(at) if self.catch_up && at + CATCH_UP_MAX < now => {
@@ -129,13 +130,13 @@ impl Repeats {
         }
     }
 
-    /// The shortest time between two ticks, as far as it matters whether it is under `least`.
+    /// The shortest time between two ticks, precise enough to compare it with `least`.
     fn shortest(&self, least: Duration) -> Option<Duration> {
         match &self.rule {
             Rule::Every(every) => Some(*every),
-            // The shortest day there is, when clocks go forward.
+            // The shortest day, when clocks go forward.
             Rule::Calendar(_) => Some(DAY_MIN),
-            // A line has no seconds.
+            // A cron line has no seconds.
             Rule::Cron(_) if least <= CRON_MIN => Some(CRON_MIN),
             Rule::Cron(cron) => {
                 let first = Timestamp::UNIX_EPOCH.to_zoned(self.zone.clone());
@@ -146,7 +147,7 @@ impl Repeats {
         }
     }
 
-    /// The first tick after `after`, of those that are counted from `first` on.
+    /// The first tick after `after`, counted from `first`.
     fn next(&self, first: Time, after: Time) -> Option<Time> {
         match &self.rule {
             Rule::Every(every) => {
@@ -156,7 +157,8 @@ impl Repeats {
             }
             Rule::Calendar(span) => {
                 let first = self.zoned(first)?;
-                // Counted from the first, not from one to the next: a month after January 31 is the end of February, and two are March 31.
+                // Counted from the first tick, not from the previous one: one month after January 31 is the end of February, two months
+                // after it is March 31.
                 let step = |count: i64| first.checked_add(span.checked_mul(count).ok()?).ok();
                 let after = self.zoned(after)?;
                 let days = (after.timestamp().as_second() - first.timestamp().as_second()).max(0) / 86_400;
@@ -184,7 +186,7 @@ impl Repeats {
 }
 
 impl Recurrence {
-    /// From the time that somebody says; else a cron line begins when it says, and an interval now.
+    /// Starts at the requested time. Without one, a cron line starts at its next tick, and an interval starts now.
     pub(super) fn new(repeats: Repeats, when: When, now: Time) -> Recurrence {
         let first = match (when, &repeats.rule) {
             (When::At(at), _) => at,
@@ -197,7 +199,7 @@ impl Recurrence {
         Recurrence { interval: text, timezone, catch_up, first_us, tick_us: first_us, next_us: None, last_us: None }
     }
 
-    /// The same schedule, with a tick before its time.
+    /// The same schedule, with an extra tick now.
     pub(super) fn early(self, now: Time) -> Recurrence {
         match self.tick_us > now.micros() {
             true => Recurrence { next_us: Some(self.next_us.unwrap_or(self.tick_us)), tick_us: now.micros(), ..self },
@@ -205,7 +207,7 @@ impl Recurrence {
         }
     }
 
-    /// The same schedule, a tick later.
+    /// The same schedule, one tick later.
     pub(super) fn at_tick(self, tick: Time) -> Recurrence {
         Recurrence { last_us: Some(self.tick_us), tick_us: tick.micros(), next_us: None, ..self }
     }
@@ -214,8 +216,8 @@ impl Recurrence {
         Time::from_micros(self.first_us)
     }
 
-    /// The tick after the one that was due at `tick`. Those that were missed by now are left out, unless they are to be caught up with. None
-    /// if there is no next one, ever.
+    /// The tick after the one that was due at `tick`. Missed ticks are skipped, unless the schedule catches up. `None` if there is
+    /// no further tick.
     pub(super) fn next(&self, tick: Time, now: Time) -> Option<Time> {
         if let Some(next) = self.next_us {
             return Some(Time::from_micros(next));
@@ -244,7 +246,7 @@ mod tests {
         Time::from_micros(text.parse::<Timestamp>().expect("a time").as_microsecond())
     }
 
-    /// The ticks after `from`, as UTC, of a schedule whose first is `first`.
+    /// The ticks after `from`, in UTC, of a schedule whose first tick is `first`.
     fn ticks(interval: &str, zone: Option<&str>, first: &str, from: &str, count: usize) -> Vec<String> {
         let repeats = Repeats::parse(interval, zone, true).expect("is right");
         let mut after = at(from);
@@ -288,7 +290,7 @@ mod tests {
         // On October 25 it is 02:30 twice.
         let autumn = ticks("30 2 * * *", Some("Europe/Berlin"), "2026-10-23T12:00:00Z", "2026-10-23T12:00:00Z", 3);
         assert_eq!(autumn, ["2026-10-24T00:30Z", "2026-10-25T00:30Z", "2026-10-26T01:30Z"]);
-        // What runs every hour runs every hour, in such a night too.
+        // An hourly schedule runs every hour, in such a night too.
         let hourly = ticks("0 * * * *", Some("Europe/Berlin"), "2026-10-24T23:30:00Z", "2026-10-24T23:30:00Z", 4);
         assert_eq!(hourly, ["2026-10-25T00:00Z", "2026-10-25T01:00Z", "2026-10-25T02:00Z", "2026-10-25T03:00Z"]);
     }

@@ -1,7 +1,8 @@
-//! Which recurring schedules a workspace has, where their number is limited.
+//! The registry of a workspace's recurring schedules, if their number is limited.
 //!
-//! One record names them. It is replaced in the commit that makes a schedule, onto the version that was read, so that of two calls that
-//! race for the last place one finds it taken. Schedules that have ended are dropped from it when it is full: nothing else needs to write it.
+//! One record names the schedules. The commit that makes a schedule also replaces this record, onto the version that was read. So
+//! if two calls race for the last place, one of them is refused. Schedules that have ended are removed from the record when it
+//! is full, so no other code has to write it.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -16,16 +17,16 @@ use uuid::Uuid;
 use super::{Action, Actions, ScheduleError};
 use crate::document::{bytes, read};
 
-/// What the record is, and its name, of which each workspace has one.
+/// The kind of the record, and its name. Each workspace has one such record.
 const KIND: &str = "schedules";
 const NAME: &str = "schedules";
-/// Schedules that are looked at together: their payloads may be large.
+/// How many schedules are read at once: their payloads may be large.
 const LOOKED_AT_ONCE: usize = 50;
-/// How long a workspace that is full is taken to be full, unless one of its schedules is cancelled here: a caller that goes on asking
-/// has not all of them read each time.
+/// How long a workspace is assumed to stay full, unless this process cancels one of its schedules. A caller that retries at once
+/// then does not read all schedules each time.
 const FULL_FOR: Duration = Duration::from_secs(1);
 
-/// How many recurring schedules a workspace may have, and how often they may run. Where nothing is said there is no limit.
+/// How many recurring schedules a workspace may have, and how often they may run. `None` means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ScheduleLimits {
@@ -39,7 +40,7 @@ impl ScheduleLimits {
     }
 }
 
-/// The workspaces that were found to be full, and when.
+/// A cache of the workspaces that were found full, and when.
 #[derive(Default)]
 pub(super) struct Full(Mutex<HashMap<WorkspaceName, Instant>>);
 
@@ -65,7 +66,7 @@ struct Registry {
 }
 
 impl Actions {
-    /// What is written with a new schedule, so that it is counted. Nothing, where there is no limit.
+    /// The change that counts a new schedule, written in the same commit. `None` if there is no limit.
     pub(super) async fn counted(&self, workspace: &WorkspaceName, id: Uuid) -> Result<Option<Change>, ScheduleError> {
         let Some(max) = self.limits.per_workspace else { return Ok(None) };
         if self.full.is(workspace) {
@@ -100,7 +101,7 @@ impl Actions {
         }))
     }
 
-    /// Those that are in the queue.
+    /// The schedules that are still in the queue.
     async fn alive(&self, workspace: &WorkspaceName, ids: Vec<Uuid>) -> Result<Vec<Uuid>, StoreError> {
         let mut alive = vec![];
         let repeats = |job: &Job| Action::read(&job.payload, job.id).is_ok_and(|action| action.recurrence.is_some());

@@ -1,4 +1,4 @@
-//! What somebody wants done later.
+//! A request to run an action later.
 
 use std::time::Duration;
 
@@ -10,27 +10,27 @@ use serde_json::value::RawValue;
 use super::fold::Standing;
 use super::{Entity, PAYLOAD_BYTES_MAX, Repeats, ScheduleError};
 
-/// The longest name of a type, id of an entity, or name of its type.
+/// The longest type, entity id or entity type, in bytes.
 const NAME_BYTES_MAX: usize = 255;
-/// A window is this long unless somebody says otherwise.
+/// The default window.
 const WINDOW: Duration = Duration::from_secs(5);
-/// How much longer than its window a debounced action may be put off.
+/// The default longest delay of a debounced action, in windows.
 const WAIT_FACTOR: u32 = 12;
 const TRIES: Tries = Tries { max: 5, pause: Duration::from_secs(1), pause_max: Duration::from_secs(300) };
 
-/// What duplicates within a window become.
+/// How duplicates within a window coalesce.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// The newest payload.
+    /// The newest payload replaces the earlier one.
     #[default]
     Replace,
-    /// The first one stays; later ones are dropped, and say so.
+    /// The first payload stays; later ones are dropped, and their answer says so.
     KeepFirst,
-    /// The newest payload, and each puts it off a little longer.
+    /// The newest payload replaces the earlier one, and each duplicate delays the action further.
     Debounce,
-    /// The payloads, merged (RFC 7396).
+    /// The payloads are merged (RFC 7396).
     Merge,
-    /// Actions of their own.
+    /// No deduplication: each schedule is an action of its own.
     Off,
 }
 
@@ -54,7 +54,7 @@ impl Mode {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// When its window closes; at once, where it has none.
+    /// When its window closes; at once if it has no window.
     Unsaid,
     At(Time),
     After(Duration),
@@ -94,14 +94,14 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// With a window of 5 s, to be tried 5 times, at least once.
+    /// A schedule with a window of 5 s and 5 tries, delivered at least once.
     pub fn new(action_type: &str, payload: &impl serde::Serialize) -> Result<Schedule, ScheduleError> {
         let payload = serde_json::value::to_raw_value(payload)
             .map_err(|error| ScheduleError::Invalid(format!("payload: {error}")))?;
         Schedule::of(action_type.into(), payload)
     }
 
-    /// Of JSON as it came.
+    /// A schedule with a payload that is JSON already.
     pub fn of(action_type: String, payload: Box<RawValue>) -> Result<Schedule, ScheduleError> {
         if payload.get().len() > PAYLOAD_BYTES_MAX {
             return Err(ScheduleError::TooLarge("payload"));
@@ -109,7 +109,7 @@ impl Schedule {
         Schedule::of_any_size(action_type, payload)
     }
 
-    /// Of whoever has limits of its own.
+    /// Like [`Schedule::of`], for a caller with its own limits of size.
     pub(crate) fn of_any_size(action_type: String, payload: Box<RawValue>) -> Result<Schedule, ScheduleError> {
         check_name("actionType", &action_type)?;
         Ok(Schedule {
@@ -130,7 +130,7 @@ impl Schedule {
         Schedule { when, ..self }
     }
 
-    /// Nothing is no window: what comes next is an action of its own.
+    /// Sets the window. A window of zero disables deduplication: the next schedule is an action of its own.
     pub fn window(self, window: Duration) -> Schedule {
         Schedule { window, ..self }
     }
@@ -139,7 +139,7 @@ impl Schedule {
         Schedule { mode, ..self }
     }
 
-    /// How long a debounced action may be put off, from its creation.
+    /// The longest delay of a debounced action, counted from its creation.
     pub fn max_wait(self, max_wait: Option<Duration>) -> Schedule {
         Schedule { max_wait, ..self }
     }
@@ -156,7 +156,7 @@ impl Schedule {
         Schedule { delivery, ..self }
     }
 
-    /// The job of an action by itself, which is due at once, and folds with nothing.
+    /// The job of a single action, which is due at once and coalesces with no other.
     pub(crate) fn into_job(self, workspace: &WorkspaceName, now: Time) -> Job {
         let schedule = Schedule { mode: Mode::Off, when: When::Unsaid, repeats: None, ..self };
         Standing::first(&schedule, now).job(workspace, schedule.tries, schedule.delivery, now)
@@ -166,13 +166,13 @@ impl Schedule {
         &self.action_type
     }
 
-    /// What it is deduplicated by; none if it is not.
+    /// The entity by which the schedule is deduplicated; `None` if it is not.
     pub(super) fn deduplicated(&self) -> Option<&Entity> {
         let is_on = !self.window.is_zero() && self.mode != Mode::Off && self.repeats.is_none();
         self.entity.as_ref().filter(|_| is_on)
     }
 
-    /// How long duplicates fold into it, from its creation.
+    /// How long duplicates coalesce into it, counted from its creation.
     pub(super) fn stands_for(&self) -> Duration {
         match self.mode {
             Mode::Debounce => self.max_wait.unwrap_or(self.window.saturating_mul(WAIT_FACTOR)),
@@ -181,7 +181,7 @@ impl Schedule {
     }
 }
 
-/// Of a type, or of an entity.
+/// Checks the name of an action type or of an entity.
 pub fn check_name(field: &str, name: &str) -> Result<(), ScheduleError> {
     let wrong = |what: String| Err(ScheduleError::Invalid(format!("{field}: {what}")));
     match name {
@@ -194,7 +194,7 @@ pub fn check_name(field: &str, name: &str) -> Result<(), ScheduleError> {
     }
 }
 
-/// The fields of a payload that say what it is about. A number is as good an id as its digits are.
+/// The entity that the fields of a payload name. A number is an id by its digits.
 fn entity_of(payload: &RawValue) -> Result<Option<Entity>, ScheduleError> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -214,7 +214,7 @@ fn entity_of(payload: &RawValue) -> Result<Option<Entity>, ScheduleError> {
         let name = match value.map(RawValue::get) {
             None | Some("null") => return Ok(None),
             Some(text) if text.starts_with('"') => serde_json::from_str(text).map_err(|_| wrong())?,
-            // As it was written: no two of them become one by rounding.
+            // As it was written, so that rounding cannot make two ids equal.
             Some(number) if number.starts_with(|first: char| first == '-' || first.is_ascii_digit()) => {
                 number.to_owned()
             }

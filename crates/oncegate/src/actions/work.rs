@@ -1,4 +1,4 @@
-//! What workers do to an action: each verb is decided by the queue's rules, and written with what people see of it.
+//! What a worker does to an action. The queue's rules decide each command, and one commit writes the job and the record.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::{Action, Actions, Ended, JOBS, Status};
 
-/// How often a verb is decided anew when the action changes under it.
+/// How often a command is retried after a lost race.
 pub(super) const ROUNDS_MAX: usize = 100;
 
 /// An action that a worker has leased.
@@ -20,21 +20,21 @@ pub struct Leased {
     pub action: Action,
 }
 
-/// A verb was written.
+/// The result of a command.
 #[derive(Clone, Debug)]
 pub enum Applied {
-    /// It is in the queue, like this.
+    /// The action is in the queue, with this job.
     Kept(Box<Job>),
-    /// So it ended, under this id: the action's, or the tick's.
+    /// The action ended with this status. The id is that of the action, or of the tick.
     Ended(Status, Uuid),
-    /// So it had ended already: the worker says the same again.
+    /// The action had ended with this status before: the worker repeats its report.
     Already(Status, Uuid),
     Refused(Refusal),
-    /// There is no such action in the queue.
+    /// The queue has no such action.
     Missing,
 }
 
-/// What a worker brings with a verb.
+/// A worker's command, with the result of the action.
 #[derive(Clone, Debug)]
 pub struct Done {
     pub command: Command,
@@ -47,7 +47,7 @@ impl From<Command> for Done {
     }
 }
 
-/// The key under which each try of one run reaches its receiver. A tick is known by its schedule and its due time.
+/// The idempotency key for the receiver, the same for each try of one run. A tick has a key from its schedule and due time.
 pub fn effect_key(id: Uuid, action: &Action) -> Uuid {
     match &action.recurrence {
         Some(recurrence) => tick_id(id, recurrence.tick_us),
@@ -55,7 +55,7 @@ pub fn effect_key(id: Uuid, action: &Action) -> Uuid {
     }
 }
 
-/// The same for the same tick; in the order of time, as all ids are.
+/// The id of a tick: always the same for the same tick, and ordered by time like all ids.
 fn tick_id(schedule: Uuid, tick_us: i64) -> Uuid {
     let mixed = uuid::Uuid::new_v5(&schedule, &tick_us.to_le_bytes());
     let millis = u64::try_from(tick_us / 1000).unwrap_or(0);
@@ -73,18 +73,18 @@ impl Leased {
     }
 }
 
-/// What a verb writes.
+/// The changes of a command.
 struct Plan {
     changes: Vec<Change>,
     applied: Applied,
 }
 
-/// Decides a verb, and what people will see of it.
+/// Decides a command, and the record that people will see.
 fn plan(job: &Job, done: &Done, now: Time) -> Result<Plan, StoreError> {
     let mut action = Action::read(&job.payload, job.id)?;
     action.note_lost(job, now);
     if done.command == Command::RunNow {
-        // A tick of its own: the one that was next comes when it is due.
+        // An extra tick: the planned tick still comes when it is due.
         action.recurrence = action.recurrence.map(|recurrence| recurrence.early(now));
     }
     if let Command::Fail { failure, .. } = &done.command {
@@ -100,7 +100,7 @@ fn plan(job: &Job, done: &Done, now: Time) -> Result<Plan, StoreError> {
         }
         Decision::End(end) => end,
     };
-    // Whose lease is over is nobody's: a person may end it.
+    // A job whose lease has ended belongs to no worker, so a person may end it.
     let free = Job { state: State::Pending, ..job.clone() };
     let job = if job.state == State::Running && !job.is_leased(now) { &free } else { job };
     let ended = ended(job, &action, end, done, now);
@@ -125,10 +125,10 @@ fn plan(job: &Job, done: &Done, now: Time) -> Result<Plan, StoreError> {
         Some(due_at) => {
             let recurrence = action.recurrence.map(|recurrence| recurrence.at_tick(due_at));
             let again = Action { recurrence, tries: vec![], ..action };
-            // What is caught up with goes ahead of nobody who was there.
+            // A tick that is caught up must not run before the actions that were queued earlier.
             changes.push(Change::Requeue { job: job.again(again.bytes(), due_at.max(now)), stands_until });
         }
-        // It has no next tick: the schedule itself is over.
+        // There is no next tick, so the schedule itself ends.
         None => {
             changes.push(Change::Dequeue(job.clone()));
             changes.push(Action { ended: Some(ended), ..action }.end(job, job.id));
@@ -166,7 +166,7 @@ fn ended(job: &Job, action: &Action, end: End, done: &Done, now: Time) -> Ended 
 }
 
 impl Ended {
-    /// How its last worker left it, whatever a person said later.
+    /// The status that its last worker left, even if a person has resolved it later.
     pub fn was(&self) -> Status {
         self.resolved.as_ref().map_or(self.status, |resolved| resolved.was)
     }
@@ -182,7 +182,7 @@ impl Ended {
 }
 
 impl Action {
-    /// Its record, where none is or where somebody has had it tried again.
+    /// Creates the record, or replaces the one that exists after a person's retry.
     fn end(&self, job: &Job, id: Uuid) -> Change {
         match self.record_version {
             0 => Change::Create { record: self.record(&job.workspace, id, 1), names: vec![], lists: self.lists() },
@@ -192,7 +192,7 @@ impl Action {
 }
 
 impl Actions {
-    /// A worker's verb on what it holds, by its own clock. `Missing` if it no longer is as the worker has it.
+    /// Applies a worker's command to its job, by the worker's clock. `Missing` if the job has changed since the worker read it.
     pub async fn work(&self, job: &Job, done: impl Into<Done>, now: Time) -> Result<Applied, StoreError> {
         let plan = plan(job, &done.into(), now)?;
         if plan.changes.is_empty() {
@@ -210,7 +210,7 @@ impl Actions {
         }
     }
 
-    /// A verb on an action by its id, on the store's clock: a remote worker's, or a person's.
+    /// Applies a command to an action by its id, on the store's clock. The command comes from a remote worker or a person.
     pub async fn apply(
         &self,
         workspace: &WorkspaceName,
@@ -220,7 +220,7 @@ impl Actions {
         Ok(self.apply_to(workspace, id, done.into()).await?.0)
     }
 
-    /// The same, and of which type the action is, if it is in the queue.
+    /// Like [`Actions::apply`], and also returns the type of the action, if it is in the queue.
     pub async fn apply_to(
         &self,
         workspace: &WorkspaceName,
@@ -231,8 +231,8 @@ impl Actions {
         if matches!(applied, Applied::Kept(_) | Applied::Ended(..)) {
             return Ok((applied, kind));
         }
-        // Nothing was written. A server that was replaced, or that shows what its standby does not have, may have misled the
-        // first look: the second one is behind a commit.
+        // Nothing was written. The first read may be outdated: it came from a server that was since replaced, or that shows commits
+        // which its standby does not have. So read again after a confirmed commit.
         self.store.confirm().await?;
         self.try_to_apply(workspace, id, done).await
     }
@@ -250,7 +250,7 @@ impl Actions {
             };
             let applied = match self.work(&job, done.clone(), now).await? {
                 Applied::Missing => continue,
-                // Of a schedule the last tick may be what is meant.
+                // For a schedule, the command may belong to the last tick.
                 Applied::Refused(refusal) => self.already_ticked(&job, &done.command, refusal).await?,
                 applied => applied,
             };
@@ -259,7 +259,7 @@ impl Actions {
         Err(StoreError::Unavailable("others were faster, every time".into()))
     }
 
-    /// Whether this worker's verb was written: another worker may have ended the same action since.
+    /// Whether this worker's command was written. Another worker may have ended the same action since.
     async fn is_applied(&self, job: &Job, applied: &Applied) -> Result<bool, StoreError> {
         let workspace = &job.workspace;
         match applied {
@@ -275,7 +275,7 @@ impl Actions {
         }
     }
 
-    /// The answer to a worker's last word may have been lost: saying the same again is a success.
+    /// A repeated report succeeds, because the answer to the first may have been lost.
     async fn already(&self, workspace: &WorkspaceName, id: Uuid, command: &Command) -> Result<Applied, StoreError> {
         let Some(ended) = self.ended(workspace, id).await? else { return Ok(Applied::Missing) };
         let says_the_same = match command {
@@ -297,7 +297,7 @@ impl Actions {
             && refusal == Refusal::NotLeased
             && job.tried > 0
         {
-            // Nothing is written, so what was read has to be as durable as a commit.
+            // Nothing is written here, so the data that was read must be as durable as a commit.
             self.store.confirm().await?;
             return Ok(Applied::Kept(Box::new(job.clone())));
         }

@@ -1,4 +1,4 @@
-//! What a request's key is made of.
+//! Builds the key of a request.
 
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ pub enum KeyOf {
     Content,
 }
 
-/// What tells one caller from another. Two callers never get each other's responses.
+/// Distinguishes the callers. No caller ever gets the response of another caller.
 ///
-/// The default is safe, and strict: the whole of `Authorization`, `Cookie` and `X-Api-Key`. A caller whose token or cookies
-/// have changed counts as another caller, and its repeated request runs again. So name what stays the same, as
+/// The default is safe and strict: the whole of `Authorization`, `Cookie` and `X-Api-Key`. A caller whose token or cookies
+/// have changed counts as another caller, and its repeated request runs again. So name a part that stays the same, as in
 /// `Caller::cookie("session")`, or read the user that an outer layer has found:
 /// `Caller::by(|request| request.extensions.get::<User>().map(|user| user.id.clone()))`.
 #[derive(Clone)]
@@ -53,17 +53,17 @@ impl Caller {
         Caller(vec![Source::Cookie(name.into())])
     }
 
-    /// What `caller` reads from the request. `None` is a caller without a name; all of them are one.
+    /// The name that `caller` reads from the request. All callers for which it returns `None` count as one caller.
     pub fn by(caller: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static) -> Self {
         Caller(vec![Source::By(Arc::new(caller))])
     }
 
-    /// All callers are one: each gets the response to the same request of any other.
+    /// All callers count as one: each gets the response to the same request of any other.
     pub fn anyone() -> Self {
         Caller(vec![])
     }
 
-    /// Both of them together.
+    /// Combines both: callers are the same only if both are the same.
     pub fn and(mut self, other: Caller) -> Self {
         self.0.extend(other.0);
         self
@@ -78,7 +78,7 @@ impl Source {
     fn of(&self, request: &Parts) -> Option<Vec<u8>> {
         let values = |name: &HeaderName| {
             let values: Vec<&[u8]> = request.headers.get_all(name).iter().map(|value| value.as_bytes()).collect();
-            // No value has a line break in it, so several are told from one.
+            // A header value contains no line break, so several values differ from one.
             (!values.is_empty()).then(|| values.join(&b'\n'))
         };
         match self {
@@ -96,10 +96,10 @@ impl Source {
     }
 }
 
-/// What tells one resource from another.
+/// Distinguishes the resources.
 #[derive(Clone, Default)]
 pub enum PathOf {
-    /// Path and query as the client sent them, where a router has kept them; else as this layer sees them.
+    /// Path and query as the client sent them, if a router has kept them; otherwise as this layer sees them.
     #[default]
     Original,
     By(Arc<dyn Fn(&Parts) -> String + Send + Sync>),
@@ -119,7 +119,7 @@ impl PathOf {
 }
 
 impl KeyOf {
-    /// Whether the request has what its key is made of.
+    /// Whether the layer guards the request: by content always, by header only if the request has the header.
     pub fn guards(self, request: &Parts) -> bool {
         match self {
             KeyOf::Content => true,
@@ -127,7 +127,7 @@ impl KeyOf {
         }
     }
 
-    /// The parts of the key, or why it is no key.
+    /// The parts of the key, or the reason why there is no key.
     pub fn parts(
         self,
         request: &Parts,
@@ -142,8 +142,8 @@ impl KeyOf {
         let mut caller = caller.of(request).into_iter();
         let path = path.of(request).into_bytes();
         let mut parts = vec![Some(request.method.as_str().into()), Some(path), caller.next().flatten(), Some(last)];
-        // What else there is of a caller comes last, and only where there is some: claims of requests that only
-        // `Authorization` tells apart keep their ids.
+        // The other parts of a caller come last, and only if they exist. So a claim keeps its id if only `Authorization`
+        // distinguishes its callers.
         parts.extend(caller);
         while parts.last().is_some_and(Option::is_none) {
             parts.pop();

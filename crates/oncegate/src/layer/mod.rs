@@ -1,31 +1,31 @@
-//! A `tower` layer: any axum or hyper service gets a guard in front of it.
+//! A `tower` layer that puts a guard in front of any axum or hyper service.
 //!
-//! [`OnceLayer::idempotency_key`] answers a repeated request from its `Idempotency-Key` header,
-//! [`OnceLayer::content`] from its method, path and body. The first request runs, to its end even if the client hangs
-//! up. Its response is kept, and a repeated request gets that response again, marked `Idempotent-Replayed: true`.
+//! [`OnceLayer::idempotency_key`] recognises a repeated request by its `Idempotency-Key` header, [`OnceLayer::content`] by
+//! its method, path and body. The first request runs to its end, even if the client disconnects. Its response is stored. A
+//! repeated request gets that response again, marked `Idempotent-Replayed: true`.
 //!
 //! | second request | answer |
 //! |---|---|
 //! | the first has finished | its response: status, headers, body |
 //! | the first is under way | waits as long as the guard waits, then 409 with `Retry-After: 1` |
 //! | same key, another body | 422 |
-//! | the first panicked, ran for too long, or its process died | runs again, as attempt 2; where the guard holds, 409 with the claim's id |
+//! | the first panicked, ran for too long, or its process died | runs again, as attempt 2; if the guard holds: 409 with the claim's id |
 //! | a person has resolved the held claim as done | the outcome of the resolution, or 200 |
 //! | a person has resolved the held claim as not done | 409: a new key is needed |
 //! | the first was refused before anything happened ([`OnceLayer::not_started`]) | treated as new |
-//! | the store is away | 503, or let through unguarded, as the policy says |
+//! | the store is unavailable | 503, or runs without a claim, as the policy says |
 //!
-//! **The same request.** Method, path with query, caller, and key or body. The path is the one that the client sent, also
-//! inside axum's `nest` (the feature `tower` knows axum 0.8; with `tower-bare`, or behind another router that strips
-//! prefixes, use [`OnceLayer::path_of`]). Callers are told apart by [`Caller`].
+//! **The same request.** Requests are the same if method, path with query, caller, and key or body are the same. The path is
+//! the one that the client sent, also inside axum's `nest`. (The feature `tower` supports axum 0.8. With `tower-bare`, or
+//! behind another router that strips prefixes, use [`OnceLayer::path_of`].) [`Caller`] distinguishes the callers.
 //!
-//! **What the handler sees.** The request has the [`Owner`](crate::Owner) of its claim among its extensions: with axum,
-//! `Extension(owner): Extension<Owner>`. `owner.attempt()` is 2 or more where an earlier attempt may have happened.
+//! **What the handler sees.** The extensions of the request contain the [`Owner`](crate::Owner) of its claim: with axum,
+//! `Extension(owner): Extension<Owner>`. `owner.attempt()` is 2 or more if an earlier attempt may have happened.
 //!
-//! **Limits.** A request runs for at most the policy's `max_run`, or [`REQUEST_RUN_MAX`] where it has none; reading the
-//! response counts. Past it the client gets 504, and the policy's `lost` decides what becomes of the claim. A response of
-//! more than [`OUTCOME_BYTES_MAX`](crate::limits::OUTCOME_BYTES_MAX) bytes streams through; a repeated request learns that
-//! it was done, and no more.
+//! **Limits.** A request runs for at most the policy's `max_run`, or [`REQUEST_RUN_MAX`] if it has none; the time to read
+//! the response counts. After that the client gets 504, and the policy's `lost` decides what happens to the claim. A response
+//! of more than [`OUTCOME_BYTES_MAX`](crate::limits::OUTCOME_BYTES_MAX) bytes is streamed and not stored. A repeated request
+//! is only told that the first request was done.
 
 mod key;
 mod response;
@@ -54,19 +54,19 @@ pub use key::Caller;
 use key::{KeyOf, PathOf};
 use response::{Kept, NotStarted, Read, Rest, refusal, refusal_of};
 
-/// The largest request body that is looked at, unless told otherwise.
+/// The largest guarded request body, unless [`OnceLayer::body_limit`] sets another limit.
 const BODY_BYTES_MAX: usize = 1024 * 1024;
 
-/// A body that was read whole because it is guarded, or one that passes as it is.
+/// A request body: read whole if the request is guarded, otherwise passed on unread.
 pub type MaybeRead<B> = Either<Full<Bytes>, B>;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A response's body: kept, refused, or passed through.
+/// The body of a response: replayed, a refusal, or passed on.
 pub type ResponseBody = UnsyncBoxBody<Bytes, BoxError>;
 
-/// Puts a [`Guard`] in front of a service. What is not guarded (methods that change nothing, requests without a key)
-/// passes untouched, streams included.
+/// Puts a [`Guard`] in front of a service. Unguarded requests (methods that change nothing, requests without a key) pass
+/// unchanged, streams included.
 #[derive(Clone)]
 pub struct OnceLayer {
     guard: Guard,
@@ -78,13 +78,12 @@ pub struct OnceLayer {
 }
 
 impl OnceLayer {
-    /// Requests with an `Idempotency-Key` are guarded under method, path, caller and key; others pass.
+    /// Guards requests with an `Idempotency-Key`, under method, path, caller and key. Other requests pass.
     pub fn idempotency_key(guard: Guard) -> Self {
         OnceLayer::of(guard, KeyOf::Header)
     }
 
-    /// Every request is guarded under its method, path, caller and exact body: the same again, within the window, is a
-    /// duplicate.
+    /// Guards every request under its method, path, caller and exact body. The same request within the window is a duplicate.
     pub fn content(guard: Guard) -> Self {
         OnceLayer::of(guard, KeyOf::Content)
     }
@@ -94,32 +93,32 @@ impl OnceLayer {
         OnceLayer { guard, key_of, path_of, caller, not_started, body_bytes_max: BODY_BYTES_MAX }
     }
 
-    /// What tells one caller from another. By default all of `Authorization`, `Cookie` and `X-Api-Key`.
+    /// How to distinguish callers. The default is the whole of `Authorization`, `Cookie` and `X-Api-Key`.
     pub fn caller(self, caller: Caller) -> Self {
         OnceLayer { caller, ..self }
     }
 
-    /// The path that tells one resource from another, where a router in front of this layer has changed the URI.
+    /// The path that distinguishes the resources, for use behind a router that changes the URI.
     pub fn path_of(self, path: impl Fn(&Parts) -> String + Send + Sync + 'static) -> Self {
         OnceLayer { path_of: PathOf::By(Arc::new(path)), ..self }
     }
 
-    /// The statuses with which the service says that it refused a request before anything happened. Such a response is not
-    /// kept: the next request under the key runs. 503 counts only with `Retry-After`.
+    /// The statuses by which the service refuses a request before anything happened. Such a response is not stored, and the
+    /// next request under the key runs. 503 counts only with `Retry-After`.
     ///
-    /// By default 400, 401, 403, 404, 405, 413, 415, 422, 429 and 503. A handler that answers one of these after it has done
-    /// something must leave it out. All other responses are kept, 500 and 408 too: something may have happened.
+    /// The default is 400, 401, 403, 404, 405, 413, 415, 422, 429 and 503. If a handler can answer one of these after it has
+    /// done something, leave that status out. All other responses are stored, 500 and 408 too: something may have happened.
     pub fn not_started(self, statuses: impl IntoIterator<Item = StatusCode>) -> Self {
         OnceLayer { not_started: NotStarted(statuses.into_iter().collect()), ..self }
     }
 
-    /// Another limit for request bodies; larger ones are refused with 413.
+    /// Sets the limit for request bodies. The layer refuses larger bodies with 413.
     pub fn body_limit(self, bytes: usize) -> Self {
         OnceLayer { body_bytes_max: bytes, ..self }
     }
 }
 
-/// A response as the outcome of a claim: [`Guard::resolve`] with it, and repeated requests get this response.
+/// Encodes a response as the outcome of a claim. Pass it to [`Guard::resolve`], and repeated requests get this response.
 pub fn outcome_of(response: Response<Bytes>) -> Bytes {
     let (parts, body) = response.into_parts();
     Kept::of(&parts, Some(&body))
@@ -133,7 +132,7 @@ impl<S> Layer<S> for OnceLayer {
     }
 }
 
-/// A service behind a guard.
+/// A service with a guard in front of it.
 #[derive(Clone)]
 pub struct Once<S> {
     layer: OnceLayer,
@@ -156,7 +155,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // The one that was polled ready is the one to call.
+        // Call the service that was polled ready, and keep its clone for the next request.
         let next = self.inner.clone();
         let ready = std::mem::replace(&mut self.inner, next);
         let layer = self.layer.clone();
@@ -177,7 +176,7 @@ impl OnceLayer {
         if !changes || !self.key_of.guards(&parts) {
             return response::passed(call(inner, Request::from_parts(parts, Either::Right(body))).await);
         }
-        // On a task of its own: a client that hangs up does not stop what it has begun.
+        // On a separate task, so that a client that disconnects does not stop its request.
         let running = tokio::spawn(self.answer_guarded(parts, body, inner));
         running.await.unwrap_or_else(|_| refusal(StatusCode::INTERNAL_SERVER_ERROR, "the request was not finished"))
     }
@@ -208,7 +207,7 @@ impl OnceLayer {
             }
             Ok(Claimed::Duplicate { claim, .. }) => match (claim.state, &claim.outcome) {
                 (State::Done, Some(kept)) => response::replay(kept),
-                // Every response is kept, or a tombstone of it: this one was resolved.
+                // The layer stores every response, or a tombstone, so a claim without an outcome was resolved by a person.
                 (State::Done, None) => response::resolved_without_outcome(),
                 _ => refusal_of(&key, StatusCode::CONFLICT, "it was not done, and is not tried again: use a new key"),
             },
@@ -225,7 +224,7 @@ impl OnceLayer {
         }
     }
 
-    /// The first one: runs, is kept, and answers.
+    /// Runs the first request, stores its response, and answers.
     async fn run<R>(&self, owner: Owner, running: impl Future<Output = Response<R>>) -> Response<ResponseBody>
     where
         R: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
@@ -267,7 +266,7 @@ impl OnceLayer {
     }
 }
 
-/// Does nothing until it is polled.
+/// Calls the service, but only once the future is polled.
 async fn call<S, B, R>(mut inner: S, request: Request<B>) -> Response<R>
 where
     S: Service<Request<B>, Response = Response<R>, Error = Infallible>,

@@ -1,4 +1,4 @@
-//! Responses: read up to a limit, kept as an outcome, given again.
+//! Responses: reads them up to a limit, stores them as outcomes, and replays them.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -19,13 +19,13 @@ use serde::{Deserialize, Serialize};
 use super::{BoxError, ResponseBody};
 
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
-/// What a tombstone may keep of `Location`.
+/// The longest `Location` that a tombstone stores.
 const TOMBSTONE_HEADER_BYTES_MAX: usize = 8 * 1024;
 
-/// Statuses that say: the request was refused before anything happened.
+/// Statuses that say that the request was refused before anything happened.
 ///
-/// 400, 404 and 422 are among them, since axum's extractors and routers give them before the handler begins. A handler that
-/// gives them after it has done something must leave them out.
+/// 400, 404 and 422 are among them, since axum's extractors and routers return them before the handler begins. A handler
+/// that returns them after it has done something must leave them out.
 const NOT_STARTED: [StatusCode; 10] = [
     StatusCode::BAD_REQUEST,
     StatusCode::UNAUTHORIZED,
@@ -39,7 +39,7 @@ const NOT_STARTED: [StatusCode; 10] = [
     StatusCode::SERVICE_UNAVAILABLE,
 ];
 
-/// Which responses are not kept.
+/// The statuses of responses that are not stored.
 #[derive(Clone)]
 pub struct NotStarted(pub Vec<StatusCode>);
 
@@ -50,24 +50,25 @@ impl Default for NotStarted {
 }
 
 impl NotStarted {
-    /// A 503 says so only with `Retry-After`: without it, a service may have failed half-way.
+    /// Whether the response says that nothing happened. A 503 says so only with `Retry-After`: without it, the service may have
+    /// failed half-way.
     pub fn says(&self, response: &Parts) -> bool {
         let may_be_half_way = response.status == StatusCode::SERVICE_UNAVAILABLE;
         self.0.contains(&response.status) && (!may_be_half_way || response.headers.contains_key(RETRY_AFTER))
     }
 }
 
-/// What is kept: this as a line of JSON, then the body as it was.
+/// The head of a stored response: one line of JSON, followed by the body unchanged.
 #[derive(Serialize, Deserialize)]
 pub struct Kept {
     status: u16,
     headers: Vec<(String, String)>,
-    /// Too large to keep: a repeated request learns that it happened, and no more. Never a second run.
+    /// The response was too large to store. A repeated request is only told that the request was done, and never runs.
     tombstone: bool,
 }
 
 impl Kept {
-    /// What to keep of a response; of one that was not read to its end, a tombstone.
+    /// Encodes a response for storage. A response that was not read to its end becomes a tombstone.
     pub fn of(parts: &Parts, body: Option<&[u8]>) -> Bytes {
         let whole = body.map(|body| Kept::encode(parts, false, body)).filter(|kept| kept.len() <= OUTCOME_BYTES_MAX);
         whole.unwrap_or_else(|| Kept::encode(parts, true, &[])).into()
@@ -87,7 +88,7 @@ impl Kept {
     }
 }
 
-/// Headers that say something about the answer, and not about that one exchange.
+/// The headers that describe the response, without those of a single exchange or connection.
 fn replayed(headers: &HeaderMap) -> impl Iterator<Item = (&HeaderName, &str)> {
     const OF_ONE_EXCHANGE: [HeaderName; 5] = [AGE, DATE, SET_COOKIE, CONTENT_LENGTH, WWW_AUTHENTICATE];
     const OF_THE_HOP: [&str; 7] =
@@ -117,13 +118,13 @@ pub fn replay(kept: &Bytes) -> Response<ResponseBody> {
     as_replayed(response)
 }
 
-/// A person found that the request was done, and said no more.
+/// For a request that a person resolved as done without an outcome.
 pub fn resolved_without_outcome() -> Response<ResponseBody> {
     let detail = "this request was done; its response is not known";
     resolved(serde_json::json!({"done": true, "detail": detail}).to_string().into())
 }
 
-/// The outcome with which a person, or a program, resolved the claim.
+/// For the outcome with which a person, or a program, resolved the claim.
 fn resolved(outcome: Bytes) -> Response<ResponseBody> {
     let is_json = serde_json::from_slice::<serde::de::IgnoredAny>(&outcome).is_ok();
     let mut response = Response::new(whole(outcome));
@@ -137,10 +138,10 @@ fn as_replayed(mut response: Response<ResponseBody>) -> Response<ResponseBody> {
     response
 }
 
-/// A response, as far as it was read.
+/// A response, as far as the layer has read it.
 pub enum Read<R> {
     Whole(Parts, Bytes),
-    /// Over the limit. The rest streams through.
+    /// Larger than the limit. The rest is streamed.
     Part(Parts, Bytes, Pin<Box<R>>),
     BrokeOff,
 }
@@ -149,7 +150,7 @@ impl<R> Read<R>
 where
     R: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
-    /// Reads to the end, or until more was read than is kept.
+    /// Reads to the end, or until the body is larger than an outcome may be.
     pub async fn of(response: Response<R>) -> Self {
         let (parts, body) = response.into_parts();
         let mut body = Box::pin(body);
@@ -171,7 +172,7 @@ where
     }
 }
 
-/// What was read already, then the rest.
+/// A body: the part that was read, then the rest.
 pub struct Rest<R> {
     pub read: Option<Bytes>,
     pub rest: Pin<Box<R>>,
@@ -222,7 +223,7 @@ pub fn refusal(status: StatusCode, detail: &str) -> Response<ResponseBody> {
     problem(status, detail, None)
 }
 
-/// A refusal with the id of its claim, by which a person finds it.
+/// A refusal with the id of its claim, so that a person can find the claim.
 pub fn refusal_of(claim: &ClaimKey, status: StatusCode, detail: &str) -> Response<ResponseBody> {
     problem(status, detail, Some(claim))
 }

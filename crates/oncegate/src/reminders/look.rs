@@ -1,4 +1,4 @@
-//! Reminders, for people to look at.
+//! Read-only lookups and lists of reminders.
 
 use oncegate_core::WorkspaceName;
 use oncegate_core::job::Job;
@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::record::{KIND, Kept, list_of};
 use super::{Reminders, State};
 
-/// Which of them, newest first.
+/// Selects reminders. A list has the newest first.
 #[derive(Clone, Debug)]
 pub struct Filter {
     pub booking: Option<String>,
@@ -32,13 +32,14 @@ impl Reminders {
         self.store.find(&[Kept::place(workspace, at)]).await?.value.remove(0).map(Kept::read).transpose()
     }
 
-    /// With its job, if it is in the queue, and the store's time.
+    /// The reminder, its job if the job is in the queue, and the store's time.
     pub(super) async fn load(
         &self,
         workspace: &WorkspaceName,
         id: Uuid,
     ) -> Result<Reading<Option<(Kept, Option<Job>)>>, StoreError> {
-        // The record first: whatever changes one of the two changes the record, and a change onto what is outdated is not written.
+        // The record is read first. Every change of the record or the job replaces the record, and the store refuses to replace an
+        // outdated version.
         let kept = self.find(workspace, id).await?;
         let Reading { value: mut jobs, now } = self.store.find_jobs(&[(workspace.clone(), id)]).await?;
         Ok(Reading { value: kept.map(|kept| (kept, jobs.remove(0))), now })
@@ -49,7 +50,7 @@ impl Reminders {
         Ok(Page { items: records.into_iter().map(Kept::read).collect::<Result<_, _>>()?, next })
     }
 
-    /// How many there are, counted up to the filter's limit.
+    /// Counts the reminders, up to the filter's limit.
     pub async fn count(&self, workspace: &WorkspaceName, filter: &Filter) -> Result<usize, StoreError> {
         self.store.count(listing(workspace, filter)).await
     }

@@ -1,11 +1,14 @@
-//! Reminders: set before send.
+//! Reminders: the sent flag is set before the message is sent.
 //!
-//! One reminder for each booking and kind: a **claim** of guard `reminder`, settled as it is made, decides who makes it. Its **record** is what people see, and a **job**
-//! of the queue sends it when its time comes, at most once. The flag `reminderSent` is set in one conditional write before the carrier is called ([`Reminders::flag`]);
-//! who changes no row does not send, and nothing takes the flag back.
+//! There is one reminder for each booking and kind. A **claim** of guard `reminder`, settled as it is made, decides which
+//! caller creates it. Its **record** is what people see. A **job** of the queue sends it when it is due, at most once.
 //!
-//! So a crash between the flag and the call leaves a reminder that was not sent. It shows as [`State::Missed`], and a person can send it. The other way round, a crash
-//! between the call and the flag, would send a second one, and that cannot be taken back.
+//! The worker sets the flag `reminderSent` in one conditional write before it calls the carrier ([`Reminders::flag`]). A
+//! worker whose write changes no row does not send. The flag is never reset.
+//!
+//! So a crash between the flag and the call leaves a reminder that was not sent. It shows as [`State::Missed`], and a person
+//! can send it. The opposite order would send a second message after a crash between the call and the flag, and a sent
+//! message cannot be undone.
 
 mod look;
 mod record;
@@ -28,13 +31,13 @@ pub use work::Worked;
 use crate::ledger::Ledger;
 use record::key_of;
 
-/// The guard of reminders. Nobody else makes claims under it.
+/// The guard of reminders. No other part of the system makes claims under it.
 pub static GUARD: LazyLock<GuardName> = LazyLock::new(|| GuardName::new("reminder").expect("a good name"));
 
-/// What their jobs are.
+/// The kind of the jobs of reminders.
 pub const JOB: &str = "reminder";
 
-/// What a reminder's kind is that has none.
+/// The kind of a reminder that names none.
 pub const DEFAULT_KIND: &str = "reminder";
 
 /// The reminders of a store. Cheap to clone.
@@ -47,9 +50,9 @@ pub struct Reminders {
 
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How long after its time a reminder may still be sent, and a try that surely reached nobody be repeated.
+    /// How long after its due time a reminder may still be sent, and a try that surely reached no recipient may be repeated.
     pub grace: Duration,
-    /// Whether booking and kind are kept with the claim, too.
+    /// Whether booking and kind are also stored with the claim.
     pub store_parts: bool,
 }
 
@@ -59,7 +62,7 @@ impl Default for Options {
     }
 }
 
-/// What is to be sent, and when.
+/// A new reminder: its text and its due time.
 #[derive(Clone, Debug)]
 pub struct New {
     pub booking: String,
@@ -68,25 +71,25 @@ pub struct New {
     pub text: Text,
 }
 
-/// Whether it was made, or was there already.
+/// The result of [`Reminders::set`]: the reminder was created, or existed already.
 #[derive(Clone, Debug)]
 pub enum Set {
     Made(Kept),
     Found(Kept),
-    /// Its time is over, by more than the grace.
+    /// Its due time is past by more than the grace.
     TooLate,
 }
 
 impl Reminders {
-    /// Over the store that the ledger is over, too.
+    /// Makes the reminders of `store`. The `ledger` must use the same store.
     pub fn over(store: Arc<dyn MainStore>, ledger: Arc<Ledger>, options: Options) -> Reminders {
         Reminders { store, ledger, options }
     }
 
-    /// Sets a reminder, unless there is one for this booking and kind.
+    /// Creates a reminder, unless there is one for this booking and kind.
     pub async fn set(&self, workspace: &WorkspaceName, new: &New) -> Result<Set, StoreError> {
         let key = key_of(workspace, &new.booking, &new.kind);
-        // The same request again, however late, gets the one that is there.
+        // A repeated request, however late, gets the existing reminder.
         let Reading { value: claim, now } = self.ledger.read(&key).await?;
         if claim.is_none() && now > new.send_at + self.options.grace {
             return Ok(Set::TooLate);
@@ -112,7 +115,7 @@ impl Reminders {
         if committed.is_written() {
             return Ok(Set::Made(kept));
         }
-        // The claim is there; or a person has forgotten it, and the reminder's name is taken all the same.
+        // The claim exists. Or a person has removed the claim, but the name of the reminder is still taken.
         let found = self.find_at(workspace, At::Name(key.id.to_string())).await?;
         let lost = || StoreError::Refused(format!("the claim {} has lost its reminder", key.id));
         Ok(Set::Found(found.ok_or_else(lost)?))

@@ -1,4 +1,4 @@
-//! A reminder as it is kept. Pure: no clock, no store.
+//! The record of a reminder. Pure: no clock, no store.
 
 use std::time::Duration;
 
@@ -11,22 +11,22 @@ use uuid::Uuid;
 use super::{GUARD, JOB};
 use crate::sends::Resolved;
 
-/// What the records of reminders are.
+/// The kind of the records of reminders.
 pub const KIND: &str = "reminder";
-/// Deliveries that are kept with a reminder: the last ones.
+/// How many deliveries a reminder keeps: the last ones.
 const DELIVERIES_KEPT: usize = 20;
-/// How far apart tries are that surely reached nobody. How many there are is for the grace to say.
+/// The pauses between tries that surely reached no recipient. The grace limits how many tries there are.
 const TRIES: Tries = Tries { max: 10_000, pause: Duration::from_secs(2), pause_max: Duration::from_secs(60) };
 
-/// How a reminder stands.
+/// The state of a reminder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
     Scheduled,
-    /// Its flag is set, and the carrier is called, or will be again within the grace.
+    /// Its flag is set. The worker calls the carrier, or will retry within the grace.
     Sending,
     Sent,
-    /// Its flag is set, or its time is over, and it was not sent, as far as anybody knows.
+    /// Its flag is set, or its time is over, and no worker knows that it was sent.
     Missed,
     Cancelled,
 }
@@ -49,7 +49,7 @@ impl State {
     }
 }
 
-/// Where a reminder goes, and what it says.
+/// The recipient and the message of a reminder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Text {
     pub channel: String,
@@ -64,10 +64,10 @@ pub struct Text {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Row {
     pub at_us: i64,
-    /// None: it was sent.
+    /// `None` if it was sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Whether it may have reached somebody all the same.
+    /// Whether it may have reached the recipient despite the error.
     #[serde(default)]
     pub maybe: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -84,7 +84,7 @@ impl Row {
     }
 }
 
-/// The document.
+/// The document in the record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reminder {
     pub booking: String,
@@ -93,16 +93,16 @@ pub struct Reminder {
     #[serde(flatten)]
     pub text: Text,
     pub state: State,
-    /// When the flag was set: before the carrier was called. Nothing takes it back.
+    /// When the flag was set, which is before the carrier was called. It is never reset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flagged_us: Option<i64>,
-    /// Until when a try that surely reached nobody may be repeated.
+    /// The end of the grace: until then a try that surely reached no recipient may be repeated.
     pub grace_until_us: i64,
     pub deliveries: Vec<Row>,
-    /// Who had it sent though it was missed, the last time.
+    /// The person who last had the missed reminder sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sent_by: Option<String>,
-    /// What a person said of it, since it was missed.
+    /// How a person resolved the missed reminder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resolved: Option<Resolved>,
     pub created_us: i64,
@@ -115,18 +115,18 @@ impl Reminder {
         self.flagged_us.is_some()
     }
 
-    /// There is a job for it in the queue.
+    /// Whether the queue has a job for it.
     pub(super) fn is_live(&self) -> bool {
         matches!(self.state, State::Scheduled | State::Sending)
     }
 
-    /// The flag is set: from here on the carrier may be called.
+    /// With the flag set: from here on the carrier may be called.
     pub(super) fn flagged(&self, now: Time) -> Reminder {
         let flagged_us = self.flagged_us.or(Some(now.micros()));
         Reminder { state: State::Sending, flagged_us, ..self.clone() }
     }
 
-    /// With a row of the delivery log.
+    /// With another row in the delivery log.
     pub(super) fn logged(&self, row: Row) -> Reminder {
         let mut reminder = self.clone();
         if reminder.deliveries.len() == DELIVERIES_KEPT {
@@ -140,7 +140,7 @@ impl Reminder {
         Reminder { state, ended_us: Some(now.micros()), ..self.clone() }
     }
 
-    /// Nobody could begin in time.
+    /// Whether the grace is over, so that no worker may begin.
     pub(super) fn is_overdue(&self, now: Time) -> bool {
         now.micros() > self.grace_until_us
     }
@@ -154,7 +154,7 @@ pub(super) fn list_of(booking: &str) -> String {
     format!("booking:{booking}")
 }
 
-/// A reminder, and where it is.
+/// A reminder, with its workspace, id and version.
 #[derive(Clone, Debug)]
 pub struct Kept {
     pub workspace: WorkspaceName,
@@ -192,7 +192,7 @@ impl Kept {
 
     pub(super) fn created(&self) -> Change {
         let Reminder { booking, kind, .. } = &self.reminder;
-        // One reminder's alone: also where a person has forgotten the claim.
+        // The name belongs to one reminder, even after a person has removed the claim.
         let names = vec![key_of(&self.workspace, booking, kind).id.to_string()];
         Change::Create { record: self.record(), names, lists: vec![list_of(booking)] }
     }
@@ -201,7 +201,7 @@ impl Kept {
         Change::replace(self.record())
     }
 
-    /// The job that sends it: at most once, so it is written that it begins before it does.
+    /// The job that sends it. It is delivered at most once, so the worker records the beginning before it sends.
     pub(super) fn job(&self, due_at: Time, now: Time) -> Job {
         let new = Job::new(&self.workspace, self.id, JOB, Default::default(), TRIES, now);
         Job { due_at, delivery: Delivery::AtMostOnce, ..new }

@@ -1,4 +1,4 @@
-//! What people do with a reminder: move it, reword it, cancel it; and send one that was missed, or say what became of it.
+//! What people do with a reminder: move, reword or cancel it, send a missed one, or resolve a missed one.
 
 use oncegate_core::job::{self, Decision, Job};
 use oncegate_core::{Time, WorkspaceName};
@@ -8,10 +8,10 @@ use uuid::Uuid;
 use super::{Kept, Reminder, Reminders, State, Text};
 use crate::sends::Resolved;
 
-/// How often to look again where somebody else was faster.
+/// How often to retry a write that lost a race.
 pub(super) const ROUNDS: usize = 20;
 
-/// What is to be another.
+/// The changed fields.
 #[derive(Clone, Debug, Default)]
 pub struct Edit {
     pub send_at: Option<Time>,
@@ -26,12 +26,12 @@ pub struct Edit {
 pub enum NotChanged {
     #[error("there is no such reminder")]
     Missing,
-    /// It is too late for that, or too early.
+    /// The reminder is in the wrong state for this change.
     #[error("{0}")]
     Wrong(String),
     #[error("sendAt: {0} is over, by more than the grace")]
     TooLate(Time),
-    /// It would be what cannot be sent.
+    /// The changed reminder could not be sent.
     #[error("{0}")]
     Invalid(String),
     #[error(transparent)]
@@ -43,7 +43,7 @@ fn wrong(what: &str, reminder: &Reminder) -> NotChanged {
 }
 
 impl Edit {
-    /// What it says then, and to whom.
+    /// The changed text and recipient.
     pub fn text(&self, before: &Text) -> Text {
         let either = |new: &Option<String>, old: &Option<String>| new.clone().or_else(|| old.clone());
         Text {
@@ -56,7 +56,8 @@ impl Edit {
 }
 
 impl Reminders {
-    /// Moves or rewords it, until its flag is set. One that was cancelled is scheduled anew, if it is said for when. `check` says what is wrong with what it would be.
+    /// Moves or rewords a reminder, until its flag is set. A cancelled reminder is scheduled again if the edit gives a new due
+    /// time. `check` returns what is wrong with the changed reminder.
     pub async fn edit(
         &self,
         workspace: &WorkspaceName,
@@ -80,11 +81,11 @@ impl Reminders {
                 (State::Scheduled, Some(job)) if job.is_leased(now) => {
                     return Err(NotChanged::Wrong("a worker is about to send it: it is too late".into()));
                 }
-                // Also one that a worker had, and died before it set the flag.
+                // Also a reminder whose worker died before it set the flag.
                 (State::Scheduled, Some(job)) => {
                     Change::Requeue { job: job.again(job.payload.clone(), send_at), stands_until: Time::NEVER }
                 }
-                // It was missed, and let be.
+                // It was missed, and a person has resolved it as not sent.
                 (State::Cancelled, None) if before.resolved.is_some() => {
                     return Err(NotChanged::Wrong("it was missed, and somebody let it be".into()));
                 }
@@ -102,7 +103,7 @@ impl Reminders {
         .await
     }
 
-    /// Cancels it, until its flag is set.
+    /// Cancels a reminder, until its flag is set.
     pub async fn cancel(&self, workspace: &WorkspaceName, id: Uuid) -> Result<Kept, NotChanged> {
         self.change(workspace, id, |kept, job, now| match (kept.reminder.state, job) {
             (State::Scheduled, Some(job)) => match job::decide(job, &job::Command::Cancel, now) {
@@ -117,7 +118,7 @@ impl Reminders {
         .await
     }
 
-    /// Sends one that was missed, as a person has decided; under the same key as before.
+    /// Sends a missed reminder, as a person has decided. The key stays the same.
     pub async fn send_missed(&self, workspace: &WorkspaceName, id: Uuid, by: &str) -> Result<Kept, NotChanged> {
         self.change(workspace, id, |kept, _, now| match kept.reminder.state {
             State::Missed => {
@@ -137,7 +138,7 @@ impl Reminders {
         .await
     }
 
-    /// A person has looked at one that was missed: the carrier has it after all; or it has not, and it is let be, for good.
+    /// A person resolves a missed reminder: the carrier has sent it after all, or it was not sent and never will be.
     pub async fn resolve(
         &self,
         workspace: &WorkspaceName,
@@ -154,14 +155,14 @@ impl Reminders {
                 let resolved = Some(Resolved { sent, by: by.to_owned(), note: note.clone(), at_us, token: None });
                 Ok(Some((kept.with(Reminder { state, flagged_us, resolved, ..kept.reminder.clone() }), None)))
             }
-            // The same word again: the answer to the first may have been lost.
+            // A repeated request: the answer to the first may have been lost.
             (is, Some(_)) if is == state => Ok(None),
             _ => Err(wrong("only one that was missed can be settled", &kept.reminder)),
         })
         .await
     }
 
-    /// One commit for the reminder and its job, decided anew where somebody else was faster; none if it is as it should be.
+    /// Writes the reminder and its job in one commit, and decides again after a lost race. Writes nothing if nothing changes.
     async fn change(
         &self,
         workspace: &WorkspaceName,
@@ -171,7 +172,7 @@ impl Reminders {
         for _ in 0..ROUNDS {
             let Reading { value, now } = self.load(workspace, id).await?;
             let (kept, job) = value.ok_or(NotChanged::Missing)?;
-            // They were not read at once: somebody changed both in between.
+            // The record and the job were read one after the other, and another writer changed both in between.
             if kept.reminder.is_live() != job.is_some() {
                 continue;
             }
@@ -184,7 +185,7 @@ impl Reminders {
     }
 }
 
-/// Out of the queue, whatever its last worker left.
+/// Removes the job from the queue, whatever its last worker has written to it.
 pub(super) fn removed(job: &Job) -> Change {
     Change::Dequeue(Job { state: job::State::Pending, ..job.clone() })
 }

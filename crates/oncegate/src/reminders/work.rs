@@ -1,4 +1,4 @@
-//! How a reminder is sent, by whoever has leased its job: the flag first, then the carrier, then a row of the delivery log.
+//! How a worker sends a reminder: it sets the flag, calls the carrier, and then writes a row of the delivery log.
 
 use oncegate_core::Time;
 use oncegate_core::job::{self, Decision, End, Failure, Job, Reached, WORKER_LOST};
@@ -8,19 +8,19 @@ use super::record::Row;
 use super::verbs::{ROUNDS, removed};
 use super::{Kept, Reminder, Reminders, State};
 
-/// What there is to do with a job that is due.
+/// What the worker has to do with a job that is due.
 #[derive(Clone, Debug)]
 pub enum Worked {
     /// The flag is set: send it.
     Send(Box<Kept>, Box<Job>),
-    /// It is over: it was missed.
+    /// Its time is over: the reminder was missed.
     Missed(Box<Kept>),
-    /// Nothing: it is not to be sent, or somebody else has it.
+    /// Nothing: the reminder must not be sent, or another worker has it.
     Nothing,
 }
 
 impl Reminders {
-    /// Sets the flag, in one conditional write. Who changes no row does not send.
+    /// Sets the flag in one conditional write. A worker whose write changes no row does not send.
     pub async fn flag(&self, job: &Job, now: Time) -> Result<Worked, StoreError> {
         let Some(kept) = self.find(&job.workspace, job.id).await? else {
             self.write(vec![Change::Dequeue(job.clone())]).await?;
@@ -46,8 +46,8 @@ impl Reminders {
         match self.write(vec![requeue, next.replaced()]).await {
             Ok(true) => Ok(Worked::Send(Box::new(next), Box::new(begun))),
             Ok(false) => Ok(Worked::Nothing),
-            // The flag may be written all the same. If it is ours, and as durable as an acknowledged one, this worker sends. A
-            // reminder that was flagged before looks the same whichever worker flagged it now; its job does not.
+            // The flag may be written although the store reported an error. If this worker wrote it, and the write is as durable as an
+            // acknowledged one, this worker sends. For a reminder that already had its flag, only the job tells which worker wrote.
             Err(StoreError::Unknown(why)) => {
                 let look = || async {
                     let found = self.load(&job.workspace, job.id).await?.value;
@@ -64,7 +64,7 @@ impl Reminders {
         }
     }
 
-    /// The carrier has taken it.
+    /// The carrier has accepted the reminder.
     pub async fn delivered(
         &self,
         kept: &Kept,
@@ -76,7 +76,8 @@ impl Reminders {
         self.write_down(next, Change::Dequeue(job.clone())).await
     }
 
-    /// The carrier had taken it, though whoever called it was too late to say so: if it was called missed, it was not, whether or not a person has let it be. None if one has had it sent since.
+    /// The carrier accepted the reminder, but its worker reported that late. A reminder that counted as missed becomes sent, even if
+    /// a person has resolved it as not sent. `None` if a person has had it sent since.
     pub async fn delivered_late(
         &self,
         kept: &Kept,
@@ -87,13 +88,13 @@ impl Reminders {
         for _ in 0..ROUNDS {
             let Some((found, in_queue)) = self.load(&kept.workspace, kept.id).await?.value else { return Ok(None) };
             let removed = match (found.reminder.state, in_queue) {
-                // One that is cancelled and has its flag was missed before.
+                // A cancelled reminder with its flag set was missed before.
                 (State::Missed | State::Cancelled, None)
                     if found.reminder.reminder_sent() && found.reminder.sent_by == kept.reminder.sent_by =>
                 {
                     None
                 }
-                // Nobody has looked at it since.
+                // The end of the lease has not been handled yet.
                 (State::Sending, Some(found_job)) if found.version == kept.version && found_job.token == job.token => {
                     Some(removed(&found_job))
                 }
@@ -106,11 +107,12 @@ impl Reminders {
                 return Ok(Some(next));
             }
         }
-        // A person is busy with it.
+        // A person keeps changing it.
         Ok(None)
     }
 
-    /// It has not, or nobody can say. What surely reached nobody is tried again within the grace; anything else never.
+    /// The carrier has not accepted the reminder, or the result is unknown. A try that surely reached no recipient is repeated
+    /// within the grace. Any other try is never repeated.
     pub async fn not_delivered(
         &self,
         kept: &Kept,
@@ -128,7 +130,7 @@ impl Reminders {
             Decision::Keep(_) | Decision::End(End::Unknown | End::Dead | End::Cancelled | End::Completed) => {
                 (kept.with(logged.ended(State::Missed, now)), Change::Dequeue(job.clone()))
             }
-            // Whoever has it now says what became of it.
+            // The worker that has the job now reports the result.
             Decision::Refuse(_) => return Ok(None),
         };
         self.write_down(next, change).await
@@ -140,7 +142,7 @@ impl Reminders {
         Ok(written.map_or(Worked::Nothing, |kept| Worked::Missed(Box::new(kept))))
     }
 
-    /// The reminder as it was written; none if it was not as it was read: somebody else was faster.
+    /// Returns the reminder as it was written, or `None` if another writer changed it first.
     pub(super) async fn write_once(&self, next: Kept, change: Option<Change>) -> Result<Option<Kept>, StoreError> {
         match self.write([next.replaced()].into_iter().chain(change).collect()).await {
             Err(StoreError::Unknown(why)) => match find_written(&*self.store, || self.found_as(&next)).await {
@@ -151,7 +153,8 @@ impl Reminders {
         }
     }
 
-    /// The same for a worker, who says it again if the answer got lost: then it may be there already. (Of two persons who do the same at the same moment, only one has done it.)
+    /// Like `write_once`, for a worker that retries because the answer was lost: then its first write counts. (If two people make
+    /// the same change at the same moment, only one of them has made it. So `write_once` does not look.)
     async fn write_down(&self, next: Kept, change: Change) -> Result<Option<Kept>, StoreError> {
         match self.write_once(next.clone(), Some(change)).await? {
             None => self.found_as(&next).await,
@@ -159,7 +162,7 @@ impl Reminders {
         }
     }
 
-    /// What is there is there.
+    /// The stored reminder, if it equals `next`.
     async fn found_as(&self, next: &Kept) -> Result<Option<Kept>, StoreError> {
         let found = self.find(&next.workspace, next.id).await?;
         Ok(found.filter(|found| found.version == next.version && found.reminder == next.reminder))

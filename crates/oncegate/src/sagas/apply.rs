@@ -1,4 +1,4 @@
-//! An event, applied: read, decided, and written in one commit, again and again until nobody was faster.
+//! Applies an event: reads the instance, decides, and writes one commit. Repeats that after every conflict.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,30 +16,30 @@ use super::record::{Kept, Line, Sent, Stored, bytes, id_of, inbox_key};
 use super::{Handled, Outcome, RETIRE, Sagas, TIMER};
 use crate::actions::Schedule;
 
-/// Conflicts that an event is tried again after.
+/// How many conflicts of one event are retried.
 const CONFLICTS_MAX: u32 = 20;
-/// Commands whose ids are in the history; of more there is the number.
+/// How many ids of commands the history keeps for one event. It keeps the number of all commands.
 const LINE_COMMANDS_MAX: usize = 100;
-/// Events and instances from here on are decided on the pool at once.
+/// Event and instance of more bytes than this are decided on the thread pool at once.
 const LARGE_BYTES: usize = 64 * 1024;
-/// A claim that is settled as it is made needs a lease all the same.
+/// The lease of a claim that is settled as it is made. Every claim needs one.
 const LEASE: Duration = Duration::from_secs(1);
-/// Timers and removals are tried until they are done.
+/// Timers and removals are retried without limit.
 pub(super) const TRIES: Tries =
     Tries { max: i32::MAX - 1, pause: Duration::from_secs(1), pause_max: Duration::from_secs(60) };
 
-/// What goes into the same commit.
+/// What else is written in the commit of the event.
 #[derive(Clone, Copy)]
 pub(super) enum Also<'a> {
     Nothing,
-    /// The event comes from a timer, whose job is over with it.
+    /// The event comes from a timer. The commit removes the timer's job.
     Timer(&'a Job),
-    /// It comes from the dead letters, and is one no more.
+    /// The event comes from a dead letter. The commit settles the dead letter.
     DeadLetter(&'a Record),
 }
 
 impl Also<'_> {
-    /// What is written once it is known what became of the event.
+    /// The changes to write once the result of the event is known.
     pub fn changes(&self, now: Time) -> Result<Vec<Change>, StoreError> {
         match self {
             Also::Nothing => Ok(vec![]),
@@ -49,7 +49,7 @@ impl Also<'_> {
     }
 }
 
-/// One event on its way to one instance.
+/// One event for one instance.
 pub(super) struct Arrival<'a> {
     pub workspace: &'a WorkspaceName,
     pub definition: &'a Arc<Definition>,
@@ -68,7 +68,7 @@ impl Arrival<'_> {
         self.event.source.as_deref() == Some(super::timer::SOURCE)
     }
 
-    /// It comes from a timer, and that is the one that the instance waits for.
+    /// Whether the event comes from a timer, and the instance waits for that timer.
     fn is_awaited(&self, instance: &Instance) -> bool {
         self.is_timer() && instance.timers.get(&self.event.event_type) == self.event.id.as_ref()
     }
@@ -79,17 +79,17 @@ impl Arrival<'_> {
     }
 }
 
-/// What one round came to.
+/// The result of one round.
 enum Round {
     Done(Outcome, Option<String>),
-    /// Somebody else was faster. Nothing was written.
+    /// Another writer was first. Nothing was written.
     Conflict,
-    /// What was in the way is not there any more.
+    /// The obstacle was removed, so the next round starts at once.
     Again,
 }
 
 impl Sagas {
-    /// None, if the timer or the dead letter that it comes from is somebody else's now.
+    /// Returns `None` if another worker has the timer, or has changed the dead letter, that the event comes from.
     pub(super) async fn apply(
         &self,
         workspace: &WorkspaceName,
@@ -109,7 +109,7 @@ impl Sagas {
         let mut conflicts = 0;
         loop {
             let round = match self.round(&arrival).await {
-                // It can never be done: a person has to look.
+                // A retry cannot succeed, so a person has to look at the dead letter.
                 Err(StoreError::Refused(why)) => self.bury(&arrival, None, why, self.now().await?).await?,
                 round => round?,
             };
@@ -128,7 +128,7 @@ impl Sagas {
         }
     }
 
-    /// Whether the timer or the dead letter that it comes from is as it was.
+    /// Whether the timer or the dead letter that the event comes from is unchanged.
     async fn is_ours(&self, also: Also<'_>) -> Result<bool, StoreError> {
         match also {
             Also::Nothing => Ok(true),
@@ -146,13 +146,13 @@ impl Sagas {
     async fn round(&self, arrival: &Arrival<'_>) -> Result<Round, StoreError> {
         let (stored, now) = self.look(arrival).await?;
         if let Some(stored) = stored.as_ref().filter(|stored| stored.kept.is_expired(now)) {
-            // Its time is over, though nobody has removed it yet; the one that comes now is another's.
+            // The instance has expired but is not removed yet. The event belongs to the next instance.
             self.remove_instance(stored).await?;
             return Ok(Round::Again);
         }
         let is_awaited = |stored: &Stored| arrival.is_awaited(&stored.kept.instance);
         if arrival.is_timer() && !stored.as_ref().is_some_and(is_awaited) {
-            // Nobody waits for it any more.
+            // The instance does not wait for this timer any more.
             return self.write_also(arrival, stored.as_ref(), Outcome::Ignored, now).await;
         }
         let stored = stored.map(Arc::new);
@@ -161,7 +161,7 @@ impl Sagas {
         let state = stored.map(|stored| stored.kept.instance.state.clone());
         match step {
             Step::Apply(next) => self.write(arrival, stored, *next, now).await,
-            // Whether it was applied before is only known to the inbox.
+            // Only the inbox knows whether the event was applied before.
             _ if self.is_seen(arrival).await? => self.write_also(arrival, stored, Outcome::Duplicate, now).await,
             Step::Ignore => self.write_also(arrival, stored, Outcome::Ignored, now).await,
             Step::Refuse(reason) => self.bury(arrival, state, reason, now).await,
@@ -177,7 +177,7 @@ impl Sagas {
         Ok(value.is_some())
     }
 
-    /// The event itself changes nothing.
+    /// Writes an event that does not change the state of the instance.
     async fn write_also(
         &self,
         arrival: &Arrival<'_>,
@@ -214,7 +214,7 @@ impl Sagas {
         }
     }
 
-    /// The one commit.
+    /// Writes all changes of the event in one commit.
     async fn write(
         &self,
         arrival: &Arrival<'_>,
@@ -236,12 +236,12 @@ impl Sagas {
         match self.ledger.commit(Commit { ops: vec![op], changes }).await {
             Ok(committed) if committed.is_written() => Ok(Round::Done(Outcome::Applied { missing }, Some(to))),
             Ok(committed) => match committed.answers[..] {
-                // Of the claim and the instance it is the claim that says what happened.
+                // If the claim and the instance both conflict, the claim decides: the event is a duplicate.
                 [Answer::Duplicate(_)] => self.duplicate(arrival).await,
                 [Answer::Won(_)] => Ok(Round::Conflict),
                 _ => Err(StoreError::Refused("the place of this event in the inbox is not ours".into())),
             },
-            // It may be written all the same: it counts if it is as durable as an acknowledged commit.
+            // The commit may be written although the store reported an error. It counts if it is as durable as an acknowledged one.
             Err(StoreError::Unknown(why)) => {
                 let look = || async { self.ledger.read(&key).await.map(|reading| reading.value) };
                 match find_written(&*self.store, look).await {
@@ -256,7 +256,7 @@ impl Sagas {
         }
     }
 
-    /// It was applied between our look and our write: what was read is of before that.
+    /// The event was applied between the read and the write, so the instance is read again.
     async fn duplicate(&self, arrival: &Arrival<'_>) -> Result<Round, StoreError> {
         let (stored, now) = self.look(arrival).await?;
         self.write_also(arrival, stored.as_ref(), Outcome::Duplicate, now).await
@@ -271,7 +271,7 @@ impl Sagas {
     fn terms(&self, arrival: &Arrival<'_>, outcome: String) -> Terms {
         let parts = json!([arrival.definition.name(), arrival.correlation_id, arrival.event.source, arrival.id]);
         Terms {
-            // For as long as its instance: whoever removes that forgets this.
+            // The claim lasts as long as its instance. The removal of the instance also removes the claim.
             window: WINDOW_MAX,
             lease: LEASE,
             lost: Lost::Hold,
@@ -283,7 +283,7 @@ impl Sagas {
         }
     }
 
-    /// What is written beside the inbox; or why it cannot be.
+    /// The changes that are written beside the inbox, or the reason why they cannot be written.
     async fn changes(
         &self,
         arrival: &Arrival<'_>,
@@ -357,7 +357,7 @@ impl Sagas {
         Ok(Ok(changes))
     }
 
-    /// Takes timers out of the queue that are not awaited any more. One that somebody is at already finds that out for itself.
+    /// Removes timers that are not awaited any more. A worker that has already leased such a timer ignores it.
     async fn unscheduled(&self, workspace: &WorkspaceName, ids: &[String]) -> Result<Vec<Change>, StoreError> {
         let ids: Vec<_> = ids.iter().filter_map(|id| Some((workspace.clone(), id.parse().ok()?))).collect();
         if ids.is_empty() {
@@ -392,7 +392,7 @@ impl Sagas {
         self.evaluations.run(workspace, false, find).await
     }
 
-    /// What the event does: the pure function, on a thread of its own where there is much to look at.
+    /// Decides what the event does. This is the pure function, on the thread pool if event and instance are large.
     async fn step(&self, arrival: &Arrival<'_>, stored: Option<Arc<Stored>>, now: Time) -> Step {
         let bytes = stored.as_ref().map_or(0, |stored| stored.bytes) + oncegate_saga::size(&arrival.event.data);
         let (definition, event) = (arrival.definition.clone(), arrival.event.clone());
@@ -404,7 +404,7 @@ impl Sagas {
     }
 }
 
-/// Whether a claim's outcome is of this line.
+/// Whether the outcome of a claim names this line of the history.
 pub(super) fn is_of(outcome: &[u8], line: Uuid) -> bool {
     let outcome: Option<serde_json::Value> = serde_json::from_slice(outcome).ok();
     outcome.is_some_and(|outcome| outcome["line"] == json!(line))

@@ -1,4 +1,4 @@
-//! Dead letters: events that could not be applied, with the reason. Nothing is lost: a person has them tried again, or discards them.
+//! Dead letters: events that could not be applied, with the reason. No event is lost: a person retries or discards it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,17 +14,17 @@ use super::look::{PAGE_BYTES, READ_AT_ONCE, is_name, legible};
 use super::record::{bytes, inbox_key, list_of, read};
 use super::{Handled, Outcome, Sagas};
 
-/// What their records are.
+/// The kind of the records of dead letters.
 pub const LETTER: &str = "dead_letter";
-/// How long one is kept that is settled.
+/// How long a settled dead letter is kept.
 const SETTLED_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// How a dead letter stands.
+/// The state of a dead letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LetterState {
     Open,
-    /// It was tried again, and is no dead letter any more.
+    /// It was retried, and the event was applied.
     Retried,
     Discarded,
 }
@@ -53,29 +53,29 @@ pub struct DeadLetter {
     pub saga: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub correlation_id: Option<String>,
-    /// The instance's, when it came.
+    /// The state of the instance when the event came.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
     pub reason: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event: Option<Event>,
-    /// What is no event, as it came.
+    /// The input, unchanged, if it is not an event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raw: Option<String>,
     pub at_us: i64,
-    /// How often it was tried again in vain.
+    /// How many retries failed.
     #[serde(default)]
     pub retries: u32,
-    /// When it was settled, the last time.
+    /// When it was last settled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     settled_us: Option<i64>,
     pub standing: LetterState,
-    /// The name of its record, by which the same event is known again.
+    /// The name of its record. A second delivery of the same event finds the dead letter by this name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     name: Option<String>,
 }
 
-/// Why a dead letter was not tried again, or not discarded.
+/// Why a dead letter was not retried, or not discarded.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum NotRetried {
     #[error("there is no such dead letter")]
@@ -115,7 +115,7 @@ impl DeadLetter {
     }
 }
 
-/// It is a dead letter no more, and kept for a while, so that people find it.
+/// Settles a dead letter. The record is kept for a while, so that people find it.
 pub(super) fn settled(letter: &Record, standing: LetterState, now: Time) -> Result<Vec<Change>, StoreError> {
     let settled = DeadLetter { standing, settled_us: Some(now.micros()), ..DeadLetter::read(letter)? };
     let replaced = Change::replace(settled.record(&letter.workspace, letter.version + 1));
@@ -124,20 +124,20 @@ pub(super) fn settled(letter: &Record, standing: LetterState, now: Time) -> Resu
 }
 
 impl Sagas {
-    /// What cannot be given to any saga.
+    /// Keeps an event that no saga accepts.
     pub(super) async fn handle_unknown(&self, workspace: &WorkspaceName, event: &Event) -> Result<Handled, StoreError> {
         let reason = format!("no saga knows the event {}", event.event_type);
         self.bury_without_instance(workspace, None, event, Also::Nothing, reason).await
     }
 
-    /// Keeps what is no event at all, as it came.
+    /// Keeps input that is not an event, unchanged.
     pub async fn bury_raw(
         &self,
         workspace: &WorkspaceName,
         raw: String,
         reason: String,
     ) -> Result<Handled, StoreError> {
-        // The same, delivered again, is the same dead letter.
+        // A second delivery of the same input gives the same dead letter.
         let name = Some(inbox_key(workspace, "", "raw", None, &raw).id.to_string());
         let letter = DeadLetter { raw: Some(raw), name, ..new_letter(reason.clone()) };
         let outcome = self.bury_new(workspace, letter, Also::Nothing, reason).await?;
@@ -167,7 +167,7 @@ impl Sagas {
         Ok(handled(outcome))
     }
 
-    /// The id of the dead letter; none if somebody else was faster.
+    /// The id of the dead letter. `None` if another writer was first.
     pub(super) async fn write_letter(
         &self,
         arrival: &Arrival<'_>,
@@ -209,7 +209,7 @@ impl Sagas {
         }
     }
 
-    /// The same event, delivered again, is the same dead letter.
+    /// Creates a dead letter. A second delivery of the same event gives the same dead letter.
     async fn create_letter(
         &self,
         workspace: &WorkspaceName,
@@ -228,7 +228,7 @@ impl Sagas {
         let Some(there) = self.store.find(&[place]).await?.value.remove(0) else { return Ok(None) };
         let mut changes = also;
         if DeadLetter::read(&there)?.standing != LetterState::Open {
-            // It was settled, and here it is again.
+            // The dead letter was settled before, and is opened again.
             let again = DeadLetter { id: there.id, ..letter.clone() };
             changes.push(Change::replace(again.record(workspace, there.version + 1)));
         }
@@ -239,7 +239,7 @@ impl Sagas {
     async fn still_dead(&self, letter: &Record, reason: &str) -> Result<Uuid, StoreError> {
         let read = DeadLetter::read(letter)?;
         let again = DeadLetter { reason: reason.to_owned(), retries: read.retries + 1, ..read };
-        // If somebody else has tried it too, theirs is as good.
+        // If another retry has failed at the same time, its record is as good as this one.
         let change = Change::replace(again.record(&letter.workspace, letter.version + 1));
         self.store.commit(Commit { ops: vec![], changes: vec![change] }).await?;
         Ok(letter.id)
@@ -250,7 +250,7 @@ impl Sagas {
         found.map(|record| DeadLetter::read(&record)).transpose()
     }
 
-    /// Newest first.
+    /// Lists the dead letters, newest first.
     pub async fn dead_letters(
         &self,
         workspace: &WorkspaceName,
@@ -263,7 +263,7 @@ impl Sagas {
         if !saga.is_none_or(is_name) {
             return Ok((letters, None));
         }
-        // Some at a time: where they are large, fewer make a page.
+        // Reads in small batches, so that a page of large dead letters has fewer of them.
         loop {
             let listing = Listing {
                 workspace: workspace.clone(),
@@ -284,18 +284,18 @@ impl Sagas {
         }
     }
 
-    /// How many are open, counted up to `limit`.
+    /// Counts the open dead letters, up to `limit`.
     pub async fn count_dead_letters(&self, workspace: &WorkspaceName, limit: usize) -> Result<usize, StoreError> {
         let (workspace, state) = (workspace.clone(), Some(LetterState::Open.as_str().to_owned()));
         self.store.count(Listing { workspace, kind: LETTER, list: None, state, limit, before: None }).await
     }
 
-    /// Applies it now. In the same commit it is a dead letter no more.
+    /// Applies the event now, and settles the dead letter in the same commit.
     pub async fn retry_dead_letter(&self, workspace: &WorkspaceName, id: Uuid) -> Result<Handled, NotRetried> {
         loop {
             let (record, letter) = self.open_letter(workspace, id).await?;
             let mut event = letter.event.ok_or(NotRetried::NoEvent)?;
-            // However often it is tried, it is one event.
+            // Every retry uses the same event id.
             event.id.get_or_insert_with(|| format!("dead letter {id}"));
             let event = Arc::new(event);
             let definitions: Vec<&Arc<Definition>> = match &letter.saga {
@@ -314,19 +314,19 @@ impl Sagas {
             for definition in others {
                 self.handle_shared_in(workspace, definition, &event).await?;
             }
-            // If somebody else was at it, it is settled now, or as dead as it was.
+            // If another person was first, the dead letter is settled, or its retry has failed.
             if let Some(handled) = self.apply(workspace, last, &event, Also::DeadLetter(&record)).await? {
                 return Ok(handled);
             }
         }
     }
 
-    /// It is not to be tried again.
+    /// Discards a dead letter, so that it is not retried.
     pub async fn discard_dead_letter(&self, workspace: &WorkspaceName, id: Uuid) -> Result<DeadLetter, NotRetried> {
         loop {
             let (record, letter) = self.open_letter(workspace, id).await?;
             let changes = settled(&record, LetterState::Discarded, self.now().await?)?;
-            // If not, somebody has settled it, or tried it again in vain.
+            // If it is not written, another person has settled it, or a retry has failed.
             if self.store.commit(Commit { ops: vec![], changes }).await?.is_written() {
                 return Ok(DeadLetter { standing: LetterState::Discarded, ..letter });
             }
@@ -347,7 +347,7 @@ impl Sagas {
         let letter = DeadLetter::read(&record)?;
         let is_over = |settled_us: i64| now >= Time::from_micros(settled_us) + SETTLED_FOR;
         if letter.standing == LetterState::Open || !letter.settled_us.is_some_and(is_over) {
-            // It came again since.
+            // The event has come again since, so the dead letter is kept.
             return Ok(());
         }
         let (names, lists) = (letter.name.iter().cloned().collect(), letter.lists());

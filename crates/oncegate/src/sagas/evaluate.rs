@@ -1,4 +1,4 @@
-//! Where expressions are evaluated: small ones where they are, all others on a bounded pool of threads.
+//! Where expressions are evaluated: small ones on the calling thread, all others on a bounded thread pool.
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
@@ -8,12 +8,12 @@ use oncegate_core::WorkspaceName;
 use oncegate_saga::Steps;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Steps that are taken at once, on the thread of the request: under a millisecond.
+/// How many steps are evaluated on the thread of the request. They take less than a millisecond.
 const STEPS_AT_ONCE: u64 = 10_000;
-/// Evaluations at once where the number of processors is not known.
+/// How many evaluations run at once if the number of processors is unknown.
 const PLACES: usize = 2;
 
-/// As many evaluations at once as there are processors, of which one workspace has half at most.
+/// Limits the evaluations: as many at once as there are processors, and at most half of them for one workspace.
 pub(super) struct Evaluations {
     places: Arc<Semaphore>,
     of_each: usize,
@@ -22,10 +22,10 @@ pub(super) struct Evaluations {
     out_of_steps: OutOfSteps,
 }
 
-/// Told of each workspace whose event would have taken more steps than the limit.
+/// Called with each workspace whose event exceeds the limit of steps.
 pub(super) type OutOfSteps = Arc<dyn Fn(&WorkspaceName) + Send + Sync>;
 
-/// Held by what is evaluated, also where nobody waits for it any more.
+/// Permits that an evaluation holds until it ends, even if its caller has left.
 type Place = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
 impl Evaluations {
@@ -40,7 +40,7 @@ impl Evaluations {
         }
     }
 
-    /// Evaluates, within the limit. What turns out to take long is begun anew on the pool: `evaluate` has no effects.
+    /// Evaluates within the limit of steps. A long evaluation starts again on the thread pool; `evaluate` has no effects.
     pub async fn run<T: Send + 'static>(
         &self,
         workspace: &WorkspaceName,
@@ -72,7 +72,7 @@ impl Evaluations {
         result
     }
 
-    /// First among the workspace's own, so that its queue is in nobody else's way.
+    /// Acquires the workspace's own permit first, so that its queue does not delay other workspaces.
     async fn place(&self, workspace: &WorkspaceName) -> Place {
         let own = self.of_workspace(workspace).acquire_owned().await.expect("never closed");
         let place = self.places.clone().acquire_owned().await.expect("never closed");

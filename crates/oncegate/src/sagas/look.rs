@@ -1,4 +1,4 @@
-//! Looking at instances.
+//! Read-only lookups and lists of instances.
 
 use futures::future::try_join_all;
 use oncegate_core::{Time, WorkspaceName};
@@ -9,16 +9,16 @@ use uuid::Uuid;
 use super::Sagas;
 use super::record::{INSTANCE, Kept, LINE, Line, Stored, list_of, read, state_of};
 
-/// A page that has so many bytes ends, though there were to be more in it.
+/// A page ends once it has this many bytes, even if its limit of records is not reached.
 pub(super) const PAGE_BYTES: usize = 4 * 1024 * 1024;
 pub(super) const READ_AT_ONCE: usize = 50;
 
-/// Nothing is called otherwise.
+/// Whether the text can be a name: no name contains a control character.
 pub(super) fn is_name(text: &str) -> bool {
     !text.chars().any(char::is_control)
 }
 
-/// One that cannot be read does not keep the others from being seen.
+/// Skips a record that cannot be read, so that the others are still listed.
 pub(super) fn legible<T>(read: Result<T, StoreError>) -> Option<T> {
     read.inspect_err(|error| tracing::error!(event = "saga.unreadable", %error)).ok()
 }
@@ -36,7 +36,7 @@ pub struct Found {
     pub expires_at: Option<Time>,
 }
 
-/// A line of its history, and how often the same event came again.
+/// A line of its history, and how many duplicates of the event came.
 #[derive(Clone, Debug)]
 pub struct LineSeen {
     pub line: Line,
@@ -79,7 +79,7 @@ impl Sagas {
         Ok(stored.filter(|stored| !stored.kept.is_expired(now)).map(Found::of))
     }
 
-    /// Newest first; where they are large, fewer make a page.
+    /// Lists instances, newest first. A page of large instances has fewer of them.
     pub async fn list(
         &self,
         workspace: &WorkspaceName,
@@ -121,7 +121,7 @@ impl Sagas {
         let listed = match (saga, state) {
             (saga, None) => vec![listing(saga.map(list_of), None).await?],
             (Some(saga), Some(state)) => vec![listing(None, Some(state_of(saga, state))).await?],
-            // Each saga has its own states.
+            // Each saga has its own states, so each saga is listed on its own.
             (None, Some(state)) => {
                 let states = self.definitions().iter().map(|definition| state_of(definition.name(), state));
                 try_join_all(states.map(|state| listing(None, Some(state)))).await?
@@ -139,7 +139,7 @@ impl Sagas {
         Ok((items, bytes, next))
     }
 
-    /// How many instances are in a state, counted up to `limit`.
+    /// Counts the instances in a state, up to `limit`.
     pub async fn count(
         &self,
         workspace: &WorkspaceName,

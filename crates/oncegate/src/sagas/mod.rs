@@ -1,9 +1,13 @@
-//! Sagas over a store: events find their instance, and what they do to it is one commit.
+//! Sagas over a store: an event finds its instance, and all its changes are one commit.
 //!
-//! What an event does is decided by [`Definition::step`], which is pure. It is written in one commit: the instance, onto the version that
-//! was read or where there was none; the event's id in the inbox, which is a claim, settled as it is made; its line of the history;
-//! the commands and timers, as jobs of the queue. If any of it finds something else than it expects, nothing was written, and nothing was sent:
-//! the event is applied anew to what is there now. Nothing but such a conflict is tried again.
+//! [`Definition::step`], which is pure, decides what an event does. One commit writes the result:
+//! - the instance, onto the version that was read, or as a new record;
+//! - the event's id in the inbox, as a claim that is settled as it is made;
+//! - the event's line in the history;
+//! - the commands and timers, as jobs of the queue.
+//!
+//! If any part conflicts, nothing is written and nothing is sent. The event is then applied again to the current instance.
+//! Only such a conflict is retried.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -35,7 +39,7 @@
 //! # }
 //! ```
 //!
-//! Commands are actions, and timers are jobs: the servers on that store run them.
+//! Commands are actions, and timers are jobs: the servers on the same store run them.
 
 mod apply;
 mod dead;
@@ -70,14 +74,14 @@ use crate::ledger::Ledger;
 use evaluate::Evaluations;
 use turns::Turns;
 
-/// The guard of the inbox. Nobody else makes claims under it.
+/// The guard of the inbox. No other part of the system makes claims under it.
 pub static GUARD: LazyLock<GuardName> = LazyLock::new(|| GuardName::new("saga").expect("a good name"));
 
-/// What the jobs of timers are, and of those that remove what has been kept for long enough.
+/// The kinds of two jobs: a timer, and the removal of data that has been kept for long enough.
 pub const TIMER: &str = "saga:timer";
 pub const RETIRE: &str = "saga:retire";
 
-/// How long to wait after each conflict, where nobody says otherwise.
+/// The default pauses after conflicts.
 pub const RETRIES: [Duration; 3] = [Duration::from_millis(100), Duration::from_millis(200), Duration::from_millis(500)];
 
 /// Runs sagas. Cheap to clone.
@@ -94,17 +98,17 @@ pub struct Sagas {
 
 /// How sagas are run.
 pub struct Options {
-    /// How long to wait after each conflict; after the last one as often as it takes, within limits.
+    /// The pause after each conflict. The last pause repeats, up to the limit of conflicts.
     pub retries: Vec<Duration>,
-    /// Who writes the history's lines.
+    /// The name of this replica in the lines of the history.
     pub replica: String,
-    /// Whether the parts of the inbox's keys are kept with its claims.
+    /// Whether the parts of the inbox's keys are also stored with its claims.
     pub store_parts: bool,
-    /// Steps that the expressions of one event may take. An event that would take more becomes a dead letter.
+    /// How many steps the expressions of one event may take. An event that exceeds them becomes a dead letter.
     pub steps: u64,
-    /// Told of each workspace whose event would have taken more.
+    /// Called with each workspace whose event exceeds `steps`.
     pub out_of_steps: Arc<dyn Fn(&WorkspaceName) + Send + Sync>,
-    /// How a command is to be delivered.
+    /// Sets how commands are delivered.
     pub commands: Box<dyn Fn(Schedule) -> Schedule + Send + Sync>,
 }
 
@@ -121,29 +125,29 @@ impl Default for Options {
     }
 }
 
-/// What became of an event in one saga.
+/// The result of an event in one saga.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Handled {
-    /// None, if no saga knows the event.
+    /// `None` if no saga knows the event.
     pub saga: Option<String>,
-    /// None, if it has none that can be found.
+    /// `None` if the event has no correlation id that can be found.
     pub correlation_id: Option<String>,
     pub outcome: Outcome,
-    /// The instance's, if there is one.
+    /// The state of the instance, if there is one.
     pub state: Option<String>,
-    /// How often somebody else was faster.
+    /// How often another writer was first.
     pub conflicts: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Required data that is not there yet is named.
+    /// The event was applied. `missing` names the required data that the instance still lacks.
     Applied { missing: Vec<String> },
-    /// It changes nothing in this state.
+    /// The event changes nothing in this state.
     Ignored,
-    /// It was applied before.
+    /// The event was applied before.
     Duplicate,
-    /// It could not be applied, and is kept: under this id, for this reason.
+    /// The event could not be applied. It is kept as a dead letter, under this id and for this reason.
     DeadLetter { id: Uuid, reason: String },
 }
 
@@ -159,7 +163,7 @@ impl Outcome {
 }
 
 impl Sagas {
-    /// Over the store that the ledger is over, too.
+    /// Makes the sagas of `store`. The `ledger` must use the same store.
     pub fn over(
         store: Arc<dyn MainStore>,
         ledger: Arc<Ledger>,
@@ -201,12 +205,12 @@ impl Sagas {
         self.definitions.iter().find(|definition| definition.name() == name)
     }
 
-    /// Applies an event in each saga that knows it. One that none knows is kept with the dead letters.
+    /// Applies an event in each saga that knows it. An event that no saga knows becomes a dead letter.
     pub async fn handle(&self, workspace: &WorkspaceName, event: &Event) -> Result<Vec<Handled>, StoreError> {
         self.handle_shared(workspace, &Arc::new(event.clone())).await
     }
 
-    /// The same, without a copy of the event.
+    /// Like [`Sagas::handle`], without a copy of the event.
     pub async fn handle_shared(
         &self,
         workspace: &WorkspaceName,
@@ -215,11 +219,11 @@ impl Sagas {
         let Some(definitions) = self.by_event.get(&event.event_type) else {
             return Ok(vec![self.handle_unknown(workspace, event).await?]);
         };
-        // All of them take their turns now: events of one instance keep their order in each saga.
+        // All sagas queue the event now, so that the events of one instance keep their order in each saga.
         try_join_all(definitions.iter().map(|definition| self.handle_shared_in(workspace, definition, event))).await
     }
 
-    /// The events that the records of a notification become, or why one becomes none. All of them together have the steps of one event.
+    /// Turns the records of a notification into events, or says why a record gives none. All records share the steps of one event.
     pub async fn events_of(
         &self,
         workspace: &WorkspaceName,

@@ -1,4 +1,4 @@
-//! What is kept of a saga: its instances, and a line for each event that was applied.
+//! The records of a saga: its instances, and one line for each event that was applied.
 
 use oncegate_core::{ClaimKey, Time, WorkspaceName};
 use oncegate_saga::{Event, Instance};
@@ -9,11 +9,11 @@ use uuid::Uuid;
 use super::GUARD;
 pub use crate::document::{bytes, read};
 
-/// What the records of instances are, and of lines.
+/// The kinds of two records: of an instance, and of a line of the history.
 pub const INSTANCE: &str = "saga";
 pub const LINE: &str = "saga_event";
 
-/// An instance as it is kept.
+/// The document of an instance.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Kept {
     pub saga: String,
@@ -21,23 +21,23 @@ pub struct Kept {
     pub instance: Instance,
     pub created_us: i64,
     pub updated_us: i64,
-    /// When it is to be removed, once it is in a terminal state.
+    /// When the instance expires, once it is in a terminal state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_us: Option<i64>,
 }
 
-/// A kept instance, and where.
+/// An instance, with the place and version of its record.
 #[derive(Clone, Debug)]
 pub struct Stored {
     pub workspace: WorkspaceName,
     pub id: Uuid,
     pub version: i64,
-    /// As it is written.
+    /// The size of the stored document.
     pub bytes: usize,
     pub kept: Kept,
 }
 
-/// An event that was applied.
+/// A line of the history: an event that was applied.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Line {
     pub event: String,
@@ -47,10 +47,10 @@ pub struct Line {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
     pub to: String,
-    /// The first of them.
+    /// The first commands of the event.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub commands: Vec<Sent>,
-    /// How many there were.
+    /// The number of all its commands.
     #[serde(default)]
     pub commands_sent: usize,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -61,29 +61,29 @@ pub struct Line {
     pub replica: String,
 }
 
-/// A command that was sent: the action that it is.
+/// A command that was sent, and the id of its action.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sent {
     pub command: String,
     pub id: Uuid,
 }
 
-/// The name of an instance, which is its alone: it decides who creates it.
+/// The unique name of an instance. It decides which event creates the instance.
 pub fn name_of(saga: &str, correlation_id: &str) -> String {
     format!("{}:{saga}:{correlation_id}", saga.len())
 }
 
-/// What an instance's record is listed by: its saga, and its state there.
+/// The state of an instance's record in lists: the saga and the state of the instance.
 pub fn state_of(saga: &str, state: &str) -> String {
     format!("{}:{saga}:{state}", saga.len())
 }
 
-/// Instances, lines and dead letters of one saga, or of one instance.
+/// The list of instances, lines or dead letters of one saga, or of one instance.
 pub fn list_of(saga: impl std::fmt::Display) -> String {
     format!("saga:{saga}")
 }
 
-/// The place of an event in the inbox.
+/// The key of an event in the inbox.
 pub fn inbox_key(
     workspace: &WorkspaceName,
     saga: &str,
@@ -95,7 +95,7 @@ pub fn inbox_key(
 }
 
 impl Kept {
-    /// At its end it is gone, whether or not it has been removed.
+    /// Whether the instance has expired. An expired instance counts as absent, removed or not.
     pub fn is_expired(&self, now: Time) -> bool {
         self.expires_us.is_some_and(|expires_us| now >= Time::from_micros(expires_us))
     }
@@ -144,7 +144,7 @@ impl Line {
     }
 }
 
-/// The id of an event; of one that has none, one of its own.
+/// The id of an event. An event without an id gets a new one.
 pub fn id_of(event: &Event) -> String {
     event.id.clone().unwrap_or_else(|| format!("unnamed {}", Uuid::now_v7()))
 }

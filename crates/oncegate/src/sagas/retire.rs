@@ -1,4 +1,4 @@
-//! Removal, when something has been kept for long enough: instances with their history and inbox, and dead letters that are settled.
+//! Removes expired data: instances with their history and inbox, and dead letters that are settled.
 
 use futures::future::try_join_all;
 use oncegate_core::job::Job;
@@ -12,7 +12,7 @@ use super::apply::is_of;
 use super::dead::LETTER;
 use super::record::{INSTANCE, LINE, Line, Stored, list_of, read};
 
-/// Lines that are removed in one commit.
+/// How many lines of the history are removed at once.
 const LINES_AT_ONCE: usize = 200;
 
 #[derive(Serialize, Deserialize)]
@@ -21,7 +21,7 @@ pub struct Payload {
 }
 
 impl Sagas {
-    /// Removes what a job is about, to whoever has leased it.
+    /// Removes the instance or dead letter that a job names, for the worker that has leased the job.
     pub async fn retire(&self, job: &Job) -> Result<(), StoreError> {
         let unreadable = |_| StoreError::Refused(format!("the removal {} cannot be read", job.id));
         let Payload { id } = serde_json::from_slice(&job.payload).map_err(unreadable)?;
@@ -34,19 +34,20 @@ impl Sagas {
                 if stored.kept.expires_us.is_some() && !stored.kept.is_expired(now) {
                     return Err(StoreError::Unavailable("its time is not over: the store's clock went back".into()));
                 }
-                // One that has gone on since, by another definition, stays.
+                // An instance that has continued since, under another definition, is kept.
                 if stored.kept.is_expired(now) {
                     self.remove_instance(&stored).await?;
                 }
             }
             (None, Some(letter)) => self.remove_letter(letter, now).await?,
-            // Somebody else was faster.
+            // Another worker has removed it.
             (None, None) => {}
         }
         self.store.commit(Commit { ops: vec![], changes: vec![Change::Dequeue(job.clone())] }).await.map(drop)
     }
 
-    /// Its inbox and history first: whoever finds the instance gone finds nothing of it. Whoever does this at the same time does the same.
+    /// Removes the inbox and the history first, and then the instance. So once the instance is gone, nothing of it is left. Two workers
+    /// at the same time reach the same result.
     pub(super) async fn remove_instance(&self, stored: &Stored) -> Result<(), StoreError> {
         loop {
             let lines = self.lines_of(&stored.workspace, stored.id).await?;
@@ -70,7 +71,8 @@ impl Sagas {
         Ok(self.store.list(listing).await?.records)
     }
 
-    /// Each with its place in the inbox, if that is still its own: the same event may have begun the next instance.
+    /// Removes each line together with its claim in the inbox, if the claim still belongs to the line. The same event may already have
+    /// begun the next instance.
     async fn remove_lines(&self, stored: &Stored, lines: Vec<Record>) -> Result<(), StoreError> {
         let lists = vec![list_of(stored.id)];
         let removals = lines.into_iter().map(async |record| {
@@ -83,7 +85,7 @@ impl Sagas {
             Ok::<_, StoreError>(Commit { ops: retract.into_iter().collect(), changes: vec![change] })
         });
         let removals = try_join_all(removals).await?;
-        // If somebody else has removed one, nothing of its commit is written, and there is nothing to write.
+        // If another worker has removed a line, its commit here writes nothing, which is right.
         self.store.commit_all(removals).await.into_iter().try_for_each(|removed| removed.map(drop))
     }
 }

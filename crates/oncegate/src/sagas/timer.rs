@@ -1,4 +1,4 @@
-//! Timers: an event comes by itself, when its job is due. The job leaves the queue in the commit that applies the event.
+//! Timers: an event that comes by itself when its job is due. The commit that applies the event removes the job.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::apply::Also;
 use super::{Handled, Sagas};
 
-/// Whose ids the ids of timers are. No sender may say that it is one.
+/// The source of the events of timers. No sender may use it.
 pub const SOURCE: &str = "oncegate:timer";
 
 #[derive(Serialize, Deserialize)]
@@ -22,19 +22,19 @@ pub struct Payload {
     pub data: Value,
 }
 
-/// What became of a timer.
+/// The result of a timer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fired {
-    /// It is over.
+    /// The timer was applied, and its job is removed.
     Done { event: String, handled: Handled },
-    /// Another worker has it by now.
+    /// Another worker has the timer now.
     Lost,
-    /// Its saga is not loaded here: another replica may have it.
+    /// This replica has not loaded the saga of the timer; another replica may have.
     NotOurs { saga: String },
 }
 
 impl Sagas {
-    /// Applies the event of a timer that is due, to whoever has leased its job.
+    /// Applies the event of a timer that is due, for the worker that has leased its job.
     pub async fn fire(&self, job: &Job) -> Result<Fired, StoreError> {
         let unreadable = |_| StoreError::Refused(format!("the timer {} cannot be read", job.id));
         let payload: Payload = serde_json::from_slice(&job.payload).map_err(unreadable)?;

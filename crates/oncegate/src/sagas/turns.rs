@@ -1,4 +1,4 @@
-//! Events of one instance take turns within a process: they would only race each other for one record.
+//! A mutex per key. Events of one instance wait for each other within a process: otherwise they would conflict on one record.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -8,7 +8,7 @@ use tokio::sync::{Mutex as Queue, OwnedMutexGuard};
 #[derive(Default)]
 pub struct Turns(Mutex<HashMap<String, Arc<Queue<()>>>>);
 
-/// It is somebody's turn, until this is dropped.
+/// Holds the mutex of one key until it is dropped.
 pub struct Turn {
     turns: Arc<Turns>,
     name: String,
@@ -18,7 +18,7 @@ pub struct Turn {
 impl Turns {
     pub async fn take(self: &Arc<Turns>, name: String) -> Turn {
         let queue = self.0.lock().expect("no holder of this lock panics").entry(name.clone()).or_default().clone();
-        // Made before it waits: whoever goes away while it waits is not in the way.
+        // Made before the wait, so that a caller that is dropped while it waits leaves nothing behind.
         let mut turn = Turn { turns: self.clone(), name, guard: None };
         turn.guard = Some(queue.lock_owned().await);
         turn
@@ -29,7 +29,7 @@ impl Drop for Turn {
     fn drop(&mut self) {
         self.guard = None;
         let mut queues = self.turns.0.lock().expect("no holder of this lock panics");
-        // Whoever waits for it holds it, too.
+        // Each caller that waits for the mutex holds a reference, too.
         if queues.get(&self.name).is_some_and(|queue| Arc::strong_count(queue) == 1) {
             queues.remove(&self.name);
         }
@@ -51,7 +51,7 @@ mod tests {
         let other = turns.take("b".into()).await;
         tokio::task::yield_now().await;
         assert!(!second.is_finished());
-        // Who gives up waiting is not in the way.
+        // A caller that gives up does not block the others.
         let impatient = turns.take("a".into());
         assert!(tokio::time::timeout(std::time::Duration::from_millis(5), impatient).await.is_err());
         drop(first);

@@ -1,4 +1,4 @@
-//! Sends, for people to look at.
+//! Read-only lookups and lists of sends.
 
 use oncegate_core::{Time, WorkspaceName};
 use oncegate_store::{At, Listed, Listing, StoreError};
@@ -7,11 +7,11 @@ use uuid::Uuid;
 use super::record::{KIND, Kept, list_of};
 use super::{Sends, State};
 
-/// Which of them, newest first.
+/// Selects sends. A list has the newest first.
 #[derive(Clone, Debug)]
 pub struct Filter {
     pub campaign: Option<String>,
-    /// As it was last written: the end of a lease is written within moments.
+    /// The stored state. The end of a lease is stored moments after it happens.
     pub state: Option<State>,
     pub limit: usize,
     pub before: Option<Uuid>,
@@ -36,7 +36,7 @@ impl Sends {
         Ok(Page { items, next, now: self.now().await? })
     }
 
-    /// How many there are, counted up to the filter's limit.
+    /// Counts the sends, up to the filter's limit.
     pub async fn count(&self, workspace: &WorkspaceName, filter: &Filter) -> Result<usize, StoreError> {
         self.store.count(listing(workspace, filter)).await
     }

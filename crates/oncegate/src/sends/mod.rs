@@ -1,8 +1,10 @@
-//! The send log: a worker of any queue asks before it sends, and says after it sent.
+//! The send log: a worker of any queue asks before it sends, and reports after it sent.
 //!
-//! One send for each campaign and recipient. Whether a worker may send is decided by a **claim** of guard `send`: in flight while a worker is at it, settled
-//! when it was sent, given back when it surely was not. Beside the claim, and written in the same commit, are the send's **record**, which people
-//! list, and one **job**, which wakes when the worker's lease ends, and leaves the queue when there is nothing more to look at. A record has an end, as its claim has.
+//! There is one send for each campaign and recipient. A **claim** of guard `send` decides whether a worker may send. The claim
+//! is in flight while a worker sends, settled when the message was sent, and given back when it surely was not sent.
+//!
+//! Two more entries are written in the same commit as the claim. The send's **record** is what people list. One **job** wakes
+//! when the worker's lease ends, and leaves the queue when there is nothing more to check. The record expires, as the claim does.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -25,9 +27,9 @@
 //! # }
 //! ```
 //!
-//! What it promises: of two workers at once one sends. A worker that dies in the middle leaves a send of which nobody can say whether it was sent:
-//! with [`Lost::Skip`] and [`Lost::Hold`] nobody sends it again; with [`Lost::Resend`] the next worker does, under the same
-//! provider key, so that a provider that honours the key sends one.
+//! What it promises: of two workers at the same time, one sends. A worker that dies in the middle leaves a send whose result
+//! is unknown. With [`Lost::Skip`] and [`Lost::Hold`] no worker sends it again. With [`Lost::Resend`] the next worker sends it
+//! again under the same provider key, so that a provider that honours the key sends one message.
 
 mod look;
 mod record;
@@ -52,15 +54,15 @@ pub use tend::Tended;
 use crate::ledger::Ledger;
 use record::key_of;
 
-/// The guard of sends. Nobody else makes claims under it.
+/// The guard of sends. No other part of the system makes claims under it.
 pub static GUARD: LazyLock<GuardName> = LazyLock::new(|| GuardName::new("send").expect("a good name"));
 
-/// What the jobs are that tend to sends.
+/// The kind of the jobs that handle the end of a worker's lease.
 pub const JOB: &str = "send:tend";
 
-/// Characters of a campaign's, a recipient's, a job's or a template's id, at most.
+/// The longest id of a campaign, recipient, job or template, in characters.
 pub const ID_CHARS_MAX: usize = 256;
-/// How often to look again where somebody else was faster.
+/// How often to retry a write that lost a race.
 const ROUNDS: usize = 20;
 
 /// The send log of a store. Cheap to clone.
@@ -76,9 +78,9 @@ pub struct Options {
     pub lost: Lost,
     /// How long a worker may be silent before it counts as dead.
     pub lease: Duration,
-    /// How long a send is kept, and is not sent again.
+    /// How long a send is kept. During this time it is not sent again.
     pub keep: Duration,
-    /// Whether campaign and recipient are kept with the claim, too.
+    /// Whether campaign and recipient are also stored with the claim.
     pub store_parts: bool,
 }
 
@@ -93,7 +95,7 @@ impl Default for Options {
     }
 }
 
-/// What a worker is about to send.
+/// A send that a worker is about to make.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Begin {
     campaign: String,
@@ -109,7 +111,7 @@ impl Begin {
         Ok(Begin { campaign, recipient, job: None, template: None, lease: None })
     }
 
-    /// The job of the worker's queue, for people to find it.
+    /// The job in the worker's own queue, so that people can find it.
     pub fn job(self, job: impl Into<String>) -> Result<Begin, InvalidBegin> {
         Ok(Begin { job: Some(checked("jobId", job)?), ..self })
     }
@@ -128,18 +130,18 @@ impl Begin {
 }
 
 impl Begin {
-    /// Never beyond the time that a send is kept: past that it is anybody's.
+    /// The lease is never longer than the send is kept: after that time any worker may begin the send anew.
     fn lease_by(&self, options: &Options) -> Duration {
         self.lease.unwrap_or(options.lease).min(options.keep)
     }
 }
 
-/// What is wrong with what somebody wants to send: the field, and what would be right.
+/// The invalid field of a [`Begin`], and what would be valid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidBegin(String);
 
-/// An id that somebody else has given: a campaign's, a recipient's, a job's, a template's.
+/// Checks an id from outside: of a campaign, a recipient, a job or a template.
 pub fn checked(field: &str, text: impl Into<String>) -> Result<String, InvalidBegin> {
     let text = text.into();
     match (1..=ID_CHARS_MAX).contains(&text.chars().count()) && !text.contains(char::is_control) {
@@ -150,16 +152,16 @@ pub fn checked(field: &str, text: impl Into<String>) -> Result<String, InvalidBe
     }
 }
 
-/// What a worker is told.
+/// The answer to a worker that begins a send.
 #[derive(Clone, Debug)]
 pub enum Begun {
-    /// Send it.
+    /// The worker sends it.
     Proceed(Proceed),
     /// It was sent already.
     Sent(Sent),
-    /// It may have been sent, and is not to be sent again.
+    /// It may have been sent, and must not be sent again.
     Unknown { id: Uuid },
-    /// Another worker is at it.
+    /// Another worker is sending it.
     Busy { lease_left: Duration },
 }
 
@@ -167,13 +169,13 @@ pub enum Begun {
 pub struct Proceed {
     pub id: Uuid,
     pub token: Token,
-    /// To be handed to the provider: the same over every attempt.
+    /// The idempotency key for the provider: the same for every attempt.
     pub provider_key: Uuid,
     pub attempt: i32,
     pub lease_until: Time,
 }
 
-/// What everybody reads who comes later.
+/// The result of a send, which later workers get.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sent {
     pub id: Uuid,
@@ -182,25 +184,25 @@ pub struct Sent {
     pub sent_us: i64,
 }
 
-/// Why a word about a send changed nothing.
+/// Why a report about a send changed nothing.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum NotTaken {
     #[error("there is no such send")]
     Missing,
     #[error(transparent)]
     Fenced(Refusal),
-    /// It stands otherwise.
+    /// Wrong state for this operation.
     #[error("{0}")]
     Wrong(String),
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// A send, the job that tends to it, and the store's time.
+/// A send, its job, and the store's time.
 type Loaded = (Kept, Option<Job>, Time);
 
 impl Sends {
-    /// Over the store that the ledger is over, too.
+    /// Makes the send log of `store`. The `ledger` must use the same store.
     pub fn over(store: Arc<dyn MainStore>, ledger: Arc<Ledger>, options: Options) -> Sends {
         Sends { store, ledger, options: Arc::new(options) }
     }
@@ -209,11 +211,11 @@ impl Sends {
         &self.options
     }
 
-    /// A worker is about to send. The claim decides: of two who come at once, one goes ahead.
+    /// Begins a send for a worker. The claim decides: of two workers at the same time, one proceeds.
     pub async fn begin(&self, workspace: &WorkspaceName, begin: &Begin) -> Result<Begun, StoreError> {
         let key = key_of(workspace, &begin.campaign, &begin.recipient);
         let name = At::Name(key.id.to_string());
-        // Nearly always nobody has begun it: so that is tried first, and looked at only if it is not so.
+        // Most sends are new, so the first round tries to create the send without a read. Later rounds read the send first.
         let mut before: Option<Loaded> = None;
         let mut now = self.now().await?;
         for _ in 0..ROUNDS {
@@ -242,7 +244,7 @@ impl Sends {
                         lease_until: claim.lease_until,
                     }));
                 }
-                // There is a send of that name, or it is not as it was.
+                // A send of that name exists, or was changed since it was read.
                 Answer::Won(_) => {}
                 Answer::Duplicate(claim) => {
                     let outcome = claim.outcome.as_deref().and_then(|outcome| serde_json::from_slice(outcome).ok());
@@ -252,7 +254,7 @@ impl Sends {
                 Answer::InFlight(claim) => {
                     return Ok(Begun::Busy { lease_left: claim.lease_until.since(committed.now) });
                 }
-                // Nobody may take over.
+                // The policy forbids a take-over.
                 _ => {
                     let found = self.load(workspace, name.clone()).await?;
                     let missing = || StoreError::Refused(format!("the claim {} has lost its send", key.id));
@@ -265,7 +267,7 @@ impl Sends {
         Err(too_busy())
     }
 
-    /// The claim that decides who sends it.
+    /// The id of the claim that decides which worker sends.
     pub fn claim_id(&self, workspace: &WorkspaceName, begin: &Begin) -> ClaimId {
         key_of(workspace, &begin.campaign, &begin.recipient).id
     }
@@ -286,7 +288,7 @@ impl Sends {
     async fn load(&self, workspace: &WorkspaceName, at: At) -> Result<Option<Loaded>, StoreError> {
         let place = [Kept::place(workspace, at.clone())];
         let job_of = |id| [(workspace.clone(), id)];
-        // Each is written onto the version that was read: it does not matter which is read first.
+        // The order of these two reads does not matter, because each write names the version that was read.
         let (found, jobs) = match at {
             At::Id(id) => {
                 let job = job_of(id);
@@ -309,7 +311,7 @@ impl Sends {
     }
 }
 
-/// Whether nothing was written, since something was not as it was read. What a claim says is not that.
+/// Whether nothing was written because something had changed since it was read. The answer to a claim does not count.
 fn is_stale(committed: &Committed) -> bool {
     committed.conflict.is_some() && committed.answers.iter().all(Answer::is_accepted)
 }

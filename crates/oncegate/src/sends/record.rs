@@ -1,4 +1,4 @@
-//! A send as it is kept, and what each word about it makes of it. Pure: no clock, no store.
+//! The record of a send, and how each report changes it. Pure: no clock, no store.
 
 use std::time::Duration;
 
@@ -10,25 +10,26 @@ use uuid::Uuid;
 
 use super::{Begin, GUARD, JOB, Options};
 
-/// What the records of sends are.
+/// The kind of the records of sends.
 pub const KIND: &str = "send";
-/// Attempts that are kept with a send: the last ones.
+/// How many attempts a send keeps: the last ones.
 const ATTEMPTS_KEPT: usize = 20;
-/// How long a send's record outlasts it. Its claim's end is counted from the commit, a little later: whoever meets the claim can look at the send.
+/// How much longer the record is kept than the send. The claim expires a little later than the send, since its time counts from
+/// the commit. A caller that meets the claim must still find the send.
 const LINGERS: Duration = Duration::from_secs(60);
-/// Tending to a send is nothing that fails; if it does, it is tried again for as long as it takes.
+/// The job has no reason to fail; if it does, it is retried without limit.
 const TRIES: Tries = Tries { max: i32::MAX, pause: Duration::from_secs(1), pause_max: Duration::from_secs(60) };
 
-/// What becomes of a send whose worker died in the middle of it.
+/// What happens to a send whose worker died in the middle of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Lost {
     /// The next worker sends it again, under the same provider key.
     #[default]
     Resend,
-    /// Nobody does, and nobody has to look.
+    /// No worker sends it again, and no person has to look.
     Skip,
-    /// Nobody does, until a person or the reconcile hook has said what became of it.
+    /// No worker sends it again until a person or the reconcile hook has resolved it.
     Hold,
 }
 
@@ -41,7 +42,7 @@ impl Lost {
         }
     }
 
-    /// The same, of its claim.
+    /// The same policy, for the claim.
     pub(super) const fn of_claim(self) -> oncegate_core::Lost {
         match self {
             Lost::Resend => oncegate_core::Lost::TakeOver,
@@ -49,7 +50,7 @@ impl Lost {
         }
     }
 
-    /// How a send stands that may have reached somebody, and whose worker has said no more.
+    /// The state of a send that may have reached the recipient, and whose worker reports no more.
     const fn state(self) -> State {
         match self {
             Lost::Resend => State::Lost,
@@ -58,18 +59,18 @@ impl Lost {
     }
 }
 
-/// How a send stands.
+/// The state of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// A worker is at it.
+    /// A worker is sending it.
     Sending,
     Sent,
-    /// Surely unsent: the next worker may try.
+    /// Surely not sent: the next worker may try.
     Failed,
-    /// It may have been sent; the next worker sends it again, under the same key.
+    /// It may have been sent. The next worker sends it again, under the same provider key.
     Lost,
-    /// It may have been sent, and nobody sends it again before that is settled.
+    /// It may have been sent. No worker sends it again until it is resolved.
     Unknown,
 }
 
@@ -90,7 +91,7 @@ impl State {
         Self::ALL.into_iter().find(|state| state.as_str() == name)
     }
 
-    /// Of these a person, or the hook, may say what became of them.
+    /// Whether a person, or the reconcile hook, may resolve a send in this state.
     pub const fn is_open(self) -> bool {
         matches!(self, State::Lost | State::Unknown)
     }
@@ -110,7 +111,7 @@ pub struct Attempt {
     pub error: Option<String>,
 }
 
-/// How somebody settled what no worker could say.
+/// How a person or the reconcile hook resolved a send whose result was unknown.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resolved {
     pub sent: bool,
@@ -118,39 +119,39 @@ pub struct Resolved {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
     pub at_us: i64,
-    /// Whose attempt it was about.
+    /// The token of the attempt that was resolved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<i64>,
 }
 
 impl Resolved {
-    /// Whether it is this one's word: the same may have been said before by somebody else.
+    /// Whether this person resolved it with this note: another person may have resolved it in the same way before.
     pub fn is_by(&self, by: &str, note: Option<&str>) -> bool {
         self.by == by && self.note.as_deref() == note
     }
 }
 
-/// The document.
+/// The document in the record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Send {
     pub campaign: String,
     pub recipient: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
-    /// The same over every attempt: what a provider that honours it sends once.
+    /// The same for every attempt, so that a provider that honours it sends one message.
     pub provider_key: Uuid,
-    /// As written: what people see is [`Send::state_at`].
+    /// The stored state. People see [`Send::state_at`].
     pub state: State,
-    /// By which it was last begun.
+    /// The policy under which the last attempt began.
     pub lost: Lost,
     /// How many workers have begun it.
     pub attempt: i32,
-    /// The last of them.
+    /// The last attempts.
     pub attempts: Vec<Attempt>,
-    /// Of the last one: how long its worker may be silent, and until when.
+    /// The length of the last worker's lease, followed by its end.
     pub lease_us: i64,
     pub lease_until_us: i64,
-    /// The last word that was taken, so that the same word again is known.
+    /// The last report that was accepted, so that its retry is recognised.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub said: Option<Said>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -159,15 +160,15 @@ pub struct Send {
     pub sent_us: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resolved: Option<Resolved>,
-    /// How often the reconcile hook could not say.
+    /// How often the reconcile hook was asked without a result.
     #[serde(default)]
     pub asked: u32,
     pub created_us: i64,
-    /// Until when it is kept: after that it may be sent anew.
+    /// When the send expires. After that it may be sent anew.
     pub expires_us: i64,
 }
 
-/// A worker's word about its attempt.
+/// A worker's report about its attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Said {
     pub token: i64,
@@ -188,7 +189,7 @@ impl Word {
 }
 
 impl Send {
-    /// Begun, for the first time or once more.
+    /// The send with another attempt, the first or a later one.
     pub(super) fn begun(before: Option<&Send>, begin: &Begin, id: Uuid, options: &Options, now: Time) -> Send {
         let lease = begin.lease_by(options);
         let before = before.filter(|send| now.micros() < send.expires_us);
@@ -223,7 +224,7 @@ impl Send {
 
     pub(super) fn leased(&self, lease: Duration, now: Time) -> Send {
         let lease_us = i64::try_from(lease.as_micros()).unwrap_or(i64::MAX);
-        // Also where its end was written down, and the clock has stepped back since.
+        // Sets the state too: the end of the lease may be stored already, if the clock has stepped back since.
         Send { state: State::Sending, lease_us, lease_until_us: (now + lease).micros(), ..self.clone() }
     }
 
@@ -231,7 +232,7 @@ impl Send {
         Duration::from_micros(self.lease_us.unsigned_abs())
     }
 
-    /// What a worker says makes this of it.
+    /// The send after a worker's report.
     pub(super) fn told(&self, token: Token, word: &Word, now: Time) -> Send {
         let mut send = self.ended(now);
         send.said = Some(Said { token: token.0, word: word.clone() });
@@ -242,13 +243,13 @@ impl Send {
                     last.error = Some(error.clone());
                 }
                 let state = if *maybe { self.lost.state() } else { State::Failed };
-                // What was said before is the hook's turn again.
+                // After a new report the reconcile hook may be asked again.
                 Send { state, asked: 0, ..send }
             }
         }
     }
 
-    /// A person, or the hook, has said what became of it.
+    /// The send after a person, or the reconcile hook, has resolved it.
     pub(super) fn resolved(&self, resolved: Resolved, esp_message_id: Option<String>, now: Time) -> Send {
         let send = Send { resolved: Some(resolved.clone()), ..self.ended(now) };
         match resolved.sent {
@@ -257,7 +258,7 @@ impl Send {
         }
     }
 
-    /// Its worker's lease is over, and that is written down.
+    /// The send after the end of its worker's lease.
     pub(super) fn overdue(&self, now: Time) -> Send {
         Send { state: self.lost.state(), ..self.ended(now) }
     }
@@ -274,7 +275,7 @@ impl Send {
         send
     }
 
-    /// How it stands: a lost worker's send is lost or unknown from the moment its lease ends.
+    /// The state at `now`: when the worker's lease ends, the send is lost or unknown at once.
     pub fn state_at(&self, now: Time) -> State {
         match self.state {
             State::Sending if now.micros() >= self.lease_until_us => self.lost.state(),
@@ -282,12 +283,12 @@ impl Send {
         }
     }
 
-    /// Whether this very word was taken before: its answer got lost.
+    /// Whether this report was accepted before, and its answer was lost.
     pub(super) fn has_heard(&self, token: Token, word: &Word) -> bool {
         self.said.as_ref().is_some_and(|said| said.token == token.0 && said.word == *word)
     }
 
-    /// Whether the last attempt was this worker's, though it holds no claim any more: it has given it back, or somebody has taken it back.
+    /// Whether the last attempt belongs to this token although its claim is gone: the worker gave it back, or a person retracted it.
     pub(super) fn was_of(&self, token: Token) -> bool {
         let said = self.said.as_ref().map(|said| said.token);
         let resolved =
@@ -295,11 +296,11 @@ impl Send {
         matches!(self.state, State::Failed | State::Lost) && (said == Some(token.0) || resolved == Some(token.0))
     }
 
-    /// When somebody has to look at it next, if ever.
+    /// When the job has to check the send next, if ever.
     pub(super) fn wakes_at(&self) -> Option<Time> {
         let micros = match self.state {
             State::Sending => self.lease_until_us,
-            // At once: there may be a hook to ask.
+            // At once, because a reconcile hook may have to be asked.
             State::Unknown if self.asked == 0 => {
                 self.attempts.last().and_then(|last| last.ended_us).unwrap_or(self.lease_until_us)
             }
@@ -321,7 +322,7 @@ pub(super) fn list_of(campaign: &str) -> String {
     format!("campaign:{campaign}")
 }
 
-/// A send, and where it is.
+/// A send, with its workspace, id and version.
 #[derive(Clone, Debug)]
 pub struct Kept {
     pub workspace: WorkspaceName,
@@ -353,7 +354,7 @@ impl Kept {
         }
     }
 
-    /// With the job that tends to it.
+    /// Creates the record, and the job for the end of the lease.
     pub(super) fn created(&self, now: Time) -> Vec<Change> {
         let key = self.send.key(&self.workspace).id.to_string();
         let lists = vec![list_of(&self.send.campaign)];
@@ -361,16 +362,16 @@ impl Kept {
         [Some(create), self.tended(self.send.wakes_at(), None, now)].into_iter().flatten().collect()
     }
 
-    /// The same send, as `send`, and the job that tends to it woken when that wants looking at.
+    /// Replaces the record with `send`, and sets the job to wake when `send` has to be checked.
     pub(super) fn replaced(&self, send: Send, job: Option<&Job>, now: Time) -> (Kept, Vec<Change>) {
         let wakes_at = send.wakes_at();
         self.replaced_until(send, wakes_at, job, now)
     }
 
-    /// The same, looked at then.
+    /// Like `replaced`, with the time of the next check.
     ///
-    /// Whatever becomes of the job is written with the record: a job that has left the queue and come back begins with its first version, and
-    /// whoever still holds the one before it must not take it for that one. The record's versions only grow.
+    /// Every change of the job is written together with the record. A job that has left the queue and come back begins again with
+    /// its first version. A worker that still holds the earlier job could take it for the new one. The record's versions only grow.
     pub(super) fn replaced_until(
         &self,
         send: Send,
@@ -384,7 +385,7 @@ impl Kept {
         (next, changes)
     }
 
-    /// Its job, due then, or out of the queue where there is nothing more to look at. Whoever has it leased finds it changed.
+    /// Sets the job to wake at `wakes_at`, or removes it if there is nothing more to check. A worker that has leased it finds it changed.
     fn tended(&self, wakes_at: Option<Time>, job: Option<&Job>, now: Time) -> Option<Change> {
         match (wakes_at, job) {
             (Some(due_at), Some(job)) => {
@@ -394,7 +395,7 @@ impl Kept {
                 let new = Job::new(&self.workspace, self.id, JOB, Default::default(), TRIES, now);
                 Some(Change::Enqueue(Job { due_at, ..new }))
             }
-            // As one that nobody has leased: also when the lease of whoever has it is over.
+            // Dequeued as a pending job, so that this also works after the end of a worker's lease.
             (None, Some(job)) => Some(Change::Dequeue(Job { state: job::State::Pending, ..job.clone() })),
             (None, None) => None,
         }

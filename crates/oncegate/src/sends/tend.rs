@@ -1,5 +1,6 @@
-//! One job for each send that a worker is at, or that the hook has to be asked about: it wakes when the lease ends, and when it is the hook's turn.
-//! A send that stands has none; the store removes its record by itself.
+//! Handles the end of a worker's lease, and asks the reconcile hook. Each send that a worker has begun, or that the hook has to
+//! resolve, has one job. The job wakes when the lease ends, and when it is time to ask the hook. A send that needs no more
+//! checks has no job; the store removes its record when it expires.
 
 use std::time::Duration;
 
@@ -9,24 +10,24 @@ use oncegate_store::{At, Change, Commit, StoreError};
 
 use super::{Kept, Send, Sends, State};
 
-/// How often the reconcile hook is asked of one send, by and by: after a minute, two, four, up to an hour.
+/// How often the reconcile hook is asked about one send: after one minute, two, four, and so on, up to one hour apart.
 const ASKED_MAX: u32 = 24;
 const ASK_PAUSE: Duration = Duration::from_secs(60);
 const ASK_PAUSE_MAX: Duration = Duration::from_secs(3600);
 
-/// What there was to do.
+/// The result of a check.
 #[derive(Clone, Debug)]
 pub enum Tended {
-    /// Its worker's lease has ended: it is lost or unknown now.
+    /// Its worker's lease has ended: the send is lost or unknown now.
     Overdue(Kept),
-    /// It is unknown: if there is a hook, it is the hook's turn.
+    /// The send is unknown. If there is a reconcile hook, ask it.
     Open(Kept),
-    /// Nothing, or somebody else was faster.
+    /// Nothing to do, or another writer was first.
     Nothing,
 }
 
 impl Sends {
-    /// Sees to a send, to whoever has leased its job.
+    /// Checks a send, for the worker that has leased its job.
     pub async fn tend(&self, job: &Job) -> Result<Tended, StoreError> {
         let Some((kept, _, now)) = self.load(&job.workspace, At::Id(job.id)).await? else {
             self.write(vec![Change::Dequeue(job.clone())]).await?;
@@ -36,12 +37,12 @@ impl Sends {
         match kept.send.state {
             State::Sending if !is_over => self.tend_to_worker(&kept, job, now).await,
             State::Unknown if !is_over => Ok(Tended::Open(kept)),
-            // Its job is one of an earlier version's, which left it in the queue, and its record without an end.
+            // The job was left in the queue by an earlier version, whose records never expired.
             _ => self.rest(&kept, Some(job), now).await.map(|()| Tended::Nothing),
         }
     }
 
-    /// The claim knows whether its worker lives.
+    /// The claim decides whether the send's worker is alive.
     async fn tend_to_worker(&self, kept: &Kept, job: &Job, now: Time) -> Result<Tended, StoreError> {
         let reading = self.ledger.read(&kept.send.key(&kept.workspace)).await?;
         if let Some(claim) = reading.value.filter(|claim| claim.owner_is_alive(reading.now)) {
@@ -53,7 +54,7 @@ impl Sends {
         Ok(if self.write(changes).await? { Tended::Overdue(next) } else { Tended::Nothing })
     }
 
-    /// It stays as it is. If the hook was asked, it is asked again after a while; else there is nothing more to do.
+    /// Leaves the send unresolved. If the hook was asked, it is asked again later. Otherwise the job has nothing more to do.
     pub async fn leave(&self, kept: &Kept, was_asked: bool) -> Result<(), StoreError> {
         let Some((kept, job, now)) = self.load(&kept.workspace, At::Id(kept.id)).await? else { return Ok(()) };
         if !kept.send.state.is_open() {
@@ -69,7 +70,7 @@ impl Sends {
         self.write(kept.replaced_until(send, wakes_at, job.as_ref(), now).1).await.map(drop)
     }
 
-    /// Nobody has to look at it any more.
+    /// Removes the job, because nothing has to be checked any more.
     async fn rest(&self, kept: &Kept, job: Option<&Job>, now: Time) -> Result<(), StoreError> {
         self.write(kept.replaced_until(kept.send.clone(), None, job, now).1).await.map(drop)
     }

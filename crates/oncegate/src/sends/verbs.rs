@@ -1,4 +1,4 @@
-//! What workers say of a send after they have begun it, and how a person settles what none could say.
+//! What a worker reports about a send after it has begun, and how a person resolves a send whose result is unknown.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use super::record::Word;
 use super::{Kept, Loaded, NotTaken, ROUNDS, Resolved, Send, Sends, Sent, State, is_stale, too_busy};
 
 impl Sends {
-    /// It was sent. The same word again is a success; so is one that comes after the lease, or after it was called unsent, as long as no other worker has begun:
-    /// it says what nobody else can.
+    /// Reports that the message was sent. A retry of the same report succeeds. A report after the lease, or after the send was
+    /// resolved as not sent, also succeeds unless another worker has begun since: only this worker knows the result.
     pub async fn sent(
         &self,
         workspace: &WorkspaceName,
@@ -24,7 +24,7 @@ impl Sends {
         self.tell(workspace, id, token, Word::Sent { esp_message_id }).await
     }
 
-    /// It was not sent, or nobody can say.
+    /// Reports that the message was not sent, or that the result is unknown.
     pub async fn failed(
         &self,
         workspace: &WorkspaceName,
@@ -42,8 +42,8 @@ impl Sends {
             Err(NotTaken::Store(error)) => return Err(error.into()),
             Ok(Told::Before(_)) | Err(_) => {}
         }
-        // Nothing was written. A server that was replaced, or that shows what its standby does not have, may have misled the
-        // first look: the second one is behind a commit.
+        // Nothing was written. The first read may be outdated: it came from a server that was since replaced, or that shows commits
+        // which its standby does not have. So read again after a confirmed commit.
         self.store.confirm().await?;
         match self.try_to_tell(workspace, id, token, &word).await? {
             Told::Written(kept) | Told::Before(kept) => Ok(kept),
@@ -68,7 +68,7 @@ impl Sends {
             let command = match is_late {
                 false => Some(command(token, &next)),
                 true => match self.late_command(&kept, token, &next).await {
-                    // Another word came between the two looks, at the send and at its claim: what it said is in the send now.
+                    // Another report came between the read of the send and the read of its claim. The next round reads that report.
                     Err(NotTaken::Fenced(_)) if self.found(workspace, id).await?.0.version != kept.version => continue,
                     command => command?,
                 },
@@ -79,10 +79,10 @@ impl Sends {
                 _ if committed.is_written() => return Ok(Told::Written(next)),
                 _ if is_stale(&committed) => {}
                 Some(Answer::Refused(refusal)) if !is_late && may_be_late(refusal) => is_late = true,
-                // It may have been called unsent, also since it was read, and was sent.
+                // The send may have been resolved as not sent, also since it was read, although the message was sent.
                 Some(Answer::Refused(Refusal::Missing)) if !is_late && is_sent => is_late = true,
                 Some(Answer::Refused(refusal)) => return Err(NotTaken::Fenced(refusal.clone())),
-                // A late word met another owner.
+                // Another owner has the claim, so this late report is refused.
                 Some(other) => return Err(NotTaken::Fenced(outdated(other))),
                 None => {}
             }
@@ -90,7 +90,7 @@ impl Sends {
         Err(too_busy().into())
     }
 
-    /// What a word does that comes after its worker's lease: nobody has begun since, so what it says is still true.
+    /// The command for a report after the end of the lease. No worker has begun since, so the report still holds.
     async fn late_command(&self, kept: &Kept, token: Token, next: &Kept) -> Result<Option<Command>, NotTaken> {
         let Reading { value: claim, now } = self.ledger.read(&kept.send.key(&kept.workspace)).await?;
         let Some(claim) = claim else {
@@ -108,7 +108,7 @@ impl Sends {
         Ok(settled_by_hand(Some(&claim), next, now))
     }
 
-    /// The worker is still at it.
+    /// Renews the lease of the worker.
     pub async fn renew(
         &self,
         workspace: &WorkspaceName,
@@ -132,7 +132,7 @@ impl Sends {
         Err(too_busy().into())
     }
 
-    /// A person says whether it was sent. If it was not, the next worker may send it.
+    /// Resolves the send, as a person decides. If the message was not sent, the next worker may send it.
     pub async fn resolve(
         &self,
         workspace: &WorkspaceName,
@@ -146,8 +146,8 @@ impl Sends {
         self.settle(workspace, id, None, esp_message_id, resolved).await
     }
 
-    /// The same, by whoever was asked about `kept`. What was said of one attempt says nothing of the next: if another worker has begun meanwhile,
-    /// it is not taken.
+    /// Resolves the send, as the reconcile hook answered about `kept`. The answer holds only for that attempt. If another worker has
+    /// begun meanwhile, the answer is refused.
     pub async fn reconcile(
         &self,
         kept: &Kept,
@@ -191,7 +191,7 @@ impl Sends {
             let ops = command.map(|command| Op { key, command }).into_iter().collect();
             let is_written = match self.ledger.commit(Commit { ops, changes }).await {
                 Ok(committed) => committed.is_written(),
-                // It may be written all the same: it counts if it is as durable as an acknowledged commit.
+                // The commit may be written although the store reported an error. It counts if it is as durable as an acknowledged one.
                 Err(StoreError::Unknown(why)) => {
                     let look = || async {
                         let found = self.load(workspace, At::Id(id)).await?;
@@ -215,35 +215,36 @@ impl Sends {
         if let Some(found) = self.load(workspace, At::Id(id)).await? {
             return Ok(found);
         }
-        // A server that was replaced may not have it.
+        // A server that was since replaced may have missed it.
         self.store.confirm().await?;
         self.load(workspace, At::Id(id)).await?.ok_or(NotTaken::Missing)
     }
 }
 
-/// A word that was taken.
+/// A report that was accepted.
 enum Told {
     Written(Kept),
-    /// It had been said before.
+    /// The report is a retry of one that was accepted before.
     Before(Kept),
 }
 
-/// What its owner's word does to the claim.
+/// The command on the claim that an owner's report requires.
 fn command(token: Token, next: &Kept) -> Command {
     let settle = |verdict, outcome| Command::Settle { token, verdict, outcome };
     match next.send.state {
         State::Sent => settle(Verdict::Done, Some(outcome(next))),
         State::Unknown => settle(Verdict::Unknown, None),
-        // The next worker may begin at once: either it surely was not sent, or it is sent again under its key.
+        // The next worker may begin at once: the message surely was not sent, or it is sent again under its provider key.
         State::Failed | State::Lost | State::Sending => Command::Release { token },
     }
 }
 
-/// What settles a claim whose owner is gone, or has given it back: one that is settled is put into its place, or it is taken back; or it stays as it is.
+/// The command on a claim whose owner is gone or has given it back. A sent message gets a new claim, settled as it is made.
+/// A failed send retracts the claim. Any other state leaves the claim unchanged.
 fn settled_by_hand(claim: Option<&Claim>, next: &Kept, now: Time) -> Option<Command> {
     match next.send.state {
         State::Sent => Some(Command::Claim(Terms {
-            // As long as the record: whoever is told of a send can look at it.
+            // The claim lasts as long as the record, so that a caller who meets the claim can read the send.
             window: Time::from_micros(next.send.expires_us).since(now),
             lease: next.send.lease(),
             lost: next.send.lost.of_claim(),
@@ -258,7 +259,7 @@ fn settled_by_hand(claim: Option<&Claim>, next: &Kept, now: Time) -> Option<Comm
     }
 }
 
-/// What everybody reads who comes later.
+/// The result of the send, which later workers get.
 fn outcome(kept: &Kept) -> Bytes {
     let Send { esp_message_id, sent_us, .. } = &kept.send;
     crate::document::bytes(&Sent {
@@ -268,7 +269,7 @@ fn outcome(kept: &Kept) -> Bytes {
     })
 }
 
-/// The claim is still the worker's, but for its lease.
+/// Whether the claim is still this worker's, except that its lease has ended.
 fn may_be_late(refusal: &Refusal) -> bool {
     let unknown = ClaimState::Unknown;
     matches!(refusal, Refusal::LeaseEnded { .. })

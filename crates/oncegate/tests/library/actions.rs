@@ -1,4 +1,4 @@
-//! Actions on each store, on a clock that the test sets: windows, modes, and what has started.
+//! Actions on each store, on a clock that the test sets: windows, modes, and actions that have started.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ async fn duplicates_within_a_window_fold_into_one_action(on: On) {
 
 async fn a_window_is_counted_from_its_creation_to_the_millisecond(on: On) {
     let world = World::open(on).await;
-    // One that remembers the slot, and one that has to look.
+    // One instance has the slot in its cache, and the other has to read it.
     let (actions, other) = (over(world.store.clone()), over(world.again().await));
     for (round, who) in [&actions, &other].into_iter().enumerate() {
         let begins = START + SECOND * 100 * u32::try_from(round).expect("small");
@@ -82,7 +82,7 @@ async fn what_is_not_deduplicated_is_an_action_of_its_own(on: On) {
         assert_eq!((first.outcome, second.outcome), (Outcome::Created, Outcome::Created), "{what}");
         assert_eq!(first.run_at, START, "{what}: it runs at once");
     }
-    // Nor is what differs in a part of its key.
+    // A field that differs in part of the key makes another action.
     let base = schedule(&actions, sync(&about("1", json!({})))).await;
     let of_type = Schedule::new("crm:other", &about("1", json!({}))).expect("is right");
     assert_ne!(schedule(&actions, of_type).await.id, base.id, "another type");
@@ -125,7 +125,7 @@ async fn what_has_started_or_ended_is_left_as_it_is(on: On) {
     assert_ne!(second.id, started.id);
     assert_eq!(schedule(&actions, due()).await.id, second.id, "that one stands now");
     assert!(lease(&*world.store, 1).await.is_empty(), "they do not run at the same time");
-    // A try that failed waits for the next, and has started all the same.
+    // An action whose try failed waits for the next try, and counts as started.
     assert!(matches!(fail(&actions, &job, Reached::No).await, Applied::Kept(_)));
     assert_eq!(schedule(&actions, due()).await.id, second.id);
     world.clock.set(START + SECOND);
@@ -176,7 +176,7 @@ async fn an_action_that_was_given_back_is_not_revised(on: On) {
     let second = schedule(&actions, due(2)).await;
     let given = actions.apply(&workspace(), job.id, Command::GiveBack { token: job.token }).await;
     assert!(matches!(given, Ok(Applied::Kept(_))));
-    // Were it written to the first, which runs first, the second would bring back what is older.
+    // If the first action took the third payload, it would run first, and the second action would then restore an older payload.
     let third = schedule(&actions, due(3)).await;
     assert_eq!((third.id, third.revision), (second.id, 2));
     let other = schedule(&over(world.again().await), due(4)).await;
@@ -249,19 +249,19 @@ async fn each_mode_does_what_it_says(on: On) {
         let found = actions.find(&workspace(), id).await.expect("the store is there").expect("is there");
         serde_json::from_str::<Value>(found.action.payload.get()).expect("is JSON")
     };
-    // The first is kept.
+    // Mode `KeepFirst`: the first payload is kept.
     let keep = |n: u32| sync(&about("keep", json!({"n": n}))).mode(Mode::KeepFirst);
     let first = schedule(&actions, keep(1)).await;
     let second = schedule(&actions, keep(2)).await;
     assert_eq!((second.id, second.outcome, second.revision), (first.id, Outcome::Dropped, 1));
     assert_eq!(payload_of(first.id).await["n"], 1);
-    // Merged.
+    // Mode `Merge`: the payloads are merged.
     let merge = |more: Value| sync(&about("merge", more)).mode(Mode::Merge);
     let first = schedule(&actions, merge(json!({"name": "Ada", "tags": {"a": 1, "b": 2}}))).await;
     let second = schedule(&actions, merge(json!({"name": null, "tags": {"b": 3}, "email": "a@b.test"}))).await;
     assert_eq!((second.id, second.revision), (first.id, 2));
     assert_eq!(payload_of(first.id).await, about("merge", json!({"tags": {"a": 1, "b": 3}, "email": "a@b.test"})));
-    // Put off with each, up to a bound.
+    // Mode `Debounce`: each duplicate delays the action, up to a bound.
     let debounce = || sync(&about("debounce", json!({}))).mode(Mode::Debounce).max_wait(Some(SECOND * 8));
     let first = schedule(&actions, debounce()).await;
     assert_eq!(first.run_at, at(5.0));
@@ -277,7 +277,7 @@ async fn each_mode_does_what_it_says(on: On) {
     assert_eq!(schedule(&actions, slowly()).await.run_at, first.run_at, "put off, never brought forward");
     world.clock.set(at(8.0));
     assert_ne!(schedule(&actions, debounce()).await.id, told[0].id);
-    // Replaced, also when it runs.
+    // Mode `Replace`: the due time is replaced, too.
     let first = schedule(&actions, sync(&about("when", json!({}))).when(When::After(SECOND))).await;
     let later = schedule(&actions, sync(&about("when", json!({}))).when(When::After(SECOND * 60))).await;
     assert_eq!((later.id, later.run_at), (first.id, at(68.0)));
@@ -285,7 +285,7 @@ async fn each_mode_does_what_it_says(on: On) {
     world.close().await;
 }
 
-/// From two replicas, where there can be two.
+/// The callers use two replicas, if the store allows two.
 async fn many_at_once_are_one_action_and_one_revision_each(on: On) {
     const CALLS: usize = 100;
     let world = World::open(on).await;

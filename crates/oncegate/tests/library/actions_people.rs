@@ -1,4 +1,4 @@
-//! Actions on each store: a person's verbs, lists, and what is refused.
+//! Actions on each store: what people do with an action, lists, and refusals.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ async fn people_cancel_retry_and_run_now(on: On) {
     }
     assert!(matches!(fail(&actions, &job, Reached::No).await, Applied::Ended(Status::Dead, _)));
     assert_eq!(status(made.id).await, Status::Dead);
-    // Of two who have it tried again, one does.
+    // If two people retry the action, one of them succeeds.
     let here = workspace();
     let (one, two) = tokio::join!(actions.retry(&here, made.id), actions.retry(&here, made.id));
     assert_eq!([&one, &two].iter().filter(|retried| retried.is_ok()).count(), 1, "{one:?} {two:?}");
@@ -54,7 +54,7 @@ async fn people_cancel_retry_and_run_now(on: On) {
     assert_eq!(actions.cancel(&workspace(), cancelled.id).await.expect("waits").status(), Status::Cancelled);
     assert!(matches!(actions.cancel(&workspace(), cancelled.id).await, Err(Refused::Status("cancelled", _))));
     assert_eq!(actions.retry(&workspace(), cancelled.id).await.expect("is cancelled").status(), Status::Pending);
-    // A schedule that is run now runs when it is due as well.
+    // A schedule that a person runs now still runs when it is due.
     let daily = Repeats::parse("daily", None, false).expect("is right");
     let daily = schedule(&actions, sync(&json!({})).repeats(Some(daily)).when(When::After(SECOND * 3600))).await;
     actions.run_now(&workspace(), daily.id).await.expect("waits");
@@ -63,7 +63,7 @@ async fn people_cancel_retry_and_run_now(on: On) {
     assert!(matches!(complete(&actions, job).await, Applied::Ended(Status::Completed, _)));
     let next = actions.find(&workspace(), daily.id).await.expect("answers").expect("is there");
     assert_eq!(next.run_at(), START + SECOND * 3600);
-    // What has lost its worker can be cancelled, though it may have happened.
+    // An action that has lost its worker can be cancelled, though its effect may have happened.
     let lost = schedule(&actions, sync(&json!({}))).await;
     assert!(lease(&*world.store, 5).await.iter().any(|job| job.id == lost.id));
     world.clock.set(START + LEASE);
@@ -95,12 +95,12 @@ async fn what_ended_without_success_is_settled_once_whoever_says_what_of_it(on: 
             assert_eq!(resolve(job.id, done).await.expect("said again").status(), status);
             let other = resolve(job.id, !done).await;
             assert!(matches!(other, Err(Refused::Status(is, _)) if is == status.as_str()), "{other:?}");
-            // The answer to its worker's last word got lost: it says the same again, and is right; another word is too late.
+            // The answer to the worker's last report was lost. A repeated report succeeds; a different report is too late.
             assert!(matches!(fail(&actions, &job, reached).await, Applied::Already(..)));
             assert!(matches!(complete(&actions, &job).await, Applied::Refused(_)));
         }
     }
-    // Two persons at once say the same, or not.
+    // Two people resolve it at the same time, with the same result or not.
     let job = dead(Reached::Maybe).await;
     let (one, two) = tokio::join!(resolve(job.id, true), resolve(job.id, true));
     assert!(one.is_ok() && two.is_ok(), "{one:?} {two:?}");
@@ -112,7 +112,7 @@ async fn what_ended_without_success_is_settled_once_whoever_says_what_of_it(on: 
     assert_ne!(one.is_ok(), two.is_ok(), "{one:?} {two:?}");
     let in_queue = lease(&*world.store, 5).await;
     assert_eq!(in_queue.len(), usize::from(two.is_ok()));
-    // What is let be can be tried again after all.
+    // A cancelled action can still be retried.
     for job in in_queue {
         complete(&actions, &job).await;
     }
@@ -123,7 +123,7 @@ async fn what_ended_without_success_is_settled_once_whoever_says_what_of_it(on: 
     assert!(matches!(resolve(job.id, true).await, Err(Refused::Status("running", _))));
     assert!(matches!(complete(&actions, &again).await, Applied::Ended(Status::Completed, _)));
     assert!(matches!(resolve(job.id, true).await, Err(Refused::Status("completed", _))));
-    // The answer to a person's word may get lost, too.
+    // The answer to a person's command may be lost, too.
     for is_written in [true, false] {
         let job = dead(Reached::No).await;
         hooked.lose_answer(is_written);
@@ -193,7 +193,7 @@ async fn what_is_not_right_is_refused_by_name(on: On) {
     assert!(refused("t", json!({"entityId": "a", "entityType": true})).starts_with("payload.entityType: "));
     let large = Schedule::new("t", &json!({"text": "x".repeat(1024 * 1024)}));
     assert!(matches!(large, Err(ScheduleError::TooLarge(_))));
-    // Merging refuses who makes it too large, and no one else.
+    // A payload that is too large after the merge is refused; the other callers succeed.
     let merge = |name: &str, size: usize| {
         sync(&about("7", json!({name: "x".repeat(size)}))).mode(Mode::Merge).when(When::After(SECOND))
     };

@@ -58,13 +58,13 @@ async fn a_tick_that_fails_is_tried_again_and_the_schedule_goes_on(on: On) {
     assert!(matches!(fail(&actions, &job, Reached::No).await, Applied::Ended(Status::Dead, id) if id == key));
     let live = actions.find(&workspace(), made.id).await.expect("the store is there").expect("is there");
     assert_eq!((live.status(), live.run_at()), (Status::Pending, START + SECOND * 3600));
-    // The tick alone is tried again, under its key.
+    // Only the tick is retried, under its key.
     let retried = actions.retry(&workspace(), key).await.expect("is dead");
     assert_eq!((retried.status(), retried.id), (Status::Pending, key));
     let job = lease(&*world.store, 1).await.remove(0);
     assert_eq!(oncegate::actions::Leased::read(job.clone()).expect("is an action").effect_key(), key);
     assert!(matches!(complete(&actions, &job).await, Applied::Ended(Status::Completed, id) if id == key));
-    // What may have happened, and must not happen twice, is left to people.
+    // An effect that may have happened, and must not happen twice, is left to a person.
     let once = sync(&json!({})).repeats(repeats()).delivery(Delivery::AtMostOnce);
     schedule(&actions, once).await;
     let job = lease(&*world.store, 1).await.remove(0);

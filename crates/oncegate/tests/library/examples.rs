@@ -1,4 +1,4 @@
-//! The examples print what they say.
+//! The output of the examples is what they promise.
 
 #[path = "../../examples/first_duplicate.rs"]
 mod first_duplicate;

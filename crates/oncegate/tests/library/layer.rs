@@ -19,7 +19,7 @@ struct World {
     go_on: Arc<Notify>,
 }
 
-/// A service that counts what it does: `/charge` at once, `/slow` when told to, `/refuse` never.
+/// A service that counts its effects: `/charge` has one at once, `/slow` when the test says so, `/refuse` never has one.
 async fn world(layer: impl FnOnce(oncegate::Guard) -> OnceLayer, wait: Duration) -> World {
     let gate = Gate::open("memory:").await.expect("opens");
     let guard = gate.guard("http", Policy::default()).expect("opens").waiting(wait);

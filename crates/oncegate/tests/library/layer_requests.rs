@@ -1,4 +1,4 @@
-//! Which requests the tower layer takes for the same, which responses it keeps, and how it ends what does not end.
+//! Which requests the tower layer treats as the same, which responses it stores, and how it ends a request that hangs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -54,7 +54,7 @@ async fn ask(app: &Router, path: &str, headers: &[(&str, &str)]) -> (StatusCode,
 
 const KEY: (&str, &str) = ("idempotency-key", "k");
 
-/// A handler that says how often it ran.
+/// A handler whose response contains the number of its runs.
 fn counted() -> axum::routing::MethodRouter {
     let runs = Arc::new(AtomicUsize::new(0));
     post(async move || format!("run {}", runs.fetch_add(1, Ordering::SeqCst) + 1))
@@ -128,10 +128,10 @@ async fn a_held_request_is_answered_when_a_person_has_resolved_it() {
     }
 }
 
-/// Bytes without an end. Says how many were taken.
+/// A body that does not end. Counts the bytes that were taken.
 fn endless(taken: Arc<AtomicUsize>, pause: Duration) -> Body {
     const CHUNK: usize = 64 * 1024;
-    // Not quite endless: a layer that reads on would take all of the memory.
+    // The body does end at last: a layer that reads all of it would otherwise take all of the memory.
     const ENOUGH: usize = 64 << 20;
     Body::from_stream(futures::stream::unfold((), move |()| {
         let taken = taken.clone();

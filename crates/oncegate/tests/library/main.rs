@@ -1,6 +1,6 @@
-//! The library, on each store.
+//! Tests of the library, on each store.
 //!
-//! One program for all of these tests, which is linked once.
+//! All of them are one program, so that the linker runs once.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! Reminders on each store, on a clock that the test sets: what people do with them, at the right time and at the wrong one.
+//! Reminders on each store, on a clock that the test sets: what people do with them, in time and too late.
 
 use oncegate::reminders::{Edit, Filter, New, NotChanged, Set, State, Text, Worked};
 use oncegate::{StoreError, Time, WorkspaceName};
@@ -58,7 +58,7 @@ async fn ten_posts_are_one_reminder(on: On) {
     let Set::Made(made) = both[0].set(&wanted).await else { panic!("nobody else made it") };
     assert_eq!((made.reminder.state, made.reminder.reminder_sent()), (State::Scheduled, false));
     for turn in 1..10 {
-        // Whatever else they say: it is the booking and the kind that count.
+        // Only the booking and the kind count, whatever the text says.
         let text = Text { message: format!("{turn}"), ..wanted.text.clone() };
         let again = New { send_at: START + SECOND * turn, text, ..wanted.clone() };
         let Set::Found(found) = both[turn as usize % 2].set(&again).await else { panic!("there is one") };
@@ -71,7 +71,7 @@ async fn ten_posts_are_one_reminder(on: On) {
     world.close().await;
 }
 
-/// From two replicas, where there can be two.
+/// The callers use two replicas, if the store allows two.
 async fn many_at_once_are_one_reminder(on: On) {
     let world = World::open(on).await;
     let both = [Desk::over(&world, world.store.clone()), Desk::over(&world, world.again().await)];
@@ -104,7 +104,7 @@ async fn what_differs_in_its_key_is_a_reminder_of_its_own(on: On) {
     let others = [
         new("c", START),
         New { kind: "second".into(), ..one.clone() },
-        // The two are not run together.
+        // Booking and kind are not simply concatenated.
         New { booking: "bs".into(), kind: "econd".into(), ..one.clone() },
     ];
     assert!(matches!(desk.set(&one).await, Set::Made(_)));
@@ -155,7 +155,7 @@ async fn it_is_moved_and_reworded_in_time(on: On) {
     let over = at(before(START, GRACE + MILLI));
     assert!(matches!(edit(&desk, id, &over).await, Err(NotChanged::TooLate(_))));
     assert_eq!(desk.find(id).await, after);
-    // Also to now.
+    // A reminder can also be moved to now.
     edit(&desk, id, &at(START)).await.expect("is in time");
     let (kept, _) = desk.flagged(&desk.leased().await).await;
     assert_eq!(kept.reminder.text.message, "At noon.");
@@ -172,7 +172,7 @@ async fn it_is_cancelled_in_time_and_scheduled_anew(on: On) {
     }
     let Set::Found(found) = desk.set(&new("b", START + SECOND)).await else { panic!("there is one") };
     assert_eq!((found.id, found.reminder.state), (id, State::Cancelled), "posting it again does not undo it");
-    // A late rewording of one that was cancelled does not bring it back.
+    // A late rewording does not bring a cancelled reminder back.
     is_wrong(edit(&desk, id, &saying("Hm.")).await, "only with a new sendAt");
     world.clock.set(START + GRACE + MILLI);
     assert!(matches!(edit(&desk, id, &at(START)).await, Err(NotChanged::TooLate(_))), "its time is over");
@@ -200,14 +200,14 @@ async fn once_a_worker_has_it_it_is_too_late(on: On) {
     refused("a worker is about to send it").await;
     let sending = desk.flagged(&job).await;
     refused("it is sending").await;
-    // Also while it waits for the next try.
+    // The same while it waits for the next try.
     desk.failed(&sending, Reached::No).await.expect("is ours");
     refused("it is sending").await;
     world.clock.set(START + SECOND * 2);
     let sending = desk.flagged(&desk.leased().await).await;
     desk.delivered(&sending).await.expect("the store is there").expect("is ours");
     refused("it is sent").await;
-    // One whose worker was lost before the flag has not been sent, and can be cancelled.
+    // A reminder whose worker was lost before the flag has not been sent, and can be cancelled.
     let lost = desk.due("lost").await;
     desk.leased().await;
     is_wrong(desk.cancel(lost).await, "a worker is about to send it");
@@ -259,7 +259,7 @@ async fn between_the_look_and_the_write_the_worker_wins(on: On) {
             }
         }
     }
-    // And the person before the flag: nobody sends what was cancelled, and what is sent is what it says now.
+    // And the person before the flag: a cancelled reminder is not sent, and a reworded one is sent with its new text.
     world.clock.advance(LEASE);
     while let Some(job) = worker.lease().await {
         worker.flag(&job).await.expect("the store is there");
@@ -269,7 +269,7 @@ async fn between_the_look_and_the_write_the_worker_wins(on: On) {
     world.clock.advance(LEASE);
     let cancels = worker.clone();
     hooked.before_commit(async move { drop(cancels.cancel(id).await.expect("nobody has it")) });
-    // Its clock stands still.
+    // The worker's clock stands still.
     let flagged = person.reminders.flag(&job, before(job.lease_until, MILLI)).await.expect("the store is there");
     assert!(matches!(flagged, Worked::Nothing), "{flagged:?}");
     assert_eq!(worker.find(id).await.state, State::Cancelled);
@@ -312,7 +312,7 @@ async fn two_who_change_it_at_once_change_it_one_after_the_other(on: On) {
     edit(&one, id, &at(START + SECOND)).await.expect("is in time");
     let after = one.find(id).await;
     assert_eq!((after.send_at_us, after.text.message.as_str()), ((START + SECOND).micros(), "At ten."));
-    // One cancels it, and the other moves it: it is scheduled or cancelled, as whoever came last says, and has a job if it is.
+    // One person cancels it and another moves it. The last of them decides its state, and a scheduled reminder has a job.
     for round in 0..20 {
         let id = other.due(&format!("b{round}")).await;
         let (changed, later) = (at(START), one.clone());
@@ -340,7 +340,7 @@ async fn one_that_was_missed_is_sent_by_hand_and_no_other(on: On) {
     is_wrong(desk.send_missed(id, "bob").await, "it is sent");
     let rows = desk.find(id).await.deliveries;
     assert_eq!(rows.iter().map(|row| row.error.is_none()).collect::<Vec<_>>(), [false, true]);
-    // A person's try may fail, too, and is as good as the first.
+    // A person's try may fail, too, and is treated like the first.
     let id = desk.missed("c").await;
     desk.send_missed(id, "ann").await.expect("was missed");
     let sending = desk.flagged(&desk.leased().await).await;
@@ -349,7 +349,7 @@ async fn one_that_was_missed_is_sent_by_hand_and_no_other(on: On) {
     let sending = desk.flagged(&desk.leased().await).await;
     desk.failed(&sending, Reached::Maybe).await.expect("is ours");
     desk.send_missed(id, "bob").await.expect("was missed again");
-    // Nobody sends it within the grace that it has from then on.
+    // No worker sends it within its new grace.
     world.clock.advance(GRACE + MILLI);
     let job = desk.leased().await;
     assert!(matches!(desk.flag(&job).await, Ok(Worked::Missed(_))));
@@ -375,7 +375,7 @@ async fn of_two_persons_at_once_one_sends_it(on: On) {
         assert!(both[1].lease().await.is_none(), "one job");
         both[1].delivered(&sending).await.expect("the store is there").expect("is ours");
     }
-    // Also if it is the same person twice, at the same moment, and what they write is alike.
+    // The same if one person does it twice at the same moment, and both writes are equal.
     let hooked = Hooked::over(world.store.clone());
     let (first, second) = (Desk::over(&world, world.store.clone()), Desk::over(&world, hooked.clone()));
     let id = first.missed("alike").await;
@@ -399,7 +399,7 @@ async fn one_that_was_missed_is_settled_without_being_sent(on: On) {
         is_wrong(edit(&desk, id, &at(desk.now() + SECOND)).await, "");
         assert!(desk.lease().await.is_none());
     }
-    // Nobody began it: its flag was never set, and is not by letting it be.
+    // No worker began it, so its flag was never set. Resolving it as not sent does not set the flag.
     let id = desk.due("nobody").await;
     world.clock.advance(GRACE + MILLI);
     let job = desk.leased().await;
@@ -441,7 +441,7 @@ async fn an_answer_that_gets_lost_is_looked_up_or_asked_for_again(on: On) {
             Set::TooLate => panic!("it is in time"),
         };
         assert_eq!(was_there, is_written);
-        // A person's verbs: done, and said so; or not done.
+        // The command of a person succeeds if it was written, although the answer was lost. Otherwise it changes nothing.
         hooked.lose_answer(is_written);
         let edited = edit(&desk, id, &saying("At ten.")).await;
         assert_eq!((edited.is_ok(), desk.find(id).await.text.message == "At ten."), (is_written, is_written));

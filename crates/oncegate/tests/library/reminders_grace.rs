@@ -48,7 +48,7 @@ async fn what_surely_reached_nobody_is_tried_again_within_the_grace(on: On) {
     assert_eq!(after.flagged_us, Some(START.micros()));
     world.clock.advance(GRACE * 2);
     assert!(desk.lease().await.is_none());
-    // The next one gets through.
+    // The next try succeeds.
     let id = desk.due("c").await;
     let sending = desk.flagged(&desk.leased().await).await;
     desk.failed(&sending, Reached::No).await.expect("is ours");
@@ -64,7 +64,7 @@ async fn what_surely_reached_nobody_is_tried_again_within_the_grace(on: On) {
 async fn the_grace_ends_to_the_millisecond(on: On) {
     let world = World::open(on).await;
     let desk = Desk::over(&world, world.store.clone());
-    // How long the first pause is follows from the id: a provider may say that it is to be longer.
+    // The first pause follows from the id, but a provider may ask for a longer one.
     for (booking, retry_in, state) in [
         ("just within", GRACE, State::Sending),
         ("just past", GRACE + MILLI, State::Missed),
@@ -78,7 +78,7 @@ async fn the_grace_ends_to_the_millisecond(on: On) {
         assert_eq!(after.expect("the store is there").expect("is ours").reminder.state, state, "{booking}");
         assert_eq!(desk.find(id).await.state, state, "{booking}");
     }
-    // At its end it is sent, and a millisecond later it is not.
+    // At the end of the grace it is sent, and a millisecond later it is not.
     for (late, is_sent) in [(Duration::ZERO, true), (MILLI, false)] {
         world.clock.set(START + GRACE + late);
         let job = desk.leased().await;

@@ -1,4 +1,4 @@
-//! How a reminder is sent, on each store, on a clock that the test sets: the flag first, by one worker, and never taken back.
+//! How a worker sends a reminder, on each store, on a clock that the test sets. One worker sets the flag first; it is never reset.
 
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ async fn the_flag_is_set_before_it_is_sent_and_never_taken_back(on: On) {
     let leased = desk.find(id).await;
     assert_eq!((leased.state, leased.reminder_sent()), (State::Scheduled, false), "leased is not sent");
     let sending = desk.flagged(&job).await;
-    // This is where the carrier is called.
+    // The carrier is called here.
     stands(State::Sending).await;
     desk.failed(&sending, Reached::No).await.expect("is ours");
     stands(State::Sending).await;
@@ -82,14 +82,14 @@ async fn of_two_workers_with_the_same_job_one_sends(on: On) {
     let world = World::open(on).await;
     let hooked = Hooked::over(world.store.clone());
     let (one, other) = (Desk::over(&world, hooked.clone()), Desk::over(&world, world.again().await));
-    // One after the other.
+    // One worker after the other.
     one.due("b").await;
     let job = one.leased().await;
     let sending = other.flagged(&job).await;
     is_nothing(one.flag(&job).await);
     other.delivered(&sending).await.expect("the store is there").expect("is ours");
     is_nothing(one.flag(&job).await);
-    // The one between the other's look and its write.
+    // One worker writes between the other's read and its write.
     let id = one.due("c").await;
     let job = one.leased().await;
     let (first, same) = (other.clone(), job.clone());
@@ -104,7 +104,7 @@ async fn of_many_workers_at_once_one_sends(on: On) {
     let both = [Desk::over(&world, world.store.clone()), Desk::over(&world, world.again().await)];
     for round in 0..5 {
         both[0].due(&format!("b{round}")).await;
-        // A queue that gives everybody the same job.
+        // A queue that gives the same job to every worker.
         let job = both[0].leased().await;
         let workers = (0..16).map(|worker| {
             let (desk, job) = (both[worker % 2].clone(), job.clone());
@@ -124,7 +124,7 @@ async fn of_many_workers_at_once_one_sends(on: On) {
     world.close().await;
 }
 
-/// With a clock of its own, that may have stood still.
+/// Sets the flag by the worker's own clock, which may have stood still.
 async fn flag_at(desk: &Desk, job: &Job, now: Time) -> Result<Worked, StoreError> {
     desk.reminders.flag(job, now).await
 }
@@ -132,7 +132,7 @@ async fn flag_at(desk: &Desk, job: &Job, now: Time) -> Result<Worked, StoreError
 async fn a_worker_that_wakes_after_its_lease_does_not_send(on: On) {
     let world = World::open(on).await;
     let desk = Desk::over(&world, world.store.clone());
-    // Nobody has taken over yet; somebody has; it is over.
+    // No worker has taken over yet; then one has; then the reminder is finished.
     let id = desk.due("b").await;
     let slept = desk.leased().await;
     let stood = before(slept.lease_until, MILLI);
@@ -160,7 +160,7 @@ async fn a_worker_that_is_lost_after_the_flag_has_missed_it(on: On) {
     world.clock.advance(LEASE - MILLI);
     assert!(desk.lease().await.is_none(), "it may still be at it");
     world.clock.advance(MILLI);
-    // Too late, though nobody has looked yet.
+    // Too late, though no worker has handled the end of the lease yet.
     is_late(desk.delivered(&sending).await);
     let job = desk.leased().await;
     let kept = is_missed(desk.flag(&job).await, "its worker was lost after the flag was set");
@@ -170,7 +170,7 @@ async fn a_worker_that_is_lost_after_the_flag_has_missed_it(on: On) {
     is_late(desk.delivered(&sending).await);
     assert!(desk.failed(&sending, Reached::No).await.is_none());
     assert_eq!(desk.find(id).await, kept.reminder);
-    // Whoever finds it may be lost, too.
+    // The worker that handles the end of the lease may be lost, too.
     let id = desk.due("c").await;
     desk.flagged(&desk.leased().await).await;
     for _ in 0..3 {
@@ -197,7 +197,7 @@ async fn a_worker_that_is_lost_before_the_flag_has_done_nothing(on: On) {
     world.close().await;
 }
 
-/// The job that a person puts into the queue has the id of the first, and its numbers begin again.
+/// The job of a person's retry has the id of the first job, and its token and version begin again.
 async fn a_worker_of_before_a_person_had_it_sent_changes_nothing(on: On) {
     let world = World::open(on).await;
     let desk = Desk::over(&world, world.store.clone());
@@ -215,7 +215,7 @@ async fn a_worker_of_before_a_person_had_it_sent_changes_nothing(on: On) {
     is_late(desk.reminders.delivered(&first.0, &first.1, None, stood).await);
     assert_eq!(desk.find(id).await.state, State::Sending);
     desk.delivered(&second).await.expect("the store is there").expect("is ours");
-    // The same where it was cancelled and scheduled anew.
+    // The same if it was cancelled and scheduled again.
     let id = desk.due("c").await;
     let slept = desk.leased().await;
     let stood = before(slept.lease_until, MILLI);
@@ -234,7 +234,7 @@ async fn an_answer_that_gets_lost_is_looked_up(on: On) {
     let world = World::open(on).await;
     let hooked = Hooked::over(world.store.clone());
     let desk = Desk::over(&world, hooked.clone());
-    // The flag is there: it is ours to send.
+    // The flag was written, so this worker sends.
     let id = desk.due("b").await;
     let job = desk.leased().await;
     hooked.lose_answer(true);
@@ -244,7 +244,7 @@ async fn an_answer_that_gets_lost_is_looked_up(on: On) {
     assert_eq!(desk.delivered(&sending).await.expect("the store is there").expect("again is right").id, id);
     assert!(desk.failed(&sending, Reached::No).await.is_none(), "something else is not");
     assert_eq!(desk.find(id).await.deliveries.len(), 1);
-    // It is not there: nobody sends, and the next worker may.
+    // The flag was not written: this worker does not send, and the next worker may.
     let id = desk.due("c").await;
     let job = desk.leased().await;
     hooked.lose_answer(false);
@@ -255,7 +255,7 @@ async fn an_answer_that_gets_lost_is_looked_up(on: On) {
     hooked.lose_answer(false);
     assert!(matches!(desk.delivered(&sending).await, Err(StoreError::Unknown(_))));
     assert_eq!(desk.delivered(&sending).await.expect("is written").expect("is ours").id, id);
-    // That it was missed is told as well.
+    // A missed reminder is reported as well.
     desk.due("d").await;
     desk.flagged(&desk.leased().await).await;
     world.clock.advance(LEASE);
@@ -265,7 +265,7 @@ async fn an_answer_that_gets_lost_is_looked_up(on: On) {
     world.close().await;
 }
 
-/// A later try sets the flag onto a reminder that has it: what is there then looks the same, whoever wrote it.
+/// A later try writes the flag of a reminder that already has it. The record then looks the same, whichever worker wrote it.
 async fn a_flag_that_looks_like_ours_and_is_anothers_is_not_ours_to_send(on: On) {
     let world = World::open(on).await;
     let hooked = Hooked::over(world.store.clone());
@@ -310,7 +310,7 @@ async fn what_the_carrier_has_taken_was_not_missed_whoever_said_so(on: On) {
         }
         let late = desk.reminders.delivered_late(&ours.0, &ours.1, Some("p-1".into()), desk.now()).await;
         let late = late.expect("the store is there");
-        // Once a person has had it sent, the word about the first says nothing of the second.
+        // After a person's retry, the report about the first try is not accepted for the second.
         assert_eq!(late.is_some(), !is_sent_by_hand);
         let state = desk.find(id).await.state;
         assert_eq!(state, if is_sent_by_hand { State::Sending } else { State::Sent });

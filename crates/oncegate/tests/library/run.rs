@@ -130,7 +130,7 @@ async fn a_store_that_is_away_lets_it_happen_or_not_as_the_policy_says() {
 
 #[tokio::test]
 async fn when_only_the_settle_fails_the_caller_gets_its_answer_and_the_settle_is_retried() {
-    // The first commit is the claim; the next three, settles, find the store away.
+    // The first commit is the claim. The next three commits try to settle, and fail because the store is unavailable.
     let gate = Gate::over(Arc::new(Flaky::away_from(1, 3)), Arc::new(()));
     let guard = gate.guard("g", Policy::default()).unwrap();
     assert_eq!(guard.run(["k"], |_| async { Ok::<_, Io>(1) }).await.unwrap().value, 1);

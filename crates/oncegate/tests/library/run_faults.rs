@@ -13,7 +13,7 @@ use crate::support::away::Away;
 
 type Io = std::io::Error;
 
-/// Longer than any of these tests: what it would end has to end by itself.
+/// Longer than any of these tests, so that no run ends because its lease has ended.
 const LONG_LEASE: Duration = Duration::from_secs(600);
 const LEASE: Duration = Duration::from_millis(1_500);
 const IN_TIME: Duration = Duration::from_secs(20);
@@ -62,7 +62,7 @@ async fn a_run_dropped_while_it_claims_gives_the_claim_back() {
                 };
                 // One poll sends the claim to the store. The drop comes before the answer, or after the closure began.
                 assert!(guard.run([format!("{round}")], effect).now_or_never().is_none());
-                // The store answers in order: what was sent before is decided.
+                // The store answers in order, so this answer proves that the earlier commits are decided.
                 guard.claim(&guard.key([format!("fence {round}")])).await.unwrap();
                 if begun.load(Ordering::SeqCst) == 0 {
                     until("the claim is given back", async || state(&guard, &key).await.is_none()).await;
@@ -86,7 +86,7 @@ async fn a_store_that_is_closed_gives_back_first_what_dropped_callers_claimed() 
     let guard = gate.guard("g", policy(Lost::Hold, LONG_LEASE)).unwrap();
     let mut dropped = vec![];
     for round in 0..20 {
-        // A store that has answered at once has given the claim to an owner, who did not leave.
+        // If the store answered at once, the claim has an owner, and its caller did not leave.
         if guard.claim(&guard.key([format!("{round}")])).now_or_never().is_none() {
             dropped.push(round);
         }
@@ -124,7 +124,7 @@ async fn a_closure_that_blocks_its_thread_past_several_leases_keeps_its_lease() 
     let (_folder, gates) = on_memory_and_sqlite().await;
     for gate in gates {
         let guard = gate.guard("g", policy(Lost::TakeOver, LEASE)).unwrap();
-        // One blocked closure for each worker of the runtime: only a thread of its own can renew.
+        // One blocked closure for each thread of the runtime: only a separate thread can renew.
         let runs = ["a", "b"].map(|key| {
             let guard = guard.clone();
             tokio::spawn(async move {
@@ -267,7 +267,7 @@ async fn a_closure_that_blocks_its_thread_past_max_run_loses_its_lease_and_the_c
         blocked.run(["k"], blocks).await.unwrap()
     });
     until("it runs", async || state(&guard, &guard.key(["k"])).await.is_some()).await;
-    // Nothing renews any more, so the next caller takes over when the lease ends.
+    // The lease is not renewed any more, so the next caller takes over when it ends.
     let next = guard.waiting(IN_TIME).run(["k"], |_| async { Ok::<_, Io>(2) }).await.unwrap();
     assert_eq!((next.value, next.how), (2, How::First));
     ended.send(()).unwrap();

@@ -1,4 +1,5 @@
-//! Sagas on each store, on a clock that the test sets: one instance, one set of commands, whatever comes twice, late or at once.
+//! Sagas on each store, on a clock that the test sets: one instance and one set of commands, for events that are duplicate, late
+//! or concurrent.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,7 +52,7 @@ fn workspace() -> WorkspaceName {
     WorkspaceName::default_workspace()
 }
 
-/// A replica. What has to wait for a conflict waits a moment.
+/// A replica. Its pauses after conflicts are short.
 fn replica(store: &Arc<dyn MainStore>, name: &str) -> Sagas {
     let ledger = Arc::new(Ledger::start(store.clone(), Arc::new(())));
     let options = Options { retries: vec![5 * MILLI], replica: name.into(), ..Options::default() };
@@ -82,7 +83,7 @@ async fn handle(sagas: &Sagas, event: &Event) -> Handled {
     handled.remove(0)
 }
 
-/// What became of it, and the state that the instance is in.
+/// The outcome of the event, and the state of the instance.
 async fn told(sagas: &Sagas, event: &Event) -> (&'static str, Option<String>) {
     let handled = handle(sagas, event).await;
     (handled.outcome.as_str(), handled.state)
@@ -179,18 +180,18 @@ async fn an_event_that_comes_again_is_a_duplicate_whatever_state_it_finds(on: On
         last = state;
     }
     assert_eq!(last.as_deref(), Some("Completed"));
-    // One that was never applied, and comes too late.
+    // An event that was never applied, and comes too late.
     assert_eq!(
         told(&sagas, &event("UploadTimeout", "late", json!({ "searchId": "s" }))).await,
         in_state("ignored", "Completed")
     );
-    // The same id from another source is another event; so is one without an id.
+    // The same id from another source is another event. An event without an id is always another event.
     let other = Event { source: Some("elsewhere".into()), ..saved("s", &["a"]) };
     assert_eq!(told(&sagas, &other).await, in_state("ignored", "Completed"));
     assert_eq!(told(&sagas, &Event { id: None, ..saved("s", &["a"]) }).await, in_state("ignored", "Completed"));
     assert_eq!(commands(&world.store).await.len(), 1);
     let found = sagas.find(&workspace(), "search-import", "s").await.expect("there").expect("there");
-    // Duplicates are counted behind their backs.
+    // Duplicates are counted in the background.
     let mut counted = vec![];
     for _ in 0..200 {
         let (history, _) = sagas.history(&workspace(), &found, 10).await.expect("the store is there");
@@ -217,7 +218,7 @@ async fn the_same_event_on_two_replicas_at_once_is_applied_once(on: On) {
         assert!(handled.iter().all(|(_, state)| state.as_deref() == Some("Parsing")));
         assert_eq!(commands(&world.store).await.len(), 3 * (round + 1));
     }
-    // Equal ones, which nobody knows to be the same: the state knows.
+    // Equal events without an id: only the state of the instance can recognise the second.
     let unnamed = Event { id: None, ..saved("unnamed", &["a"]) };
     let mut handled = join_all((0..8).map(|i| told(&replicas[i % 2], &unnamed))).await;
     handled.sort();
@@ -236,7 +237,7 @@ async fn events_of_one_instance_that_race_are_all_applied(on: On) {
     let files: Vec<String> = (0..30).map(|i| format!("file {i}")).collect();
     let names: Vec<&str> = files.iter().map(String::as_str).collect();
     told(&replicas[0], &saved("s", &names)).await;
-    // Each file twice, on both replicas, all at once.
+    // Each file twice, on both replicas, all at the same time.
     let events: Vec<Event> = files.iter().map(|file| parsed("s", file)).collect();
     let handled = join_all((0..60).map(|i| told(&replicas[i % 2], &events[i / 2]))).await;
     assert_eq!(handled.iter().filter(|(result, _)| *result == "applied").count(), 30);
@@ -250,7 +251,7 @@ async fn whoever_loses_the_race_starts_again_from_the_beginning(on: On) {
     let world = World::open(on).await;
     let hooked = Hooked::over(world.store.clone());
     let (slow, fast) = (replica(&(hooked.clone() as Arc<dyn MainStore>), "slow"), replica(&world.store, "fast"));
-    // It has read that there is no instance; before it writes, another makes one.
+    // It has read that there is no instance. Before it writes, another replica makes one.
     hooked.before_commit({
         let fast = fast.clone();
         async move { assert_eq!(told(&fast, &saved("s", &["a"])).await, in_state("applied", "Parsing")) }
@@ -258,7 +259,7 @@ async fn whoever_loses_the_race_starts_again_from_the_beginning(on: On) {
     let late = handle(&slow, &started("s")).await;
     assert_eq!((late.outcome.as_str(), late.state.as_deref(), late.conflicts), ("applied", Some("Parsing"), 1));
     assert_eq!(jobs(&world.store, TIMER).await, [], "what it would have scheduled was never written");
-    // The same, with a duplicate: it loses, and finds out that it is one.
+    // The same with a duplicate: it conflicts, and the next round finds that it is a duplicate.
     hooked.before_commit({
         let fast = fast.clone();
         async move { assert_eq!(told(&fast, &parsed("s", "a")).await, in_state("applied", "Completed")) }
@@ -294,7 +295,7 @@ async fn a_timer_comes_when_it_is_due_and_not_before(on: On) {
     let handled = fire(&sagas, &leased[0]).await;
     assert_eq!((handled.outcome.as_str(), handled.state.as_deref()), ("applied", Some("Error")));
     assert_eq!(jobs(&world.store, TIMER).await, [], "it has left the queue with the commit");
-    // Whoever had it before, and wakes up now, changes nothing.
+    // The worker that had the job before now continues, and changes nothing.
     let again = sagas.fire(&leased[0]).await.expect("the store is there");
     assert_eq!(again, Fired::Lost);
     let found = sagas.find(&workspace(), "search-import", "s").await.expect("there").expect("there");
@@ -307,13 +308,13 @@ async fn a_timer_that_is_not_awaited_any_more_changes_nothing(on: On) {
     let sagas = replica(&world.store, "one");
     told(&sagas, &started("s")).await;
     world.clock.advance(HOUR);
-    // A worker has it already when the search is saved after all.
+    // A worker has leased the timer already when the search is saved after all.
     let leased = lease(&world.store, TIMER).await;
     assert_eq!(told(&sagas, &saved("s", &["a"])).await, in_state("applied", "Parsing"));
     let handled = fire(&sagas, &leased[0]).await;
     assert_eq!((handled.outcome, handled.state.as_deref()), (Outcome::Ignored, Some("Parsing")));
     assert_eq!(jobs(&world.store, TIMER).await, []);
-    // And the other way round: the timer's commit is between the event's look and its write.
+    // The other way round: the timer's commit comes between the event's read and its write.
     let hooked = Hooked::over(world.store.clone());
     let slow = replica(&(hooked.clone() as Arc<dyn MainStore>), "slow");
     told(&sagas, &started("t")).await;
@@ -340,11 +341,11 @@ async fn a_completed_instance_is_kept_for_seven_days_to_the_millisecond(on: On) 
     assert_eq!(lease(&world.store, RETIRE).await, []);
     assert_eq!(sagas.list(&workspace(), Some("search-import"), None, 10, None).await.expect("there").items.len(), 1);
     world.clock.advance(MILLI);
-    // Nobody has removed it yet, and it is gone all the same.
+    // The instance has expired. It is not removed yet, but counts as absent.
     assert_eq!(state(&sagas, "s").await, None);
     assert_eq!(sagas.list(&workspace(), Some("search-import"), None, 10, None).await.expect("there").items.len(), 0);
     assert_eq!(told(&sagas, &saved("s", &["a"])).await, in_state("applied", "Parsing"), "it is another search");
-    // The removal of the one before finds nothing to do, and leaves the new one alone.
+    // The removal job of the earlier instance finds nothing to do, and leaves the new instance unchanged.
     for job in lease(&world.store, RETIRE).await {
         sagas.retire(&job).await.expect("the store is there");
     }
@@ -356,7 +357,7 @@ async fn a_completed_instance_is_kept_for_seven_days_to_the_millisecond(on: On) 
 async fn what_is_removed_leaves_nothing_behind(on: On) {
     let world = World::open(on).await;
     let sagas = replica(&world.store, "one");
-    // More than are removed at once.
+    // More lines than are removed at once.
     let files: Vec<String> = (0..250).map(|i| format!("file {i}")).collect();
     let names: Vec<&str> = files.iter().map(String::as_str).collect();
     told(&sagas, &saved("s", &names)).await;
@@ -366,7 +367,7 @@ async fn what_is_removed_leaves_nothing_behind(on: On) {
     told(&sagas, &saved("other", &["a"])).await;
     world.clock.advance(WEEK);
     let leased = lease(&world.store, RETIRE).await;
-    // Two at once: the lease of one was lost.
+    // Two workers at the same time: one of them has lost its lease.
     let both = [sagas.retire(&leased[0]), sagas.retire(&leased[0])];
     join_all(both).await.into_iter().for_each(|done| done.expect("the store is there"));
     assert_eq!(jobs(&world.store, RETIRE).await, []);
@@ -416,7 +417,7 @@ async fn a_dead_letter_is_applied_again_once(on: On) {
     let world = World::open(on).await;
     let sagas = replica(&world.store, "one");
     told(&sagas, &started("s")).await;
-    // It overtook the one that it follows.
+    // This event came before the one that it follows.
     let Outcome::DeadLetter { id, .. } = handle(&sagas, &parsed("s", "a")).await.outcome else { panic!("too early") };
     let again = sagas.retry_dead_letter(&workspace(), id).await.expect("it is tried");
     assert!(matches!(again.outcome, Outcome::DeadLetter { id: same, .. } if same == id), "it is still too early");
@@ -432,7 +433,7 @@ async fn a_dead_letter_is_applied_again_once(on: On) {
     assert_eq!((letter.standing, letter.retries), (LetterState::Retried, 1));
     assert!(matches!(sagas.retry_dead_letter(&workspace(), id).await, Err(NotRetried::Settled("retried"))));
     assert!(matches!(sagas.discard_dead_letter(&workspace(), id).await, Err(NotRetried::Settled("retried"))));
-    // The one that was delivered is known now, too.
+    // The event that was delivered is a duplicate now, too.
     assert_eq!(told(&sagas, &parsed("s", "a")).await, in_state("duplicate", "Parsing"));
     let Outcome::DeadLetter { id: other, .. } = handle(&sagas, &event("Unheard", "1", json!({}))).await.outcome else {
         panic!("nobody knows it")
@@ -441,7 +442,7 @@ async fn a_dead_letter_is_applied_again_once(on: On) {
         sagas.discard_dead_letter(&workspace(), other).await.expect("it is open").standing,
         LetterState::Discarded
     );
-    // What is settled is removed after a while.
+    // A settled dead letter is removed after a while.
     world.clock.advance(WEEK);
     for job in lease(&world.store, RETIRE).await {
         sagas.retire(&job).await.expect("the store is there");
@@ -465,7 +466,7 @@ async fn a_large_event_behaves_as_a_small_one_does(on: On) {
     assert_eq!(told(&sagas, &large).await, in_state("duplicate", "Parsing"));
     assert_eq!(jobs(&world.store, "action:StartParsingReferenceFile").await.len(), files.len());
     assert_eq!(told(&sagas, &parsed("s", &files[7])).await, in_state("applied", "Parsing"));
-    // More than an instance holds is kept with the dead letters, and nothing is sent.
+    // Data that exceeds the limit of an instance becomes a dead letter, and no command is sent.
     let huge =
         json!({ "searchId": "t", "projectId": "x".repeat(DATA_BYTES_MAX), "searchName": "n", "referenceFiles": ["a"] });
     let handled = handle(&sagas, &event("SearchUploadSaved", "huge", huge)).await;
@@ -483,7 +484,7 @@ async fn a_removal_that_comes_late_leaves_the_next_instance_alone(on: On) {
     told(&fast, &parsed("s", "a")).await;
     world.clock.advance(WEEK);
     let leased = lease(&world.store, RETIRE).await;
-    // Paused between its look and its write, while another removes it all, and the same event begins the next one.
+    // Paused between its read and its write. Meanwhile another worker removes the instance, and the same event begins the next one.
     hooked.before_commit({
         let fast = fast.clone();
         async move { assert_eq!(told(&fast, &saved("s", &["a"])).await, in_state("applied", "Parsing")) }
@@ -503,7 +504,7 @@ async fn a_dead_letter_that_comes_again_after_it_was_settled_is_open_again(on: O
     assert!(matches!(again, Outcome::DeadLetter { id: same, .. } if same == id), "{again:?}");
     let letter = sagas.dead_letter(&workspace(), id).await.expect("there").expect("there");
     assert_eq!(letter.standing, LetterState::Open, "somebody has to look again");
-    // It is settled once more, later: it is kept from then on.
+    // The dead letter is settled again, later: its retention begins again.
     world.clock.advance(HOUR);
     sagas.discard_dead_letter(&workspace(), id).await.expect("it is open");
     world.clock.advance(WEEK - HOUR);
@@ -515,7 +516,7 @@ async fn a_dead_letter_that_comes_again_after_it_was_settled_is_open_again(on: O
         "its last settling was not so long ago"
     );
     handle(&sagas, &parsed("s", "a")).await;
-    // Its removal was due, and leaves it alone.
+    // Its removal job is due, and leaves it unchanged.
     world.clock.advance(WEEK);
     for job in lease(&world.store, RETIRE).await {
         sagas.retire(&job).await.expect("the store is there");
@@ -533,7 +534,7 @@ async fn a_timer_among_the_dead_letters_is_applied_only_while_it_is_awaited(on: 
         .terminal(["Done"])
         .data("ready", oncegate::sagas::FieldKind::Bool)
         .on("none", "Set", Effects::default().schedule("Due", HOUR).to("Waiting"))
-        // Until it is ready, this goes wrong.
+        // Until the saga is ready, this timer fails.
         .on("Waiting", "Due", Effects::default().branch(Effects::default().when("saga.ready").to("Done")))
         .on("Waiting", "Set", Effects::default().set("ready", "true"))
         .on("Waiting", "Stop", Effects::default().unschedule("Due").to("Stopped"))
@@ -557,7 +558,7 @@ async fn a_timer_among_the_dead_letters_is_applied_only_while_it_is_awaited(on: 
     }
     letters.sort();
     assert_eq!(jobs(&world.store, TIMER).await, []);
-    // One is made ready, and its timer applied; the other is stopped, and its timer is nobody's any more.
+    // One saga is made ready, and its timer is applied. The other is stopped, and its timer has no effect.
     handle(&sagas, &set("a", "Set")).await;
     handle(&sagas, &set("b", "Stop")).await;
     let retried = sagas.retry_dead_letter(&workspace(), letters[0].1).await.expect("it is tried");
@@ -588,7 +589,7 @@ async fn what_can_never_be_written_goes_to_the_dead_letters(on: On) {
         .expect("it is right");
     let ledger = Arc::new(Ledger::start(world.store.clone(), Arc::new(())));
     let sagas = Sagas::over(world.store.clone(), ledger, [definition], Options::default());
-    // Each event nests it deeper.
+    // Each event nests the data deeper.
     let mut reasons = vec![];
     for number in 0..70 {
         let event = event("Said", &number.to_string(), json!({ "id": "deep" }));
@@ -602,7 +603,7 @@ async fn what_can_never_be_written_goes_to_the_dead_letters(on: On) {
         1,
         "it can still be read"
     );
-    // Each command has all of the names in it.
+    // Each command contains all of the names.
     let names: Vec<String> = (0..5000).map(|name| format!("name {name}")).collect();
     let handled = handle(&sagas, &event("Said", "many", json!({ "id": "many", "names": names }))).await;
     let Outcome::DeadLetter { reason, .. } = handled.outcome else { panic!("{handled:?}") };
@@ -646,7 +647,7 @@ async fn an_event_that_runs_out_of_steps_is_told_once_with_its_workspace(on: On)
 async fn a_dead_letter_that_no_saga_knew_is_applied_in_each_that_knows_it_now(on: On) {
     let world = World::open(on).await;
     let before = replica(&world.store, "before");
-    // It has no id, and is one event all the same.
+    // The event has no id, and still counts as one event.
     let unnamed = Event::new("Seen", json!({ "id": "x" }));
     let Outcome::DeadLetter { id, .. } = handle(&before, &unnamed).await.outcome else { panic!("nobody knows it") };
     let seen = |name: &str| {
@@ -658,7 +659,7 @@ async fn a_dead_letter_that_no_saga_knew_is_applied_in_each_that_knows_it_now(on
             .on("none", "Seen", Effects::default().set("count", "1").to("Counting"))
             .on("Counting", "Seen", Effects::default().set("count", "saga.count + 1"))
     };
-    // The last of them does not take it yet: the others have it once, however often it is tried.
+    // The last saga does not accept it yet. The other sagas apply it once, however often it is retried.
     let late = Draft::new("late")
         .correlation("event.data.id")
         .events(["Seen", "Ready"])
@@ -710,7 +711,7 @@ async fn an_event_of_two_sagas_is_applied_in_both() {
         let found = sagas.find(&workspace(), saga, "x").await.expect("there").expect("there");
         assert_eq!(found.instance.data["count"], 2);
     }
-    // In a list, what is about one instance keeps its order, in each saga: also where it is not one instance in another.
+    // Events of one instance keep their order within a list, in each saga, even if they have different instances in another saga.
     let other = |name: &str, by: &str| {
         Draft::new(name)
             .correlation(by)
@@ -736,7 +737,7 @@ async fn an_event_of_two_sagas_is_applied_in_both() {
         let last = handled[1].as_ref().expect("the store is there");
         assert_eq!(last[1].state.as_deref(), Some("Done"), "{last:?}");
     }
-    // Another workspace's are its own.
+    // Another workspace has its own instances.
     let elsewhere = WorkspaceName::new("elsewhere").expect("a name");
     assert!(sagas.find(&elsewhere, "one", "x").await.expect("there").is_none());
     world.close().await;

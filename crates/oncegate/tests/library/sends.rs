@@ -1,4 +1,4 @@
-//! Sends on each store, on a clock that the test sets: who may send, what a worker's words do, and when they come too late.
+//! Sends on each store, on a clock that the test sets: which worker may send, what its reports do, and when they come too late.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -65,7 +65,7 @@ async fn the_first_proceeds_and_whoever_comes_later_reads_its_outcome(on: On) {
             (kept.send.esp_message_id.as_deref(), kept.send.template.as_deref()),
             (Some("esp-1"), Some("welcome"))
         );
-        // Delivered ten times, also when a worker's lease would be long over.
+        // The job is delivered ten times, also when a worker's lease would have ended long ago.
         for _ in 0..10 {
             world.clock.advance(LEASE);
             let read = was_sent(begin(&sends, recipient).await);
@@ -91,7 +91,7 @@ async fn of_64_at_once_one_proceeds_whichever_replica_they_ask(on: On) {
     for (round, lost) in POLICIES.into_iter().cycle().take(6).enumerate() {
         let (sends, elsewhere) = (over(&world.store, lost), over(&other, lost));
         let recipient = format!("recipient {round}");
-        // New, and once more when the worker that had it gave it back.
+        // A new send, and the next attempt after its worker gave it back.
         for attempt in [1, 2] {
             let asked = (0..64).map(|number| {
                 let (who, recipient) =
@@ -173,7 +173,7 @@ async fn what_may_have_been_sent_goes_by_the_policy(on: On) {
         }
         stands(said, State::Unknown);
         is_unknown(&begin(&sends, recipient).await);
-        // Its own worker finds out after all.
+        // The worker of that send reports the result after all.
         stands(sent(&sends, &first, "esp-1").await, State::Sent);
         was_sent(begin(&sends, recipient).await);
     }
@@ -242,7 +242,7 @@ async fn once_another_has_begun_a_late_word_is_fenced(on: On) {
         is_fenced(&failed(&sends, &first, Reached::Maybe).await);
         is_fenced(&sends.renew(&workspace(), first.id, first.token, None).await);
         assert_eq!(found(&sends, &second).await.send.state, State::Sending);
-        // And when that one is late, too.
+        // The same if that worker is late, too.
         world.clock.advance(LEASE);
     }
     stands(sent(&sends, &second, "esp-2").await, State::Sent);
@@ -273,7 +273,7 @@ async fn the_same_word_again_is_a_success_and_another_is_not(on: On) {
             stands(failed(&sends, &says_no, Reached::No).await, State::Failed);
         }
         is_fenced(&failed(&sends, &says_no, Reached::Maybe).await);
-        // Once another has begun, the answer that was lost is of no use to anybody.
+        // Once another worker has begun, a retry of the lost report is refused.
         proceeds(begin(&sends, &recipient).await);
         is_fenced(&failed(&sends, &says_no, Reached::No).await);
         is_fenced(&sent(&sends, &says_no, "esp-1").await);
@@ -313,7 +313,7 @@ async fn of_two_words_at_once_it_is_the_send_that_counts(on: On) {
             world.clock.advance(LEASE);
         }
         let (said_sent, said_no) = tokio::join!(sent(&here, &ours, "esp-1"), failed(&there, &ours, Reached::No));
-        // Whichever came first: what was sent was sent, also if it was called unsent before.
+        // Whichever report came first: the message was sent, even if the send was resolved as not sent before.
         assert!(said_sent.is_ok(), "round {round}: {said_sent:?}, {said_no:?}");
         was_sent(begin(&there, &recipient).await);
     }
@@ -347,7 +347,7 @@ async fn what_is_begun_under_another_policy_goes_by_the_new_one(on: On) {
     let (resend, hold) = (over(&world.store, Lost::Resend), over(&world.store, Lost::Hold));
     let first = proceeds(begin(&resend, "ada").await);
     world.clock.advance(LEASE);
-    // It was begun so that the next one may send it.
+    // The send began under a policy that lets the next worker send it.
     let second = proceeds(begin(&hold, "ada").await);
     assert_eq!((second.attempt, found(&hold, &first).await.send.lost), (2, Lost::Hold));
     world.clock.advance(LEASE);

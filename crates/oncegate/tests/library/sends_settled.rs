@@ -1,4 +1,4 @@
-//! Sends on each store: a person's word, whoever was faster, and answers that get lost.
+//! Sends on each store: what a person resolves, lost races, and lost answers.
 
 use std::sync::Arc;
 
@@ -102,7 +102,8 @@ async fn what_was_said_of_one_attempt_says_nothing_of_the_next(on: On) {
         let (sends, recipient) = (over(&world.store, lost), lost.as_str());
         let first = open_send(&world, lost, recipient, false).await;
         let asked = found(&sends, &first).await;
-        // Two ask the hook, which says that it was not sent; one of them falls asleep. The other one's worker sends, and dies.
+        // Two callers ask the hook, which says that it was not sent. One of them pauses. The other resolves the send, and the next
+        // worker begins it and dies.
         stands(sends.reconcile(&asked, false, None, "hook").await, State::Failed);
         assert_eq!(proceeds(begin(&sends, recipient).await).attempt, 2);
         let busy = sends.reconcile(&asked, false, None, "hook").await;
@@ -132,7 +133,7 @@ async fn an_answer_that_gets_lost_is_a_worker_that_died_or_a_word_that_is_said_a
         assert_eq!(proceeds(begin(&sends, &not_written).await).attempt, 1, "nothing was written");
         hooked.lose_answer(true);
         assert!(matches!(asks(&written).await, Err(StoreError::Unknown(_))));
-        // Nobody knows the token: it stands as a worker that died at once.
+        // No worker knows the token, so the send looks as if its worker had died at once.
         assert_eq!(is_busy(begin(&sends, &written).await), LEASE);
         world.clock.advance(LEASE);
         match lost {
@@ -158,34 +159,34 @@ async fn whoever_loses_a_race_starts_again(on: On) {
     let world = World::open(on).await;
     let hooked = Hooked::over(world.store.clone());
     let (slow, fast) = (over(&(hooked.clone() as Arc<dyn MainStore>), Lost::Resend), over(&world.store, Lost::Resend));
-    // Both saw nothing; the other was faster, and has sent it.
+    // Both found nothing. The other worker was faster, and has sent it.
     let before = fast.clone();
     hooked.before_commit(async move {
         let ours = proceeds(begin(&before, "new").await);
         stands(sent(&before, &ours, "fast").await, State::Sent);
     });
     assert_eq!(was_sent(begin(&slow, "new").await).esp_message_id.as_deref(), Some("fast"));
-    // The other began it, and gave it back.
+    // The other worker began it, and gave it back.
     let before = fast.clone();
     hooked.before_commit(async move {
         let ours = proceeds(begin(&before, "given back").await);
         stands(failed(&before, &ours, Reached::No).await, State::Failed);
     });
     assert_eq!(proceeds(begin(&slow, "given back").await).attempt, 2);
-    // A late word, and before it is written another worker begins.
+    // A late report; before it is written another worker begins.
     let ours = proceeds(begin(&slow, "late").await);
     world.clock.advance(LEASE);
     let before = fast.clone();
     hooked.before_commit(async move { assert_eq!(proceeds(begin(&before, "late").await).attempt, 2) });
     is_fenced(&sent(&slow, &ours, "esp-1").await);
-    // A person's word, and before it is written another worker begins.
+    // A person's resolution; before it is written another worker begins.
     let ours = proceeds(begin(&slow, "resolved").await);
     world.clock.advance(LEASE);
     let before = fast.clone();
     hooked.before_commit(async move { assert_eq!(proceeds(begin(&before, "resolved").await).attempt, 2) });
     let refused = resolve(&slow, &ours, false).await;
     assert!(matches!(&refused, Err(NotTaken::Wrong(why)) if why.contains("sending")), "{refused:?}");
-    // A lease that has ended, and before that is written its worker says that it has sent.
+    // A lease has ended; before that is written, its worker reports that it has sent.
     let ours = proceeds(begin(&slow, "tended").await);
     world.clock.advance(LEASE);
     let jobs = due(&world.store).await;
@@ -264,18 +265,18 @@ async fn what_was_called_unsent_and_was_sent_is_taken_until_another_begins(on: O
     let world = World::open(on).await;
     for lost in POLICIES {
         let sends = over(&world.store, lost);
-        // A person looked, did not find it, and it was there after all.
+        // A person resolved it as not sent, but the message was sent after all.
         let ours = open_send(&world, lost, &format!("{}, a person", lost.as_str()), false).await;
         stands(resolve(&sends, &ours, false).await, State::Failed);
         stands(sent(&sends, &ours, "esp-1").await, State::Sent);
         assert_eq!(was_sent(begin(&sends, &format!("{}, a person", lost.as_str())).await).id, ours.id);
-        // The worker itself had given it up.
+        // The worker itself had reported that it was not sent.
         let recipient = format!("{}, itself", lost.as_str());
         let ours = proceeds(begin(&sends, &recipient).await);
         failed(&sends, &ours, Reached::Maybe).await.expect("is ours");
         stands(sent(&sends, &ours, "esp-2").await, State::Sent);
         assert_eq!(was_sent(begin(&sends, &recipient).await).esp_message_id.as_deref(), Some("esp-2"));
-        // Another has begun.
+        // Another worker has begun.
         let recipient = format!("{}, another", lost.as_str());
         let ours = proceeds(begin(&sends, &recipient).await);
         failed(&sends, &ours, Reached::No).await.expect("is ours");

@@ -1,4 +1,4 @@
-//! Sends on each store: leases that end, whoever has to be asked, and what is kept and for how long.
+//! Sends on each store: leases that end, the reconcile hook, and how long sends are kept.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,12 +40,12 @@ async fn a_lease_that_ended_is_written_down_once(on: On) {
         let state = if lost == Lost::Resend { State::Lost } else { State::Unknown };
         let tended = sends.tend(&job).await.expect("the store is there");
         assert!(matches!(&tended, Tended::Overdue(kept) if kept.send.state == state), "{tended:?}");
-        // Whoever has the same job, and wakes up later, writes nothing.
+        // A worker with the same job, which continues later, writes nothing.
         let version = found(&sends, &ours).await.version;
         let again = sends.tend(&job).await.expect("the store is there");
         assert!(!matches!(again, Tended::Overdue(_)), "{again:?}");
         assert_eq!(found(&sends, &ours).await.version, version);
-        // What it says changes nothing for workers, and nothing for a late word.
+        // The check changes nothing for workers, and nothing for a late report.
         stands(sent(&sends, &ours, "esp-1").await, State::Sent);
         was_sent(begin(&sends, lost.as_str()).await);
     }
@@ -63,7 +63,7 @@ async fn what_is_unknown_is_the_hooks_turn_again_and_again(on: On) {
                 let tended = sends.tend(&mine().await.expect("its lease has ended")).await;
                 assert!(matches!(tended, Ok(Tended::Overdue(_))), "{tended:?}");
             }
-            // Of what is sent again nobody has to be asked.
+            // For a send that is sent again, the hook need not be asked.
             if lost == Lost::Resend {
                 assert_eq!(mine().await, None);
                 continue;
@@ -80,7 +80,7 @@ async fn what_is_unknown_is_the_hooks_turn_again_and_again(on: On) {
                 assert_eq!(mine().await, None);
                 world.clock.advance(MILLI);
             }
-            // Whoever has no hook does not look again.
+            // A server without a hook does not check again.
             ask(false).await;
             world.clock.advance(3600 * SECOND);
             assert_eq!(mine().await, None);
@@ -102,7 +102,7 @@ async fn a_worker_that_lives_is_left_alone(on: On) {
         assert_eq!(mine().await, None, "it is looked at when its lease ends");
         world.clock.advance(MILLI);
         let job = mine().await.expect("it is due");
-        // The next worker comes between the look and the write.
+        // The next worker comes between the read and the write.
         let next = match lost {
             Lost::Resend => Some(proceeds(begin(&sends, lost.as_str()).await)),
             Lost::Skip | Lost::Hold => None,
@@ -137,7 +137,7 @@ async fn what_has_been_kept_for_long_enough_is_gone_to_the_millisecond(on: On) {
     }
     found(&sends, &sent_one).await;
     world.clock.set(START + KEEP);
-    // Begun anew before anybody has cleaned up.
+    // Begun again before the sweeper has run.
     let anew = proceeds(begin(&sends, "not swept").await);
     assert!(anew.attempt == 1 && anew.provider_key != not_swept.provider_key);
     for job in due(&world.store).await {
@@ -166,7 +166,7 @@ async fn whoever_meets_a_claim_can_look_at_its_send(on: On) {
         let begun_at = world.store.find_jobs(&[]).await.expect("the store is there").now;
         let hooked = Hooked::over(world.store.clone());
         let slow: Arc<dyn MainStore> = hooked.clone();
-        // Between the look at the clock and the commit, time passes: the claim stands for longer than its send.
+        // Time passes between the read of the clock and the commit, so the claim lasts longer than its send.
         let clock = world.clock.clone();
         hooked.before_commit(async move { clock.advance(10 * SECOND) });
         let (sends, recipient) = (over(&slow, lost), lost.as_str());
@@ -211,11 +211,11 @@ async fn a_send_that_stands_has_no_job_and_one_that_is_begun_again_has_one(on: O
             if state == State::Sent {
                 continue;
             }
-            // A late word finds no job, and makes none.
+            // A late report finds no job, and makes none.
             stands(sent(&sends, &ours, "esp-1").await, State::Sent);
             assert_eq!(job_of(&world, &ours).await, None, "{recipient}");
         }
-        // Lost, or nobody can say: begun again, by the policy or by a person's word, it is looked at again.
+        // A lost or unknown send that is begun again, by the policy or after a person's resolution, is checked again.
         let recipient = format!("{}, silent", lost.as_str());
         let ours = open_send(&world, lost, &recipient, false).await;
         tend_all(&world, &sends).await;
@@ -242,14 +242,14 @@ async fn whoever_tends_to_a_job_that_has_left_the_queue_and_come_back_changes_no
     let sends = over(&world.store, Lost::Resend);
     let hooked = Hooked::over(world.store.clone());
     let slow = over(&(hooked.clone() as Arc<dyn MainStore>), Lost::Resend);
-    // Its claim's lease ends later than its record says: whoever tends to it leaves its worker alone.
+    // The lease of the claim ends later than the record says, so the check leaves the worker alone.
     let clock = world.clock.clone();
     hooked.before_commit(async move { clock.advance(10 * SECOND) });
     let first = proceeds(begin(&slow, "ada").await);
     world.clock.set(START + LEASE);
     let stale = due(&world.store).await.remove(0);
-    // Before that is written, the worker says that it was not sent, the next one begins and falls silent, and another has leased the job, which looks
-    // like the one before.
+    // Before that is written, the worker reports that it was not sent. The next worker begins and falls silent, and another has
+    // leased the job, which looks like the one before.
     let (before, store, clock, of) = (sends.clone(), world.store.clone(), world.clock.clone(), first.clone());
     let seen = stale.clone();
     hooked.before_commit(async move {
@@ -285,7 +285,7 @@ async fn the_hook_is_asked_again_after_a_late_word_that_says_no_more(on: On) {
     world.close().await;
 }
 
-/// Until now each send kept its job until it was removed, and its record had no end.
+/// In an earlier version each send kept its job until it was removed, and its record did not expire.
 async fn the_sends_of_an_earlier_version_end_like_others(on: On) {
     let world = World::open(on).await;
     for lost in POLICIES {
@@ -310,7 +310,7 @@ async fn the_sends_of_an_earlier_version_end_like_others(on: On) {
             assert!(committed.is_written());
             before.push(ours);
         }
-        // A word of a person makes it one like others; the rest are looked at when their time is over.
+        // After a person's resolution it is like other sends. The rest are checked when their time is over.
         if lost != Lost::Resend {
             stands(resolve(&sends, &before[2], true).await, State::Sent);
             assert_eq!(job_of(&world, &before[2]).await, None);
@@ -344,7 +344,7 @@ async fn what_a_person_settled_is_kept_as_long_as_its_record(on: On) {
         world.clock.set(START + (expires.since(START) - MILLI));
         was_sent(begin(&sends, recipient).await);
         world.clock.set(expires);
-        // There is no time in which workers are told of a send that nobody can look at.
+        // At no time is a worker told of a send that cannot be found.
         assert_eq!(proceeds(begin(&sends, recipient).await).attempt, 1, "{recipient}");
     }
     world.close().await;
@@ -354,14 +354,14 @@ async fn a_job_without_a_send_is_taken_out(on: On) {
     let world = World::open(on).await;
     let sends = over(&world.store, Lost::Hold);
     let ours = proceeds(begin(&sends, "ada").await);
-    // Nobody has tended to it in all that time.
+    // No server has checked it in all that time.
     world.clock.set(START + KEEP + LINGERS);
     world.store.sweep(100).await.expect("sweeps");
     assert!(sends.find(&workspace(), ours.id).await.expect("the store is there").is_none());
     let jobs = due(&world.store).await;
     assert_eq!(jobs.len(), 1);
     for _ in 0..2 {
-        // The second time as by somebody who was paused, and still has the job.
+        // The second call is that of a worker that was paused, and still has the job.
         sends.tend(&jobs[0]).await.expect("the store is there");
     }
     world.clock.advance(LEASE);
@@ -373,7 +373,7 @@ async fn job_of(world: &World, of: &Proceed) -> Option<Job> {
     world.store.find_jobs(&[(workspace(), of.id)]).await.expect("the store is there").value.remove(0)
 }
 
-/// As a server does that has no hook.
+/// Checks all sends that are due, as a server without a hook does.
 async fn tend_all(world: &World, sends: &Sends) {
     loop {
         let jobs = due(&world.store).await;

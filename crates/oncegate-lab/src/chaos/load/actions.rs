@@ -9,7 +9,7 @@ use crate::chaos::{Clients, Patience, Run};
 
 const ENTITIES: u64 = 6;
 
-/// What an entity's client was told.
+/// What the servers told the client of one entity.
 struct Scheduled {
     entity: String,
     /// The last version that was acknowledged.
@@ -30,7 +30,7 @@ pub async fn generation(run: &Arc<Run>, number: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// One client for each entity: its updates have an order.
+/// One client for each entity, so that its updates have an order.
 async fn schedule(run: Arc<Run>, generation: u64, entity: u64, shift: Shift) -> Scheduled {
     let (mut clients, mut dice) = (run.clients(), run.dice("actions", generation * ENTITIES + entity));
     let mut scheduled =
@@ -51,7 +51,7 @@ async fn schedule(run: Arc<Run>, generation: u64, entity: u64, shift: Shift) -> 
             _ => run.tally.count("actions without an answer", 1),
         }
         if dice.percent(30) {
-            // Not asked again: a second request would be a second action.
+            // Not retried: a second request would be a second action.
             let text = format!("{} once {version}", scheduled.entity);
             let body = json!({"actionType": "once", "payload": {"text": text}, "delaySeconds": 0});
             if let Ok(answer) = clients.any(&mut dice).post("/api/actions", &body).await {
@@ -63,7 +63,7 @@ async fn schedule(run: Arc<Run>, generation: u64, entity: u64, shift: Shift) -> 
     scheduled
 }
 
-/// Waits until an action has ended. Whether it is completed.
+/// Waits until an action has ended. Returns whether it is completed.
 async fn is_completed(run: &Run, clients: &mut Clients, id: &str) -> Result<bool, String> {
     let mut patience = Patience::default();
     loop {
@@ -95,7 +95,7 @@ async fn check(run: &Run, scheduled: &Scheduled) -> Result<(), String> {
         return Ok(());
     }
     let arrivals = run.site.provider.arrivals("/actions", &scheduled.entity);
-    // A server that was stopped between its decision and its call makes that call when it wakes.
+    // A server that was paused between its decision and its call makes that call when it resumes.
     let in_time = arrivals.iter().rev().find(|arrival| !run.was_just_woken(arrival.at));
     let delivered = in_time.and_then(|arrival| arrival.body["version"].as_u64()).unwrap_or_default();
     let newest = arrivals.iter().filter_map(|arrival| arrival.body["version"].as_u64()).max().unwrap_or_default();

@@ -12,19 +12,19 @@ use super::Shift;
 use crate::chaos::{Answer, Broken, Client, Clients, Dice, Lost, Run};
 
 const KEYS: usize = 60;
-/// Callers work on so many keys at a time. The first of them goes out of use as time goes by: there are always keys that are not settled.
+/// How many keys the callers use at a time. The oldest key is dropped as time goes by, so some keys are always unsettled.
 const KEYS_AT_A_TIME: usize = 8;
 const CLIENTS: u32 = 6;
 const BATCH: usize = 6;
 const LEASES_MS: [u64; 4] = [300, 800, 1500, 3000];
 const LONG_WINDOW: Duration = Duration::from_secs(600);
-/// Some keys have a window that ends while the generation is worked on.
+/// Some keys have a window that ends during the generation.
 const SHORT_WINDOW: Duration = Duration::from_secs(3);
-/// One key in so many has it.
+/// One key in this many has a short window.
 const SHORT_WINDOW_ONE_IN: usize = 5;
-/// One key in so many is held when its owner is lost.
+/// One key in this many is held when its owner is lost.
 const HELD_ONE_IN: usize = 4;
-/// What the clocks of the servers and of the driver may disagree by, over a lease.
+/// The most by which the clocks of the servers and the driver may differ over a lease.
 pub const SLACK: Duration = Duration::from_millis(40);
 
 /// A key of the load, and how it is claimed.
@@ -121,7 +121,7 @@ impl Caller {
                 (0..=6, _) => owned.extend(self.claim(&key).await),
                 (7, _) => owned.extend(self.claim_batch(generation, first).await),
                 (8 | 9, Some(place)) => self.renew(&owned[place].clone()).await,
-                // Sometimes at once, sometimes much too late, sometimes never.
+                // The owner settles sometimes at once, sometimes much too late, sometimes never.
                 (10..=12, Some(place)) => {
                     let verdict = if self.dice.percent(20) { Verdict::Failed } else { Verdict::Done };
                     let outcome = format!("\"call {call} of client {}\"", self.number);
@@ -139,7 +139,7 @@ impl Caller {
                 }
                 _ => tokio::time::sleep(self.dice.millis(0..60)).await,
             }
-            // The two servers share this machine with the driver.
+            // A short pause: the two servers share this machine with the driver.
             tokio::time::sleep(self.dice.millis(1..8)).await;
         }
         self.history
@@ -240,7 +240,7 @@ impl Caller {
         reply
     }
 
-    /// Each key is read once more, however long it takes.
+    /// Reads each key once more. Waits as long as that takes.
     async fn read_at_last(&mut self, key: &Key) -> Result<(), String> {
         let mut patience = crate::chaos::Patience::default();
         while self.read(key).await == Reply::NotWritten {
@@ -286,7 +286,7 @@ fn settled(answer: &Answer) -> Reply {
     }
 }
 
-/// A claim as it was found.
+/// A claim as a read returned it.
 fn seen(answer: &Answer) -> Reply {
     let token = answer.body["token"].as_i64().map(Token);
     match (answer.status, answer.body["state"].as_str()) {
@@ -298,7 +298,7 @@ fn seen(answer: &Answer) -> Reply {
     }
 }
 
-/// A negative control: what a server without the lease check would do.
+/// A negative control: behaves like a server without the lease check.
 async fn without_lease_check(
     client: &mut Client,
     key: &Key,
@@ -315,7 +315,7 @@ async fn without_lease_check(
     }
 }
 
-/// A negative control: what a server without the fence would do.
+/// A negative control: behaves like a server without the fence.
 async fn without_fence(
     client: &mut Client,
     owned: &Owned,

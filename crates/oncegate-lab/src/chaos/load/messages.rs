@@ -1,4 +1,4 @@
-//! Messages, with and without an Idempotency-Key, each posted several times. What was acknowledged is there in the end.
+//! Messages, with and without an Idempotency-Key, each posted several times. Every acknowledged message exists in the end.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::chaos::{Clients, Patience, Run};
 const POSTERS: u64 = 3;
 const TEXTS: usize = 40;
 
-/// What a poster was told about a text.
+/// What the servers told a poster about a text.
 struct Told {
     text: String,
     id: String,
@@ -37,7 +37,7 @@ async fn post(run: Arc<Run>, generation: u64, poster: u64, shift: Shift) -> Vec<
         let channel = if number.is_multiple_of(2) { "plain" } else { "keyed" };
         let text = format!("g{generation} message {number}");
         let body = json!({"recipientPhone": format!("+1555{number:04}"), "message": text, "channel": channel});
-        // A key is used by one poster for one body; the others post the same text without it, or under keys of their own.
+        // One poster uses a key, for one body. The others post the same text without a key, or under keys of their own.
         let key = number.is_multiple_of(3).then(|| format!("g{generation}-p{poster}-{number}"));
         run.tally.count("messages posted", 1);
         match clients.any(&mut dice).post_with_key("/api/messages", &body, key.as_deref()).await {
@@ -59,7 +59,7 @@ async fn check(run: &Run, told: &[Told]) -> Result<(), String> {
     let mut clients = Clients::new(run);
     let mut ids: BTreeMap<&str, &Told> = BTreeMap::new();
     for one in told {
-        // A message that surely failed may be posted again, and is another one then.
+        // A message that certainly failed may be posted again, and is a new message then.
         if one.status == "failed" {
             continue;
         }

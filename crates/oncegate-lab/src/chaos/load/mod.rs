@@ -1,4 +1,5 @@
-//! The load: one file for each policy. Each works on a generation of keys for some seconds, then checks what became of them, and begins anew.
+//! The load: one file for each policy. Each policy uses one generation of keys for some seconds, checks the outcomes, and starts with
+//! new keys.
 
 mod actions;
 mod claims;
@@ -12,12 +13,12 @@ use std::time::{Duration, Instant};
 
 use super::Run;
 
-/// How long a generation of keys is worked on.
+/// How long a generation of keys is used.
 const GENERATION: Duration = Duration::from_secs(6);
-/// Of each policy, so that one is at work while the other is checked.
+/// Workers of each policy, so that one generates load while the other checks.
 const WORKERS: u64 = 2;
 
-/// Until the time is up, and all that was acknowledged is checked.
+/// Runs until the time is up and everything that was acknowledged is checked.
 pub async fn run(run: Arc<Run>) {
     let mut all = tokio::task::JoinSet::new();
     macro_rules! policies {
@@ -51,7 +52,7 @@ pub async fn run(run: Arc<Run>) {
     }
 }
 
-/// Until the generation has had its time.
+/// When a generation's time is up.
 struct Shift(Instant);
 
 impl Shift {

@@ -1,4 +1,5 @@
-//! Reminders: one for each booking, never sent twice (the provider reports that at once), and there in the end if it was acknowledged.
+//! Reminders: one for each booking. A reminder is never sent twice (the provider reports that at once). Each acknowledged reminder
+//! exists in the end.
 
 use std::sync::Arc;
 

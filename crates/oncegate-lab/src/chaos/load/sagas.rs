@@ -1,4 +1,4 @@
-//! Saga events: each is delivered several times, by both servers, and applied once.
+//! Saga events: each event is delivered several times, by both servers, and applied once.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ async fn search(run: &Arc<Run>, dice: &mut Dice, search: &str) -> Result<(), Str
     Ok(())
 }
 
-/// To both servers at once, until at least one has answered. At most one says that it applied the event.
+/// Delivers to both servers at once, until at least one has answered. At most one may say that it applied the event.
 async fn deliver(run: &Arc<Run>, dice: &mut Dice, event: &Value) -> Result<(), String> {
     let mut results: Vec<String> = vec![];
     let mut patience = Patience::default();

@@ -1,4 +1,5 @@
-//! Sends: workers ask, are told to proceed one at a time, and say what became of it. Their histories are those of claims, but for late words.
+//! Sends: workers ask, one at a time may proceed, and it reports the outcome. Their histories are checked like the histories of claims,
+//! except for late reports.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +33,7 @@ pub async fn generation(run: &Arc<Run>, number: u64) -> Result<(), String> {
     for worker in workers {
         last.history.extend(worker.await.map_err(|error| error.to_string())?);
     }
-    // Each job comes once more.
+    // Each job is delivered once more.
     for recipient in 0..RECIPIENTS {
         let mut patience = Patience::default();
         while last.begin(recipient).await.is_none() {
@@ -66,7 +67,7 @@ impl Worker {
                 match self.dice.below(10) {
                     0..=3 => self.sent(recipient, &id, token, call).await,
                     4 | 5 => self.failed(recipient, &id, token).await,
-                    // It dies, or is very late.
+                    // The worker dies, or is very late.
                     _ => {
                         tokio::time::sleep(self.dice.millis(100..1200)).await;
                         if self.dice.percent(50) {
@@ -93,7 +94,7 @@ impl Worker {
         answered.ok()
     }
 
-    /// None: no answer. Some(None): not to be sent now.
+    /// Returns `None` without an answer, and `Some(None)` if the worker may not send now.
     async fn begin(&mut self, recipient: usize) -> Option<Option<(String, i64)>> {
         let lease = Duration::from_millis(*self.dice.pick(&LEASES_MS));
         let body = json!({

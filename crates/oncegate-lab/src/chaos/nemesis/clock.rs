@@ -1,4 +1,4 @@
-//! A wall clock that steps, and mostly comes back.
+//! A wall clock that steps, and usually steps back.
 
 use std::time::Duration;
 

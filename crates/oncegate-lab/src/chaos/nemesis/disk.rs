@@ -1,4 +1,4 @@
-//! What SQLite's file can suffer.
+//! Faults of SQLite's file.
 
 use crate::chaos::Run;
 use crate::chaos::dice::Dice;
@@ -7,7 +7,7 @@ use crate::power::errno;
 
 use super::disk_of;
 
-/// Both servers die at once, and what they had not synced is partly gone.
+/// Kills both servers at once, and undoes a part of what they had not synced.
 pub async fn cut_power(run: &Run, dice: &mut Dice) -> Result<(), String> {
     let disk = disk_of(run)?;
     for server in 0..SERVERS {
@@ -20,7 +20,7 @@ pub async fn cut_power(run: &Run, dice: &mut Dice) -> Result<(), String> {
     Ok(())
 }
 
-/// Each sync fails with EIO for a while.
+/// Makes each sync fail with EIO for a while.
 pub async fn fail_syncs(run: &Run, dice: &mut Dice) -> Result<(), String> {
     let disk = disk_of(run)?;
     disk.power.fail_syncs(Some(errno::EIO)).map_err(|error| error.to_string())?;
@@ -28,7 +28,7 @@ pub async fn fail_syncs(run: &Run, dice: &mut Dice) -> Result<(), String> {
     disk.power.fail_syncs(None).map_err(|error| error.to_string())
 }
 
-/// Each write fails with ENOSPC for a while.
+/// Makes each write fail with ENOSPC for a while.
 pub async fn fill(run: &Run, dice: &mut Dice) -> Result<(), String> {
     let disk = disk_of(run)?;
     disk.power.fail_writes(Some(errno::ENOSPC)).map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! The faults: one file for each kind. The seed chooses which comes next, and when.
+//! The faults: one file for each kind. The seed chooses which fault comes next, and when.
 
 mod clock;
 mod disk;
@@ -16,15 +16,15 @@ use super::proxy::Mode;
 use super::site::SERVERS;
 use super::{Run, StoreKind};
 
-/// Between two faults of one lane.
+/// The pause between two faults of one sequence.
 const PAUSE_MS: std::ops::Range<u64> = 300..2500;
-/// A fault that lasts longer than this is a defect of the driver, or of what it drives.
+/// A fault that lasts longer than this is a defect of the driver, or of the system under test.
 const FAULT_MAX: Duration = Duration::from_secs(180);
 
-/// A fault by its name in the report, and how often it is chosen.
+/// The names of faults as in the report, and how often each is chosen.
 type Menu = &'static [(&'static str, usize)];
 
-/// What happens to servers. It runs beside the faults of the store.
+/// Faults of servers. They run beside the faults of the store.
 const SERVERS_MENU: Menu = &[("server killed", 6), ("server paused", 2)];
 const POSTGRES_MENU: Menu = &[
     ("postgres crashed", 6),
@@ -42,7 +42,7 @@ const POSTGRES_MENU: Menu = &[
 const SQLITE_MENU: Menu = &[("power cut", 8), ("syncs fail", 1), ("disk full", 1), ("clock stepped", 3)];
 const ASYNCHRONOUS_MENU: Menu = &[("asynchronous standby promoted", 1)];
 
-/// The faults of the store, and those of servers.
+/// The faults of the store, and the faults of the servers.
 fn menus(run: &Run) -> (Menu, Menu) {
     match (run.options.store, run.options.asynchronous) {
         (_, true) => (ASYNCHRONOUS_MENU, &[][..]),
@@ -51,7 +51,7 @@ fn menus(run: &Run) -> (Menu, Menu) {
     }
 }
 
-/// A fault that is asked for by a wrong name would never be made.
+/// Refuses unknown names: a fault with a wrong name would never be made.
 pub fn check_names(run: &Run) -> Result<(), String> {
     let (store, servers) = menus(run);
     let known: Vec<&str> = store.iter().chain(servers).map(|(name, _)| *name).collect();
@@ -61,7 +61,7 @@ pub fn check_names(run: &Run) -> Result<(), String> {
     }
 }
 
-/// Makes faults until the time is up, and heals everything.
+/// Makes faults until the time is up. Heals everything afterwards.
 pub async fn run(run: Arc<Run>) -> Result<(), String> {
     let (store, servers) = menus(&run);
     let on_store = lane(run.clone(), store, run.dice("store faults", 0), Then::BothAreReady);
@@ -79,15 +79,15 @@ pub async fn run(run: Arc<Run>) -> Result<(), String> {
     Ok(())
 }
 
-/// What a lane waits for after each of its faults.
+/// What a sequence of faults waits for after each fault.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Then {
     GoOn,
-    /// A server that never recovers from a fault of the store is found, and there is load at the next fault.
+    /// Until both servers are ready. So a server that never recovers is found, and there is load at the next fault.
     BothAreReady,
 }
 
-/// A server that stays away is a violation.
+/// Waits until both servers are ready. A server that stays away is a violation.
 async fn both_are_ready(run: &Run, fault: &str) {
     let healed = Instant::now();
     for server in 0..SERVERS {
@@ -150,7 +150,7 @@ fn disk_of(run: &Run) -> Result<&super::site::Disk, String> {
     run.site.disk.as_ref().ok_or_else(|| "this store has no disk of ours".into())
 }
 
-/// A way of cutting a connection at its COMMIT.
+/// How to cut a connection at its COMMIT.
 fn at_commit(dice: &mut Dice) -> Mode {
     if dice.percent(70) { Mode::CutBeforeCommit } else { Mode::CutAfterCommit }
 }

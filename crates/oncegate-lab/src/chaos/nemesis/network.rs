@@ -1,4 +1,4 @@
-//! What can happen between one server and PostgreSQL.
+//! Faults of the network between one server and PostgreSQL.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::chaos::site::SERVERS;
 
 use super::{at_commit, network_of};
 
-/// How long a COMMIT is waited for, under load.
+/// How long to wait for a COMMIT, under load.
 const COMMIT_MAX: Duration = Duration::from_secs(2);
 
 async fn for_a_while(run: &Run, mode: Mode, length: Duration, server: usize) -> Result<(), String> {
@@ -34,7 +34,7 @@ pub async fn half_open(run: &Run, dice: &mut Dice) -> Result<(), String> {
     let server = dice.below(SERVERS);
     let length = dice.millis(500..4000);
     for_a_while(run, Mode::Swallow, length, server).await?;
-    // Pieces are missing from what was open: it is over.
+    // Data of the open connections is missing, so they are cut.
     for_a_while(run, Mode::Down, Duration::from_millis(20), server).await
 }
 

@@ -1,4 +1,4 @@
-//! What can happen to PostgreSQL itself.
+//! Faults of PostgreSQL itself.
 
 use std::time::Duration;
 
@@ -21,8 +21,8 @@ pub async fn crash(run: &Run, dice: &mut Dice) -> Result<(), String> {
     primary.start().await
 }
 
-/// One server is cut at its COMMIT and stays cut off. PostgreSQL crashes, the other server goes on, and transaction ids are given out again. Then the
-/// first server is back, and finds out what became of its COMMIT.
+/// Cuts one server off at its COMMIT. PostgreSQL crashes, the other server goes on, and PostgreSQL assigns the same transaction ids
+/// again. Then the first server is reconnected, and finds out the outcome of its COMMIT.
 pub async fn crash_after_cut(run: &Run, dice: &mut Dice) -> Result<(), String> {
     let network = network_of(run)?;
     let proxy = &network.proxies[dice.below(SERVERS)];

@@ -1,4 +1,4 @@
-//! A standby takes over, the servers' connections lead to it, and the old primary is gone for good.
+//! A standby takes over, the servers' connections lead to it, and the old primary never returns.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -13,16 +13,16 @@ use crate::chaos::site::{Network, SERVERS};
 
 use super::{at_commit, network_of};
 
-/// Within this time the servers tell that commits are lost.
+/// Within this time the servers report that commits are lost.
 const TOLD_MAX: Duration = Duration::from_secs(15);
 /// The event in the servers' logs.
 const LOST_EVENT: &str = "store.commits_lost";
 
-/// What becomes of the primary before its standby is promoted.
+/// What happens to the primary before its standby is promoted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Primary {
     Crashes,
-    /// It goes on, and neither its standby nor the servers reach it.
+    /// The primary goes on, but neither its standby nor the servers reach it.
     IsCutOff,
 }
 
@@ -32,7 +32,7 @@ async fn new_standby(run: &Run, primary: &Cluster, link: &Proxy) -> Result<Clust
     primary.standby(&run.site.folder().join(name), link.address).await
 }
 
-/// Nothing acknowledged is lost: the primary waited for this standby with each commit.
+/// No acknowledged commit is lost, because the primary waited for this standby with each commit.
 pub async fn synchronous(run: &Run, dice: &mut Dice, fate: Primary) -> Result<(), String> {
     let network = network_of(run)?;
     let mut primary = network.primary.lock().await;
@@ -67,14 +67,14 @@ async fn take_over(network: &Network, primary: &mut Cluster, standby: Cluster) -
     Ok(())
 }
 
-/// Commits are lost, which cannot be helped. The servers must tell.
+/// Commits are lost, which cannot be avoided. The servers must report it.
 pub async fn asynchronous(run: &Run, dice: &mut Dice) -> Result<(), String> {
     let network = network_of(run)?;
     let mut primary = network.primary.lock().await;
     let link = Proxy::start(primary.address, false).await.map_err(|error| error.to_string())?;
     let standby = new_standby(run, &primary, &link).await?;
     tokio::time::sleep(dice.millis(300..1000)).await;
-    // The standby falls behind: what is acknowledged from here on is lost.
+    // The standby falls behind: commits acknowledged from here on are lost.
     link.set(Mode::Down);
     tokio::time::sleep(dice.millis(500..1500)).await;
     let told_before: Vec<usize> = (0..SERVERS).map(|server| run.site.logged(server, LOST_EVENT)).collect();

@@ -1,4 +1,4 @@
-//! Servers that die, or sleep.
+//! Servers that are killed or paused.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use crate::chaos::Run;
 use crate::chaos::dice::Dice;
 use crate::chaos::site::SERVERS;
 
-/// SIGKILL, and a new life soon after.
+/// Kills a server with SIGKILL, and restarts it soon after.
 pub async fn kill(run: &Run, dice: &mut Dice) -> Result<(), String> {
     let server = dice.below(SERVERS);
     run.site.kill(server);
@@ -16,7 +16,7 @@ pub async fn kill(run: &Run, dice: &mut Dice) -> Result<(), String> {
     run.site.start(server)
 }
 
-/// SIGSTOP past the leases, and SIGCONT: what the server then writes is too late.
+/// Pauses a server with SIGSTOP past its leases, then resumes it with SIGCONT. What it writes then is too late.
 pub async fn pause(run: &Run, dice: &mut Dice) -> Result<(), String> {
     let server = dice.below(SERVERS);
     run.site.signal(server, Signal::STOP);

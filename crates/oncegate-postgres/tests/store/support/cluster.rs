@@ -1,4 +1,4 @@
-//! A PostgreSQL cluster of a test's own, which it may crash, restart and promote.
+//! A test's own PostgreSQL cluster, which it may crash, restart and promote.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ impl Cluster {
         cluster
     }
 
-    /// A standby that follows this cluster by this name.
+    /// A standby that follows this cluster under this name.
     pub fn standby(&self, name: &str) -> Cluster {
         let standby = Cluster::in_a_folder();
         let data = standby.data();
@@ -42,7 +42,7 @@ impl Cluster {
     }
 
     fn in_a_folder() -> Cluster {
-        // Each test program counts from its own process id, below the ports that the system hands out by itself.
+        // Each test program starts counting at a port derived from its process id, below the ports that the system assigns itself.
         static NEXT: AtomicU16 = AtomicU16::new(0);
         let folder = tempfile::tempdir().expect("a folder");
         if is_root() {
@@ -67,7 +67,7 @@ impl Cluster {
         assert!(started.status.success(), "{}", fs::read_to_string(&log).unwrap_or_default());
     }
 
-    /// As if the machine had failed: no checkpoint, nothing said to clients. With SIGKILL the postmaster cannot even end its
+    /// Simulates a failure of the machine: no checkpoint, and no message to clients. SIGKILL would not even let the postmaster end its
     /// children.
     pub fn crash(&self) {
         self.stop("immediate");
@@ -101,7 +101,7 @@ impl Cluster {
         client
     }
 
-    /// Until a query, asked as a superuser, says yes.
+    /// Waits until a query, run as a superuser, returns true.
     pub async fn wait_until(&self, sql: &str) {
         let client = self.connect().await;
         for _ in 0..1_500 {
@@ -117,7 +117,7 @@ impl Cluster {
         self.folder.path().join("data")
     }
 
-    /// PostgreSQL refuses to run as root.
+    /// Runs a program of PostgreSQL, which refuses to run as root.
     fn run(&self, program: &str, args: &[&str]) -> Output {
         let program = bin().join(program);
         let mut command = match is_root() {

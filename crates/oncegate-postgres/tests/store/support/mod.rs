@@ -1,4 +1,4 @@
-//! A schema of its own for each test, or a database, on the server that `ONCEGATE_TEST_POSTGRES` names.
+//! A separate schema or database for each test, on the server that `ONCEGATE_TEST_POSTGRES` names.
 
 pub mod cluster;
 pub mod proxy;
@@ -18,7 +18,7 @@ pub fn server_url() -> String {
         .expect("ONCEGATE_TEST_POSTGRES is not set: these tests need the URL of a PostgreSQL server, as superuser")
 }
 
-/// A connection of the test's own.
+/// A connection for the test itself.
 pub async fn connect() -> Client {
     connect_to(&server_url()).await
 }
@@ -29,8 +29,8 @@ async fn connect_to(url: &str) -> Client {
     client
 }
 
-/// For what is set for a whole server. The test, the only one of its module, runs itself again on a server of its own, and
-/// fails if that fails; there it says yes.
+/// For settings of a whole server. The test, the only one of its module, runs itself again on a separate server, and fails if that run
+/// fails. On the separate server this returns true.
 pub fn is_on_a_server_of_its_own(module: &str) -> bool {
     const OWN_SERVER: &str = "ONCEGATE_TEST_OWN_SERVER";
     if std::env::var_os(OWN_SERVER).is_some() {
@@ -47,13 +47,13 @@ pub fn is_on_a_server_of_its_own(module: &str) -> bool {
     false
 }
 
-/// A name that no other test has.
+/// A name that no other test uses.
 fn fresh_name() -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     format!("test_{}_{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// What is announced on a channel from now on.
+/// Receives the announcements on a channel from now on.
 pub async fn listen(channel: &str) -> mpsc::UnboundedReceiver<String> {
     let (client, mut connection) = tokio_postgres::connect(&server_url(), NoTls).await.expect("the server is there");
     let (heard, hearing) = mpsc::unbounded_channel();
@@ -99,7 +99,7 @@ impl Drop for Schema {
     }
 }
 
-/// Dropped with the test, and with it a role of the same name that may do nothing.
+/// Removed together with the test, as is a role of the same name without any privilege.
 pub struct Database {
     pub name: String,
 }
@@ -145,7 +145,7 @@ impl Drop for Database {
 }
 
 fn clean_up(statements: Vec<String>) {
-    // On a thread of its own: this one may be inside a runtime, which must not be blocked on.
+    // On a separate thread, because this thread may be inside a runtime, which must not be blocked.
     let cleaning = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {

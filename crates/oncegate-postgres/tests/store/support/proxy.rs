@@ -1,4 +1,4 @@
-//! A network that breaks when told to, between a store and its server.
+//! A network between a store and its server, with faults on demand.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,21 +14,21 @@ use super::server_url;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     Forward,
-    /// Takes everything and passes nothing on, either way.
+    /// Accepts everything and passes nothing on, in either direction.
     Swallow,
-    /// Closes every new connection at once; the others go on.
+    /// Closes every new connection at once; open connections go on.
     Refuse,
-    /// Passes everything on, each piece this much later.
+    /// Passes everything on, but delays each piece by this time.
     Delay(Duration),
-    /// Keeps the server's answers back until further notice.
+    /// Holds the server's answers until the mode changes.
     HoldAnswers,
-    /// Keeps each COMMIT back until further notice.
+    /// Holds each COMMIT until the mode changes.
     HoldCommits,
     /// Cuts the next connection that sends COMMIT, before the server has it.
     CutBeforeCommit,
-    /// Cuts the next connection that sends COMMIT, when the server has done it.
+    /// Cuts the next connection that sends COMMIT, after the server has executed it.
     CutAfterCommit,
-    /// Takes the next COMMIT and passes nothing on of that connection from then on, not even its end.
+    /// Accepts the next COMMIT and from then on passes nothing of that connection on, not even its end.
     SwallowCommit,
 }
 
@@ -39,25 +39,25 @@ pub struct Proxy {
 
 struct Shared {
     mode: watch::Sender<Mode>,
-    /// Where new connections go.
+    /// The address that new connections lead to.
     target: Mutex<String>,
-    /// Changes when all connections are to end.
+    /// Changes when all connections have to end.
     cut: watch::Sender<u32>,
-    /// What the mode becomes when a one-time fault has happened.
+    /// The mode after a one-time fault has happened.
     after: Mutex<Mode>,
-    /// Pieces that clients sent and that were passed on.
+    /// How many pieces from clients were passed on.
     requests: AtomicUsize,
-    /// Connections whose COMMIT is kept back.
+    /// How many connections have a COMMIT that is held.
     held: watch::Sender<usize>,
 }
 
 impl Proxy {
-    /// Before the server that all tests share.
+    /// A proxy in front of the server that all tests share.
     pub async fn start() -> Proxy {
         Proxy::to(&server_url()).await
     }
 
-    /// Before the server of this URL.
+    /// A proxy in front of the server of this URL.
     pub async fn to(url: &str) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let port = listener.local_addr().expect("is bound").port();
@@ -82,7 +82,7 @@ impl Proxy {
         self.set_then(mode, Mode::Forward);
     }
 
-    /// A one-time fault, and the mode that follows it at once.
+    /// Sets a one-time fault, and the mode that follows it at once.
     pub fn set_then(&self, mode: Mode, after: Mode) {
         *self.shared.after.lock().expect("is not poisoned") = after;
         self.shared.mode.send_replace(mode);
@@ -94,7 +94,7 @@ impl Proxy {
         self.cut();
     }
 
-    /// Leads new connections to another server; the others go on.
+    /// Leads new connections to another server; open connections go on.
     pub fn redirect(&self, url: &str) {
         *self.shared.target.lock().expect("is not poisoned") = url.to_owned();
     }
@@ -104,14 +104,14 @@ impl Proxy {
         self.shared.cut.send_modify(|cuts| *cuts += 1);
     }
 
-    /// Until a one-time fault has happened.
+    /// Waits until a one-time fault has happened.
     pub async fn has_struck(&self) {
         let mut mode = self.shared.mode.subscribe();
         let after = *self.shared.after.lock().expect("is not poisoned");
         mode.wait_for(|mode| *mode == after).await.expect("the proxy lives");
     }
 
-    /// Until a COMMIT is kept back.
+    /// Waits until a COMMIT is held.
     pub async fn holds_a_commit(&self) {
         self.shared.held.subscribe().wait_for(|held| *held > 0).await.expect("the proxy lives");
     }
@@ -120,7 +120,7 @@ impl Proxy {
         self.shared.requests.load(Ordering::SeqCst)
     }
 
-    /// The server's URL, by way of this proxy.
+    /// The server's URL through this proxy.
     pub fn url(&self, application: &str) -> String {
         let config: tokio_postgres::Config = server_url().parse().expect("a URL");
         let user = config.get_user().unwrap_or("postgres");
@@ -156,7 +156,7 @@ async fn serve(client: TcpStream, shared: Arc<Shared>) {
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
     let silenced = watch::Sender::new(Silence::No);
-    // Whichever ends first ends both, and with them the sockets.
+    // The first of these that ends, ends both and closes their sockets.
     tokio::select! {
         () = forward_requests(from_client, to_server, &shared, &silenced) => {}
         () = forward_answers(from_server, to_client, &shared, &silenced) => {}
@@ -164,7 +164,7 @@ async fn serve(client: TcpStream, shared: Arc<Shared>) {
     }
 }
 
-/// What becomes of this connection's answers.
+/// What happens to the answers on this connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Silence {
     No,
@@ -182,7 +182,7 @@ async fn forward_requests(
     loop {
         let read = from.read(&mut buffer).await;
         if *silenced.borrow() == Silence::ForGood {
-            // The server is not even told that its client has gone.
+            // The server does not even learn that its client has gone.
             return std::future::pending().await;
         }
         let Ok(length @ 1..) = read else { return };

@@ -1,4 +1,4 @@
-//! What callers send, and what it must be.
+//! The request bodies of actions, and their checks.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! For workers elsewhere: wait for actions, and say what became of them.
+//! The API for remote workers: they wait for actions, and report the outcomes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +28,7 @@ use crate::tenants::Limit;
 const TYPES_MAX: usize = 100;
 const LEASED_MAX: usize = 100;
 const ERROR_CHARS_MAX: usize = 1000;
-/// The longest that a worker may put off the next try.
+/// The longest delay that a worker may ask for before the next attempt.
 const RETRY_IN_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -110,19 +110,19 @@ pub async fn lease(
     let _waiter = (!request.wait.is_zero()).then(|| exchange.tenant(&app).take(Limit::Waiters, 1)).transpose()?;
     let (mut answer, answered) = oneshot::channel();
     let actions = app.actions.clone();
-    // On a task of its own: a worker that closes its side ends its wait, and nothing else.
+    // Runs on a task of its own: a worker that hangs up ends its wait, and nothing else.
     tokio::spawn(async move {
         let leased = actions.lease(&request, answer.closed()).await;
-        // Actions that were leased for a worker that has left go back.
+        // Actions that were leased for a worker that has left are given back.
         let _ = answer.send(leased);
     });
     let leased = tokio::select! {
         biased;
-        // A worker that closes its side is most often one that has died. If it still reads, it may ask again.
+        // A worker that closes its side of the connection has most often died. If it still reads, it may ask again.
         () = exchange.client().left() => vec![],
         leased = answered => {
             let leased = leased.map_err(|_| Kind::Internal.because("the request ended in a panic"))??;
-            // Where there is no room for the answer, the actions go back.
+            // If there is no room for the answer, the actions are given back.
             exchange.hold_ready_answer(&app, leased.bytes())?;
             leased.take()
         }
@@ -218,7 +218,7 @@ pub async fn fail(
     say(&app, caller, &id, Command::Fail { token: Token(body.token), failure }).await
 }
 
-/// Whether a worker's try reached anybody.
+/// Whether a worker's attempt had an effect.
 pub fn reached(word: &str) -> Result<Reached, Problem> {
     match word {
         "no" => Ok(Reached::No),
@@ -227,12 +227,12 @@ pub fn reached(word: &str) -> Result<Reached, Problem> {
     }
 }
 
-/// What is kept of a worker's words.
+/// The part of a worker's error that is kept.
 pub fn error_text(error: &str) -> String {
     error.chars().take(ERROR_CHARS_MAX).collect::<String>().replace(char::is_control, " ")
 }
 
-/// A worker's word about what it has leased.
+/// Applies a worker's report on an action that it has leased.
 async fn say(app: &App, caller: Caller, id: &str, done: impl Into<Done>) -> Answered {
     caller.require(Role::Operate)?;
     let (id, done) = (page::id(id, "action")?, done.into());
@@ -254,7 +254,7 @@ async fn say(app: &App, caller: Caller, id: &str, done: impl Into<Done>) -> Answ
             WordView { id, status: status.as_str(), lease_until: None, run_at: None }
         }
         Applied::Already(status, _) => WordView { id, status: status.as_str(), lease_until: None, run_at: None },
-        // Whatever a worker says too late changes nothing.
+        // A report that comes too late changes nothing.
         Applied::Refused(refusal) => {
             told(Event::LeaseLost, id);
             return Err(Kind::Fenced.because(refusal.to_string()));

@@ -17,13 +17,13 @@ use crate::auth::Caller;
 use crate::problem::{Kind, Problem};
 use crate::tenants::Tenant;
 
-/// Outcomes in one answer, all together; past it they are left out, and said to be.
+/// The most bytes of outcomes in one answer. Further outcomes are left out, and the answer says so.
 const OUTCOMES_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// What they take while the answer is made: some are there twice.
+/// The memory that outcomes take while the answer is built: some exist twice.
 const MAKING_BYTES: usize = OUTCOMES_BYTES_MAX + OUTCOMES_BYTES_MAX / 2;
-/// What an answer takes in the list at most, without its outcome: a problem takes the most.
+/// The most bytes that one answer takes in the list without its outcome. A problem takes the most.
 const ANSWER_BYTES: usize = 1024;
-/// Claims asked for at once: what the store answers at once is bounded too.
+/// The most claims in one call of the store, which bounds the store's answer too.
 const AT_ONCE: usize = 250;
 
 type Place<'c> = (usize, &'c ToClaim);
@@ -45,7 +45,7 @@ pub async fn batch(
         return Err(Kind::InvalidRequest.because(format!("a batch has 1 to {max} claims; this one has {found}")));
     }
     let tenant = exchange.tenant(&app);
-    // What is won cannot be told to come again: there is room for the answer before anything is claimed.
+    // A claim that was won cannot be refused with a retry. So the room for the answer is reserved before any claim is made.
     exchange.hold_answer(&app, bodies.len() * ANSWER_BYTES + MAKING_BYTES).await?;
     tenant.owe(bodies.len() - 1);
     let checked: Vec<Result<ToClaim, Problem>> =
@@ -54,7 +54,8 @@ pub async fn batch(
     answers.resize_with(checked.len(), || None);
     let mut outcome_bytes_left = OUTCOMES_BYTES_MAX;
     for (number, round) in rounds(&checked).into_iter().enumerate() {
-        // Whoever won an equal key before is in this same batch, and cannot settle until it is answered.
+        // The owner of an equal key is in this same batch, and cannot settle before the batch is answered. Waiting for it
+        // would be in vain.
         let may_wait = number == 0;
         let (waiting, at_once): (Vec<Place>, Vec<Place>) =
             round.into_iter().partition(|(_, claim)| may_wait && !claim.wait.is_zero());
@@ -64,7 +65,7 @@ pub async fn batch(
             }
             answers[place] = Some(answer);
         };
-        // The waiting ones first: what is won at once should not spend its lease on them.
+        // Claims that wait go first, so that those won at once do not spend their leases on the wait.
         let mut answered = claim_waiting(&app, &exchange, waiting);
         while let Some(answer) = answered.next().await {
             keep(answer);
@@ -81,7 +82,7 @@ pub async fn batch(
     Ok(view::batch(answers).map(Body::new))
 }
 
-/// Equal keys go into different rounds: that the first wins must not depend on who is quicker.
+/// Equal keys go into different rounds, so that the first one wins regardless of timing.
 fn rounds(checked: &[Result<ToClaim, Problem>]) -> Vec<Vec<Place<'_>>> {
     let mut left: Vec<Place> =
         checked.iter().enumerate().filter_map(|(place, claim)| Some((place, claim.as_ref().ok()?))).collect();
@@ -106,7 +107,8 @@ async fn claim_at_once(
     answers.collect()
 }
 
-/// Answers as they come: what there is no room for is not kept until the last of them is over.
+/// Yields answers as they arrive, so that an outcome without room is dropped at once and not kept until the last claim is
+/// over.
 fn claim_waiting<'c>(
     app: &'c App,
     exchange: &'c Exchange,

@@ -1,4 +1,4 @@
-//! What callers send, and what it must be.
+//! The request bodies of claims, and their checks.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ pub struct ClaimBody {
     attributes: Option<Box<RawValue>>,
 }
 
-/// A claim that may be made.
+/// A claim that passed the checks.
 pub struct ToClaim {
     pub key: ClaimKey,
     pub terms: Terms,
@@ -185,7 +185,7 @@ pub fn guard(name: &str) -> Result<GuardName, BadClaim> {
     GuardName::new(name).map_err(|error| bad(format!("guard: {error}")))
 }
 
-/// One that callers may make claims under: not those of the server itself.
+/// A guard that callers may use: not one of the server's own.
 pub fn own_guard(name: &str) -> Result<GuardName, BadClaim> {
     let guard = guard(name)?;
     match crate::api::is_own(&guard) {

@@ -1,4 +1,4 @@
-//! What callers get.
+//! The answers to callers.
 
 use axum::http::{HeaderMap, StatusCode};
 use bytes::Bytes;
@@ -13,7 +13,7 @@ use crate::problem::{Kind, Problem, Whole, to_json, whole};
 
 const JSON: &str = "application/json";
 
-/// An answer that is no problem.
+/// An answer other than a problem.
 pub enum Answered {
     Won(Won),
     Duplicate(Duplicate),
@@ -88,7 +88,7 @@ pub fn answered(key: &ClaimKey, reading: Reading<Answer>) -> Result<Answered, Pr
             let until = claim.lease_until.to_string();
             Err(met(Kind::InFlight, "in_flight", &claim, format!("its owner's lease ends at {until}"))
                 .with("leaseUntil", until)
-                // It usually settles long before its lease ends.
+                // The owner usually settles long before its lease ends.
                 .retry_after(1))
         }
         Answer::Held(claim) => {
@@ -104,7 +104,7 @@ pub fn answered(key: &ClaimKey, reading: Reading<Answer>) -> Result<Answered, Pr
 }
 
 impl Answered {
-    /// Takes the outcome's length from what is left for outcomes, or leaves it out where that is too little.
+    /// Takes the outcome's length from the bytes left. If too few are left, drops the outcome.
     pub fn fit_into(&mut self, bytes_left: &mut usize) {
         if let Answered::Duplicate(duplicate) = self {
             let length = duplicate.outcome.as_ref().map_or(0, |outcome| outcome.0.len());
@@ -115,7 +115,7 @@ impl Answered {
         }
     }
 
-    /// The headers that are given are empty, and bring their memory.
+    /// The given headers are empty; their memory is reused.
     pub fn answer(self, headers: HeaderMap) -> Whole {
         whole(self.status(), JSON, to_json(&self), headers)
     }
@@ -138,7 +138,7 @@ impl Serialize for Answered {
     }
 }
 
-/// One array, each answer with the status that it would have had alone.
+/// One array. Each item has the status that it would have had alone.
 pub fn batch(answers: impl ExactSizeIterator<Item = Result<Answered, Problem>>) -> Whole {
     #[derive(Serialize)]
     struct WithStatus<'a> {
@@ -249,7 +249,7 @@ pub fn parse_cursor(cursor: &str) -> Option<Cursor> {
     Some(Cursor { token: Token(token.parse().ok()?), id: ClaimId::parse(id)? })
 }
 
-/// What is left of a claim that was released or forgotten.
+/// The answer for a claim that was released or forgotten.
 #[derive(Serialize)]
 pub struct Gone {
     id: String,
@@ -266,7 +266,8 @@ fn age_seconds(claim: &Claim, now: Time) -> f64 {
     now.since(claim.created_at).as_millis() as f64 / 1000.0
 }
 
-/// An outcome as it is kept, which many answers share. Those of the API are JSON. One that a library wrote otherwise is shown as text.
+/// An outcome as the store keeps it; many answers share its bytes. An outcome from the API is JSON. An outcome that a
+/// library caller wrote in another form is shown as text.
 pub struct Outcome(Bytes);
 
 impl Serialize for Outcome {

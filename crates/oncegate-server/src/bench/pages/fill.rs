@@ -1,4 +1,4 @@
-//! A store as it is after a busy week: by the library, in large commits.
+//! Fills a store as it is after a busy week: through the library, in large commits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,24 +22,24 @@ use crate::messages::document::{Kept, Lead, Message, Status, Thread, phone_name}
 
 pub const CLAIMS: usize = 1_000_000;
 pub const ACTIONS: usize = 100_000;
-/// Messages, sends, reminders and instances of a saga, of each.
+/// The number of messages, of sends, of reminders and of saga instances.
 pub const OF_EACH: usize = 20_000;
 pub const LETTERS: usize = 1_000;
 
-/// What is written at once.
+/// How many are written in one commit.
 const TOGETHER: usize = 1_000;
 const DAY: Duration = Duration::from_secs(24 * 3600);
 const WEEK_HOURS: i64 = 7 * 24;
 const LEADS: usize = 2_000;
 
 const GUARDS: [&str; 5] = ["charge", "mail", "sync", "import", "hook"];
-/// A guard, a type and a campaign of which there are few, the oldest of all: whoever looks for them has to look past everything.
+/// A guard, a type and a campaign with few entries, the oldest of all. A search for them has to pass everything else.
 pub const RARE: &str = "rare";
 const RARE_COUNT: usize = 10;
-/// Claims that failed: old ones, too.
+/// Failed claims, including old ones.
 const FAILED: usize = 1_000;
 
-/// How actions are to stand: how many, and what was said of them.
+/// How many actions to bring into each state.
 const FATES: [(Said, usize); 6] = [
     (Said::Dead, ACTIONS / 20),
     (Said::Unknown, ACTIONS / 100),
@@ -56,11 +56,11 @@ enum Said {
     Dead,
     Unknown,
     Cancelled,
-    /// It is pending.
+    /// The action stays pending.
     Nothing,
 }
 
-/// How many reminders, and sends, the server will have something to say of as soon as it runs.
+/// How many reminders and sends the server will resolve as soon as it runs.
 pub const REMINDERS_DUE: usize = OF_EACH / 2;
 pub const SENDS_LOST: usize = OF_EACH / 20;
 
@@ -85,7 +85,7 @@ struct Fill<'a> {
     bar: &'a ProgressBar,
 }
 
-/// The key of the claim of this number, and its parts.
+/// The key of the claim with this number, and its parts.
 pub fn claim_key(number: usize) -> (ClaimKey, String) {
     let guard = if number < RARE_COUNT { RARE } else { GUARDS[number % GUARDS.len()] };
     let guard = GuardName::new(guard).expect("a good name");
@@ -98,7 +98,7 @@ fn failed(error: impl std::fmt::Display) -> Failure {
 }
 
 impl Fill<'_> {
-    /// Numbers in pieces, with progress.
+    /// Splits the numbers into pieces, and shows progress.
     fn pieces(&self, what: &'static str, of: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
         self.bar.set_message(what);
         self.bar.set_length(of as u64);
@@ -163,7 +163,7 @@ impl Fill<'_> {
         Ok(())
     }
 
-    /// Leases whatever is due, and says this of it.
+    /// Leases all due actions, and reports this result for them.
     async fn say(&self, actions: &Actions, said: Said) -> Result<(), Failure> {
         let kinds = [RARE, "crm:sync", "report:build"].map(|name| format!("{JOBS}{name}"));
         loop {
@@ -246,7 +246,7 @@ impl Fill<'_> {
         let (late, kept) = (over(Duration::from_secs(10)), over(DAY));
         for piece in self.pieces("reminders", OF_EACH) {
             let set = async |number: usize| {
-                // A quarter each: missed, as soon as somebody looks; sent, as soon as somebody looks; cancelled; scheduled.
+                // A quarter each: missed at the next check, sent at the next check, cancelled, scheduled.
                 let (reminders, wait) = match number * 4 / OF_EACH {
                     0 => (&late, Duration::ZERO),
                     1 => (&kept, Duration::ZERO),
@@ -309,12 +309,12 @@ impl Fill<'_> {
         Ok(())
     }
 
-    /// Of several replicas that were busy in every minute of the week.
+    /// The tallies of several replicas that were busy in every minute of the week.
     async fn tallies(&self) -> Result<(), Failure> {
         self.bar.set_message("a week of tallies");
         let now = SystemClock.now();
         let Minute(last) = Minute::of(now);
-        // Hour by hour, as they would have been: what is counted later has a later id.
+        // Hour by hour, as in reality: later counts have later ids.
         let replicas: [Tally; 3] = Default::default();
         for minute in (last - WEEK_HOURS * 60..last).map(Minute) {
             for (replica, guard) in replicas.iter().flat_map(|replica| GUARDS.map(|guard| (replica, guard))) {
@@ -329,7 +329,7 @@ impl Fill<'_> {
     }
 }
 
-/// Of a hundred claims one is in flight, one is unknown, and the others are done.
+/// Of a hundred claims, one is in flight, one is unknown, and the others are done.
 fn terms(number: usize) -> Terms {
     let (outcome, lost, lease) = match number % 100 {
         _ if number < FAILED => (None, Lost::TakeOver, DAY),
@@ -354,7 +354,7 @@ fn schedule(number: usize, said: Said) -> Result<Schedule, oncegate::actions::Sc
         ..=RARE_COUNT => RARE,
         _ => ["crm:sync", "report:build"][number % 2],
     };
-    // Every second one is about somebody.
+    // Every second action is about an entity.
     let payload = match number % 2 {
         0 => json!({"entityId": format!("lead {number}"), "entityType": "lead", "number": number}),
         _ => json!({"number": number}),

@@ -1,4 +1,4 @@
-//! The dashboard's pages on a store with a million claims: how long each takes, beside what nobody has to wait for.
+//! The dashboard's pages on a store with a million claims. Measures how long each takes, against a limit that feels instant.
 
 mod fill;
 
@@ -27,17 +27,17 @@ use crate::{reminders, sends};
 
 const FETCHES: usize = 20;
 const LIMIT: Duration = Duration::from_millis(200);
-/// How often `Older` is followed to where nobody goes.
+/// How many times to follow `Older`, to a page that is rarely opened.
 const DEEP: usize = 20;
-/// Duplicates that are stopped before anybody looks: the decisions' page is full.
+/// Duplicates that are stopped before the measurement, so that the decisions' page is full.
 const STOPPED: usize = 1_000;
-/// Pages that are left open at once.
+/// How many pages are left open at once.
 const FOLLOWERS: usize = 20;
 const SETTLED_WITHIN: Duration = Duration::from_secs(300);
-/// A database of its own: the server is to find its tables where it looks for them.
+/// A separate database, because the server expects its tables in their usual place.
 const DATABASE: &str = "oncegate_bench_pages";
 
-/// Lists; what their filters offer is found in them.
+/// Lists; the values of their filters are taken from them.
 const LISTS: [&str; 9] = [
     "/decisions",
     "/claims",
@@ -49,7 +49,7 @@ const LISTS: [&str; 9] = [
     "/sends",
     "/reminders",
 ];
-/// Filters that somebody writes.
+/// Filters that a user types.
 const WRITTEN: [&str; 20] = [
     "/decisions?guard=charge",
     "/claims?guard=charge",
@@ -72,7 +72,7 @@ const WRITTEN: [&str; 20] = [
     "/sends?campaign=spring&state=unknown",
     "/reminders?booking=booking%205",
 ];
-/// Where one of each kind is found, and how its path begins.
+/// For each kind of record, the list that contains one, and how its path begins.
 const ONE_OF_EACH: [(&str, &str); 10] = [
     ("/claims", "/claims/"),
     ("/messages", "/messages/"),
@@ -191,7 +191,7 @@ impl Looked {
     }
 }
 
-/// Somebody with a browser.
+/// A user with a browser.
 struct Visitor {
     client: Client,
     address: SocketAddr,
@@ -205,7 +205,7 @@ impl Visitor {
         Ok(String::from_utf8_lossy(self.client.answer()).into_owned())
     }
 
-    /// Until the server has sent, or missed, each reminder that was due, and noticed the sends whose workers are gone.
+    /// Waits until the server has sent or missed each due reminder, and has noticed the sends whose workers are gone.
     async fn settled(&mut self) -> std::io::Result<()> {
         let give_up_at = Instant::now() + SETTLED_WITHIN;
         loop {
@@ -229,21 +229,20 @@ impl Visitor {
         }
     }
 
-    /// Somebody comes late, often.
+    /// Sends many late duplicates.
     async fn stopped(&mut self) -> std::io::Result<()> {
         for number in 0..STOPPED {
-            // Some of the newest, each a few times: their pages have something to tell.
+            // Some of the newest claims, each a few times, so that their pages have content.
             let (key, part) = fill::claim_key(fill::CLAIMS - 1 - number % 100);
             let body = serde_json::json!({"guard": key.guard.as_str(), "key": [part]}).to_string();
             self.client.ask(&post(self.address, "/api/claims", &body)).await?;
         }
-        // Noted once a second.
+        // Duplicates are recorded once a second.
         tokio::time::sleep(Duration::from_secs(2)).await;
         Ok(())
     }
 
-    /// Every page that there is: each list, with each value of its filters, its second page and one far behind it, and
-    /// one of what is in it.
+    /// All pages: each list, with each value of its filters, its second page, a page far behind it, and one of its entries.
     async fn pages(&mut self) -> std::io::Result<Vec<String>> {
         let mut pages: Vec<String> =
             ["/", "/?range=day", "/?range=week", "/leads", "/docs", "/problems/in-flight", "/login", "/assets/app.css"]
@@ -295,7 +294,7 @@ impl Visitor {
     }
 }
 
-/// The list with each value that its filters offer.
+/// The list filtered by each value that its filters offer.
 fn chosen(list: &str, html: &str) -> Vec<String> {
     let mut chosen = vec![];
     for select in html.split("<select name=\"").skip(1) {
@@ -312,12 +311,12 @@ fn links(html: &str) -> impl Iterator<Item = String> {
     links.map(|link| link.replace("&#38;", "&").replace("&amp;", "&"))
 }
 
-/// Where `Older` leads.
+/// The target of `Older`.
 fn next(html: &str) -> Option<String> {
     links(&html[html.find("rel=\"next\"")?..]).next()
 }
 
-/// Pages that many have open at once: how late each of their parts first comes, after its time.
+/// Pages that many visitors have open at once. Measures how late each of their parts first arrives after its time.
 async fn open(name: &'static str, address: SocketAddr) -> std::io::Result<Vec<Looked>> {
     const PARTS: [(&str, Duration); 3] = [
         ("decisions", Duration::from_millis(500)),

@@ -1,10 +1,10 @@
 //! The drill's chart: one bar for each crash point of each path, as a standalone SVG.
 //!
-//! The jobs of every point are drawn equally long, however many they are: all of them end at the same line, and every
-//! duplicate sticks out beyond it. Each kind is told by its shape and in words, too, never by its colour alone: sent is
-//! filled, not arrived is hollow, unknown is dashed, duplicates are taller than the bar.
+//! Every point's bar has the same length, however many jobs it had. All bars end at the same line, and every duplicate extends beyond
+//! it. Each kind is also shown by its shape and in words, never by its colour alone: sent is filled, not arrived is hollow, unknown is
+//! dashed, duplicates are taller than the bar.
 //!
-//! A job that is unknown has arrived or has not: its dashed part lies over the filled one, or over none.
+//! An unknown job has arrived or not: its dashed part covers the filled part, or an empty one.
 
 use super::words::{counted, escaped, findings, grouped, mark, total};
 use super::{PathReport, PointReport};
@@ -14,11 +14,11 @@ const GAP: f64 = 32.0;
 const LEGEND_HEIGHT: f64 = 62.0;
 const HEADER_HEIGHT: f64 = 56.0;
 const BAR_HEIGHT: f64 = 16.0;
-/// Room beyond the line even where nothing sticks out: that there is nothing has to be seen.
+/// Room beyond the line even without duplicates, so that the reader sees that there are none.
 const SCALE_MIN: f64 = 1.1;
-/// A single job among hundreds is still to be seen.
+/// The smallest width of a part: a single job among hundreds must be visible.
 const PART_MIN: f64 = 4.0;
-/// Sizes of text to reckon its width with: what is bold is written no larger, but it is wider.
+/// Font sizes to estimate the width of text. Bold text has the same size, but is wider.
 const SIZE: f64 = 12.0;
 const SIZE_BOLD: f64 = 13.5;
 const SIZE_NAME: f64 = 17.0;
@@ -27,16 +27,16 @@ const STYLE: &str = include_str!("chart.css");
 
 struct Layout {
     columns: usize,
-    /// Of one path.
+    /// The width of one path.
     width: f64,
-    /// Where a bar begins, how long it may be, and how far down in its row it is.
+    /// Where a bar begins, how long it may be, and its vertical offset in the row.
     bar: (f64, f64, f64),
     row_height: f64,
 }
 
-/// Two paths to compare: side by side, the names above the bars.
+/// Two paths to compare: side by side, with the names above the bars.
 const PAIR: Layout = Layout { columns: 2, width: 404.0, bar: (0.0, 404.0, 21.0), row_height: 52.0 };
-/// Any other number: one below the other, the names left of the bars and what was found right of them.
+/// Any other number: one below the other, with the names left of the bars and the findings right of them.
 const STACK: Layout = Layout { columns: 1, width: 840.0, bar: (170.0, 380.0, 4.0), row_height: 26.0 };
 const NARROW: Layout = Layout { columns: 1, width: 320.0, bar: (0.0, 320.0, 21.0), row_height: 52.0 };
 
@@ -44,7 +44,7 @@ pub fn svg(paths: &[&PathReport]) -> String {
     draw(paths, if paths.len() == 2 { &PAIR } else { &STACK })
 }
 
-/// The same for a phone.
+/// The chart for a phone.
 pub fn narrow(paths: &[&PathReport]) -> String {
     draw(paths, &NARROW)
 }
@@ -134,7 +134,7 @@ fn row(point: &PointReport, scale: f64, layout: &Layout) -> String {
     let baseline = if left > 0.0 { top + 12.0 } else { 13.0 };
     let hover = format!("{}: {}. {} of {} sent, {}", point.point, point.when, point.sent, point.jobs, findings(point));
     let mut drawn = format!("<title>{}</title>", escaped(&hover));
-    // On a phone there is room for the end of a name, which tells it from the others of its path.
+    // On a phone there is room for the end of a name only, which distinguishes it from the others of its path.
     let name = match text_width(&point.point, SIZE) > name_width {
         true => point.point.rsplit('.').next().unwrap_or_default(),
         false => &point.point,
@@ -145,7 +145,7 @@ fn row(point: &PointReport, scale: f64, layout: &Layout) -> String {
     drawn + &label.map_or_else(String::new, |label| text("inside", left + 6.0, top + 12.0, &label))
 }
 
-/// How many were sent, if that can be written into the part of the bar that is sent and no other.
+/// The number of sent jobs, if it fits into the part of the bar that is only sent.
 fn sent_label(point: &PointReport, length: f64) -> Option<String> {
     let plain = point.jobs.saturating_sub(known_missing(point)).saturating_sub(point.unknown).min(point.sent);
     let room = f64::from(plain) / f64::from(point.jobs.max(1)) * length - 12.0;
@@ -153,7 +153,7 @@ fn sent_label(point: &PointReport, length: f64) -> Option<String> {
     labels.into_iter().find(|label| text_width(label, SIZE_BOLD) < room)
 }
 
-/// Jobs that did not arrive and are not unknown either.
+/// Jobs that did not arrive, without the unknown ones.
 fn known_missing(point: &PointReport) -> u32 {
     let unknown = point.unknown.min(point.not_arrived.saturating_sub(point.missed));
     (point.not_arrived - unknown).min(point.jobs)
@@ -184,7 +184,7 @@ fn bar(point: &PointReport, (left, top): (f64, f64), length: f64) -> String {
 }
 
 fn part(kind: &str, left: f64, top: f64, length: f64) -> String {
-    // What has a stroke is drawn smaller by it, what sticks out is drawn larger.
+    // A part with a stroke is drawn smaller by the stroke. A part that sticks out is drawn larger.
     let inset = match kind {
         "not-arrived" | "unknown" => 1.0,
         "duplicates" => -2.0,
@@ -198,7 +198,7 @@ fn part(kind: &str, left: f64, top: f64, length: f64) -> String {
     format!("<rect class=\"{kind}\" x=\"{}\" y=\"{y}\" width=\"{}\" height=\"{height}\"/>", px(x), px(length))
 }
 
-/// The longest bar, where the jobs of each are 1.
+/// The longest bar, relative to the length of each point's jobs.
 fn scale(paths: &[&PathReport]) -> f64 {
     let points = paths.iter().flat_map(|path| &path.points);
     points.map(|point| 1.0 + f64::from(point.duplicates) / f64::from(point.jobs.max(1))).fold(SCALE_MIN, f64::max)
@@ -208,7 +208,7 @@ fn text(class: &str, x: f64, y: f64, words: &str) -> String {
     format!("<text class=\"{class}\" x=\"{}\" y=\"{}\">{}</text>", px(x), px(y), escaped(words))
 }
 
-/// How wide a text is, about. Nobody knows which font it will be: it is rather too wide than too narrow.
+/// The approximate width of a text. The actual font is unknown, so this is rather too wide than too narrow.
 fn text_width(words: &str, size: f64) -> f64 {
     let em = |c: char| match c {
         'i' | 'j' | 'l' | 'f' | 'r' | 't' | 'I' | ' '..='/' | ':' | ';' => 0.4,
@@ -230,7 +230,7 @@ fn cut(words: &str, width: f64, size: f64) -> String {
     format!("{}…", kept.trim_end())
 }
 
-/// To a tenth of a pixel.
+/// Rounds to a tenth of a pixel.
 fn px(length: f64) -> f64 {
     (length * 10.0).round() / 10.0
 }

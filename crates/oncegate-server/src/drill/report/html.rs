@@ -1,4 +1,4 @@
-//! The drill's report as one page: no script, nothing from outside, readable on a phone, at night and on paper.
+//! The drill's report as one page: no script, no external resources, readable on a phone, at night and on paper.
 
 use super::chart;
 use super::words::{counted, escaped, findings, grouped, mark, total};
@@ -6,7 +6,7 @@ use super::{GuardFound, PathReport, PointReport, Report};
 
 const STYLE: &str = include_str!("page.css");
 
-/// The columns, and what each says.
+/// The columns, with their explanations.
 const COLUMNS: [(&str, &str); 8] = [
     ("kills", "how often the worker was killed (SIGKILL) at this point"),
     ("jobs", "jobs that were to have their effect, each once"),
@@ -49,7 +49,7 @@ pub fn verdict(paths: &[PathReport]) -> String {
     let all = total(paths.iter().flat_map(|path| &path.points));
     let jobs = |of: &PointReport| counted(of.jobs, "job");
     match (broken.len(), paths.len()) {
-        // Who has killed nobody has shown nothing.
+        // A drill without a kill proves nothing.
         (0, _) if all.kills == 0 => "Nothing was killed, so nothing is shown.".to_owned(),
         (0, count) => {
             let who = if count == 1 { "The path" } else { "Every path" };
@@ -60,7 +60,7 @@ pub fn verdict(paths: &[PathReport]) -> String {
             let their = if some == 1 { "its" } else { "their" };
             let who = if count == 1 { "The path".to_owned() } else { format!("{some} of {count} paths") };
             let wrong = findings(&of_broken);
-            // A promise can be broken otherwise: what is not there is not what broke it.
+            // A promise can be broken in another way, so a count of zero must not appear as the reason.
             match wrong.strip_prefix("0 duplicates").map(|others| others.trim_start_matches(", ")) {
                 Some("") => format!("{who} broke {their} promise in {}.", jobs(&of_broken)),
                 Some(others) => format!("{who} broke {their} promise: {others} in {}.", jobs(&of_broken)),
@@ -83,7 +83,7 @@ fn about(report: &Report) -> String {
     )
 }
 
-/// A command as it would be typed, so that one argument with a space is not taken for two.
+/// A command as a user would type it, quoted so that an argument with a space stays one argument.
 fn shell(words: &[String]) -> String {
     let quoted = |word: &String| {
         let plain = |c: char| c.is_alphanumeric() || "-_./=:,@%+".contains(c);
@@ -173,7 +173,7 @@ fn row(point: &PointReport) -> String {
         "" => String::new(),
         when => format!("<small>{}</small>", escaped(when)),
     };
-    // On a phone "message.sending" is to break at its dot.
+    // On a phone a name like "message.sending" may break at its dot.
     let name = escaped(&point.point).replace('.', ".<wbr>");
     format!("<tr><th scope=\"row\">{name}{when}</th>{cells}</tr>\n")
 }

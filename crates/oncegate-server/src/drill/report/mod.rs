@@ -1,4 +1,4 @@
-//! What a drill found, and how it is told: to programs as JSON, to people as text, as a page, and as a picture.
+//! The findings of a drill, and their formats: JSON for programs, and text, a page and a chart for people.
 
 pub mod chart;
 pub mod html;
@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "camelCase")]
 pub struct Report {
     pub version: String,
-    /// RFC 3339.
+    /// The time in RFC 3339.
     pub started_at: String,
     pub seconds: f64,
-    /// The user's worker; none: our own paths.
+    /// The user's worker; `None` for our own paths.
     pub command: Option<Vec<String>>,
     pub paths: Vec<PathReport>,
 }
@@ -25,11 +25,11 @@ pub struct PathReport {
     pub name: String,
     pub promise: String,
     pub policy: String,
-    /// When it is written down that the effect may happen.
+    /// When the server records that the effect may happen.
     pub flag: String,
     pub guards: Vec<GuardFound>,
     pub points: Vec<PointReport>,
-    /// What broke the promise, in sentences. Empty is good.
+    /// What broke the promise, in sentences. Empty if nothing did.
     pub broken: Vec<String>,
 }
 
@@ -37,7 +37,7 @@ pub struct PathReport {
 #[serde(rename_all = "camelCase")]
 pub struct GuardFound {
     pub name: String,
-    /// Where.
+    /// Where the guard is stored.
     pub kept: String,
     pub decisions: Option<u64>,
     pub stopped: Option<u64>,
@@ -58,9 +58,9 @@ pub struct PointReport {
     pub duplicates: u32,
     /// Jobs whose effect never arrived.
     pub not_arrived: u32,
-    /// Of these, jobs whose record says that they were missed: they had begun, and may not be repeated.
+    /// The part of `not_arrived` whose record says missed: these jobs had begun, and may not be repeated.
     pub missed: u32,
-    /// Jobs of which the record says that nobody can say.
+    /// Jobs whose outcome is unknown according to their record.
     pub unknown: u32,
 }
 
@@ -69,7 +69,7 @@ impl GuardFound {
         GuardFound { name: name.into(), kept: kept.into(), decisions: None, stopped: None }
     }
 
-    /// What another server has counted of the same guard.
+    /// Adds another server's counts for the same guard.
     pub fn add(&mut self, other: &GuardFound) {
         let sum = |one: Option<u64>, other: Option<u64>| one.into_iter().chain(other).reduce(|a, b| a + b);
         self.decisions = sum(self.decisions, other.decisions);

@@ -1,4 +1,4 @@
-//! What the chart and the page say alike: sums, counts in words, and text that is safe in XML and HTML.
+//! What the chart and the page share: sums, counts in words, and text that is safe in XML and HTML.
 
 use super::{PathReport, PointReport};
 
@@ -6,7 +6,7 @@ pub(super) fn mark(path: &PathReport) -> &'static str {
     if path.broken.is_empty() { "ok" } else { "broken" }
 }
 
-/// The sum of all points, which is drawn and written like one of them.
+/// The sum of all points, which is drawn and described like a single point.
 pub(super) fn total<'a>(points: impl IntoIterator<Item = &'a PointReport>) -> PointReport {
     let none = PointReport {
         point: "total".to_owned(),
@@ -33,7 +33,7 @@ pub(super) fn total<'a>(points: impl IntoIterator<Item = &'a PointReport>) -> Po
     })
 }
 
-/// What there is beside what was sent: "19 duplicates, 1 not arrived". That there are no duplicates is said, too.
+/// The findings beside the sent jobs: "19 duplicates, 1 not arrived". Zero duplicates are mentioned, too.
 pub(super) fn findings(point: &PointReport) -> String {
     let others = [(point.not_arrived, "not arrived"), (point.unknown, "unknown")];
     let others = others.into_iter().filter(|&(count, _)| count > 0);
@@ -46,14 +46,14 @@ pub(super) fn counted(count: impl Into<u64>, thing: &str) -> String {
     format!("{} {thing}{}", grouped(count), if count == 1 { "" } else { "s" })
 }
 
-/// 1940 as "1,940".
+/// Formats 1940 as "1,940".
 pub(super) fn grouped(count: impl Into<u64>) -> String {
     let digits = count.into().to_string();
     let comma = |at: usize| at > 0 && (digits.len() - at).is_multiple_of(3);
     digits.chars().enumerate().flat_map(|(at, digit)| comma(at).then_some(',').into_iter().chain([digit])).collect()
 }
 
-/// A text in XML or HTML. Control characters, which a worker's name may hold, are not allowed in XML at all.
+/// Escapes a text for XML or HTML. A worker's name may contain control characters, which are not allowed in XML at all.
 pub(super) fn escaped(words: &str) -> String {
     let escape = |escaped: String, c: char| match c {
         '&' => escaped + "&amp;",

@@ -7,15 +7,15 @@ use tokio::task::JoinHandle;
 
 use crate::config::SecretUrl;
 
-/// How long somebody waits for a connection.
+/// How long a caller waits for a connection.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Makes connections, one at a time.
 pub struct Connector {
     url: SecretUrl,
     name: String,
-    /// One that is being made. A broker that says nothing is waited for again, and not called a second time: what has been begun cannot be
-    /// taken back.
+    /// A connection that is being made. If a silent broker exceeds the time-out, the next call waits for the same attempt:
+    /// an attempt that has begun cannot be cancelled.
     pending: Option<JoinHandle<lapin::Result<Connection>>>,
 }
 

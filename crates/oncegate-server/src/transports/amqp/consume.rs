@@ -89,7 +89,7 @@ impl Incoming for Delivery {
     }
 
     async fn reject(&self) {
-        // If that is not heard, it comes again.
+        // If the broker does not receive this, it delivers the message again.
         let _ = self.acker.reject(BasicRejectOptions { requeue: false }).await;
     }
 }

@@ -1,4 +1,4 @@
-//! RabbitMQ. A connection that breaks is made anew.
+//! RabbitMQ. A broken connection is made again.
 
 mod connect;
 mod consume;

@@ -15,14 +15,14 @@ use crate::channels::{busy, refused, unknown};
 use crate::config::SecretUrl;
 use crate::outgoing::WORKSPACE;
 
-/// Messages are written to disk.
+/// The delivery mode that makes the broker write messages to disk.
 const PERSISTENT: u8 = 2;
 
-/// A connection to a broker, made when it is needed, and made anew when it is gone.
+/// A connection to a broker, made when it is needed, and again after it is lost.
 pub struct Publisher {
     line: tokio::sync::Mutex<Line>,
-    /// Channels that nobody publishes on. There is one for each publish that is under way: what comes back, and what goes wrong on a channel, is of
-    /// that one alone.
+    /// Channels that are not in use. Each publish has a channel of its own, so that a returned message, or an error that
+    /// closes the channel, belongs to that publish alone.
     idle: Mutex<Vec<Channel>>,
 }
 
@@ -37,7 +37,7 @@ impl Publisher {
         Arc::new(Publisher { line: tokio::sync::Mutex::new(line), idle: Mutex::default() })
     }
 
-    /// Publishes an action's payload; its message id is the key that is the same on every try.
+    /// Publishes an action's payload. The message id is the effect key, the same on every attempt.
     pub async fn publish(
         &self,
         exchange: &str,
@@ -45,7 +45,7 @@ impl Publisher {
         effect: Effect<'_>,
         within: Duration,
     ) -> Result<Option<Box<RawValue>>, Failure> {
-        // Before it is published nothing has happened.
+        // Nothing has happened before the message is published.
         let channel = match tokio::time::timeout(within, self.channel()).await {
             Ok(channel) => channel.map_err(|why| busy(why, None))?,
             Err(_) => return Err(busy(format!("no channel to the broker within {within:?}"), None)),
@@ -58,7 +58,7 @@ impl Publisher {
             .with_message_id(effect.effect_key.to_string().into())
             .with_type(effect.action_type.into())
             .with_headers(headers);
-        // One that no queue takes comes back, and is no success.
+        // With `mandatory`, a message that no queue takes comes back, and counts as a failure.
         let options = BasicPublishOptions { mandatory: true, ..Default::default() };
         let payload = effect.payload.get().as_bytes();
         let published = async {
@@ -96,9 +96,9 @@ impl Publisher {
     }
 }
 
-/// What the broker said of one message.
+/// Reads the broker's confirmation of a message.
 fn read(confirmed: lapin::Result<Confirmation>, exchange: &str, routing_key: &str) -> Result<(), Failure> {
-    // The queue, or the exchange, may be made tomorrow.
+    // The failure is not final: the queue or the exchange may be created later.
     let later = |error: String| Err(Failure { is_final: false, ..refused(error) });
     match confirmed {
         Ok(Confirmation::Ack(None)) => Ok(()),
@@ -108,7 +108,7 @@ fn read(confirmed: lapin::Result<Confirmation>, exchange: &str, routing_key: &st
         }
         Ok(Confirmation::Nack(None)) => Err(busy("the broker did not take it", None)),
         Ok(Confirmation::NotRequested) => Err(unknown("the broker does not confirm")),
-        // It has closed the channel, over this message.
+        // The broker has closed the channel because of this message.
         Err(error) if error.is_amqp_soft_error() => later(format!("the broker refused it: {error}")),
         Err(error) => Err(unknown(format!("the connection to the broker broke: {error}"))),
     }

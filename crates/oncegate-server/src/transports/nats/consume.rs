@@ -14,13 +14,14 @@ use super::connect;
 use crate::config::SecretUrl;
 use crate::transports::intake::{Broken, Incoming, Intake, Source};
 
-/// How long a message may be at work before it is delivered again; while the store is away it is told more often that somebody is at it.
+/// How long a message may be in progress before it is delivered again. While the store is unreachable, the server reports
+/// progress more often than that.
 const ACK_WAIT: Duration = Duration::from_secs(30);
-/// How soon a server that says nothing is noticed.
+/// How soon a silent server is noticed.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 const EXPIRES: Duration = Duration::from_secs(30);
 
-/// A stream, which a durable consumer reads; that is made, if it is not there.
+/// A stream, and the durable consumer that reads it. The consumer is created if it does not exist.
 pub struct Stream {
     url: SecretUrl,
     stream: String,
@@ -60,7 +61,7 @@ async fn consume(mut messages: pull::Stream, intake: &Arc<Intake>, at_work: &mut
     tracing::info!(event = "broker.consuming", queue = intake.queue);
     let places = Arc::new(Semaphore::new(intake.at_once.into()));
     loop {
-        // A place first: what is fetched is to be worked on before it is delivered again.
+        // A place is taken first, so that a fetched message is processed at once, and not delivered again meanwhile.
         let place = places.clone().acquire_owned().await.expect("never closed");
         tokio::select! {
             Some(_) = at_work.join_next() => {}
@@ -94,7 +95,7 @@ impl Incoming for Message {
     }
 
     async fn in_progress(&self) {
-        // If that is not heard, it comes again, and is a duplicate.
+        // If the server does not receive this, the message is delivered again, and is a duplicate.
         let _ = self.ack_with(AckKind::Progress).await;
     }
 

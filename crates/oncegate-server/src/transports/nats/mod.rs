@@ -1,4 +1,4 @@
-//! NATS JetStream. The client makes its connections anew by itself.
+//! NATS JetStream. The client reconnects by itself.
 
 mod consume;
 mod publish;
@@ -18,7 +18,7 @@ async fn connect(url: &SecretUrl, name: String) -> Result<Client, String> {
     connected.map_err(|error| failed(&error))
 }
 
-/// Of a URL, `USER:PASSWORD@` or `TOKEN@`: the client does not send them by itself.
+/// The credentials of a URL, `USER:PASSWORD@` or `TOKEN@`: the client does not send them by itself.
 fn credentials(address: &ServerAddr) -> Result<ConnectOptions, String> {
     let text = |encoded: &str| {
         let decoded = percent_decode_str(encoded).decode_utf8();

@@ -1,4 +1,5 @@
-//! Actions to a stream, with its acknowledgement. The key of an action is the message's, too: within its window a stream takes it once.
+//! Publishes actions to a stream, with its acknowledgement. The effect key is also the message's id: within its window, a
+//! stream stores the message once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +31,7 @@ impl Publisher {
         effect: Effect<'_>,
         within: Duration,
     ) -> Result<Option<Box<RawValue>>, Failure> {
-        // Before it is published nothing has happened.
+        // Nothing has happened before the message is published.
         let context = match tokio::time::timeout(within, self.context()).await {
             Ok(context) => context.map_err(|why| busy(why, None))?,
             Err(_) => return Err(busy(format!("no connection within {within:?}"), None)),
@@ -45,7 +46,7 @@ impl Publisher {
         match tokio::time::timeout(within, published).await {
             Ok(Ok(_)) => Ok(None),
             Ok(Err(error)) => Err(match error.kind() {
-                // No stream has this subject. There may be one tomorrow.
+                // No stream has this subject. The failure is not final: a stream may be created later.
                 PublishErrorKind::StreamNotFound => {
                     Failure { is_final: false, ..refused(format!("no stream takes {subject:?}")) }
                 }

@@ -7,19 +7,19 @@ use serde_json::{Value, json};
 
 use super::{PostOffice, Reply, eventually};
 
-/// So long from now, as a request says it.
+/// A time this far from now, in the format of a request.
 pub fn from_now(span: Duration) -> String {
     (SystemClock.now() + span).to_string()
 }
 
-/// By this channel, due now.
+/// A reminder by this channel, due now.
 pub fn reminder(booking: &str, channel: &str, text: &str) -> Value {
     let send_at = from_now(Duration::ZERO);
     json!({"bookingId": booking, "sendAt": send_at, "channel": channel, "recipientPhone": "+15550100", "message": text})
 }
 
 impl PostOffice {
-    /// A new one.
+    /// Creates a reminder, and returns its id.
     pub async fn remind(&self, body: &Value) -> String {
         self.client(0).post("/api/reminders", body).await.expect(201).text("id")
     }
@@ -28,7 +28,7 @@ impl PostOffice {
         self.client(1).get(&format!("/api/reminders/{id}")).await.expect(200).body
     }
 
-    /// The reminder, once it stands like this.
+    /// Waits until the reminder is in this state, and returns it.
     pub async fn reminder_becomes(&self, id: &str, state: &str) -> Value {
         eventually(&format!("{id} is {state}"), || async {
             Some(self.reminder(id).await).filter(|reminder| reminder["state"] == state)
@@ -36,13 +36,13 @@ impl PostOffice {
         .await
     }
 
-    /// A person has it sent.
+    /// A person sends it.
     pub async fn send_reminder(&self, id: &str, note: &str) -> Reply {
         self.client(0).post(&format!("/api/reminders/{id}/send"), &json!({"note": note})).await
     }
 }
 
-/// Of each row of the delivery log, what came of it and whether it may have arrived.
+/// The outcome of each row of the delivery log, and whether the message may have arrived.
 pub fn outcomes(reminder: &Value) -> Vec<(String, Option<String>)> {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let rows = reminder["deliveries"].as_array().expect("a log").iter();

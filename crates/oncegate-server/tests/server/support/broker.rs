@@ -1,4 +1,4 @@
-//! A RabbitMQ of the test's own: in a temporary folder, on free ports, ended with the test.
+//! The test's own RabbitMQ: in a temporary folder, on free ports, stopped with the test.
 
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
@@ -24,7 +24,7 @@ pub struct Broker {
     port: u16,
     dist_port: u16,
     names_port: u16,
-    /// Knows the names of Erlang's nodes; one of our own, so that none stays behind.
+    /// The registry of Erlang's nodes (`epmd`); a private one, so that none stays behind.
     names: Child,
     server: Option<Child>,
 }
@@ -81,7 +81,7 @@ impl Broker {
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a file"))
             .stderr(log)
-            // It has children, which are to end with it.
+            // The broker's child processes must end with it.
             .process_group(0);
         self.server = Some(command.spawn().expect("it was found"));
         let deadline = Instant::now() + START_MAX;
@@ -100,18 +100,18 @@ impl Broker {
         }
     }
 
-    /// Killed, and started again with what it had written down.
+    /// Kills the broker, and starts it again with its stored data.
     pub async fn restart(&mut self) {
         self.kill();
         self.run().await;
     }
 
-    /// A channel that confirms, with a connection of its own.
+    /// A channel with publisher confirms, on a connection of its own.
     pub async fn channel(&self) -> Channel {
         let connection = Connection::connect(&self.url(), ConnectionProperties::default()).await.expect("it runs");
         let channel = connection.create_channel().await.expect("a channel");
         channel.confirm_select(ConfirmSelectOptions::default()).await.expect("it confirms");
-        // The channel keeps what it needs.
+        // The channel keeps the connection alive.
         std::mem::forget(connection);
         channel
     }
@@ -131,7 +131,7 @@ impl Broker {
     }
 }
 
-/// Publishes to a queue, and says whether the broker has it.
+/// Publishes to a queue, and returns whether the broker has confirmed.
 pub async fn publish(channel: &Channel, queue: &str, body: &[u8], properties: BasicProperties) -> bool {
     let properties = properties.with_delivery_mode(2);
     let options = BasicPublishOptions { mandatory: true, ..Default::default() };
@@ -149,7 +149,7 @@ pub struct Taken {
     pub body: Value,
 }
 
-/// Takes messages of the default workspace until none comes for a while: their ids and bodies.
+/// Takes messages of the default workspace until none arrives for a while; returns their ids and bodies.
 pub async fn take_all(channel: &Channel, queue: &str, patience: Duration) -> Vec<(String, Value)> {
     let default = |Taken { workspace, id, body }| {
         assert_eq!(workspace.as_deref(), Some("default"), "each names its workspace");
@@ -158,7 +158,7 @@ pub async fn take_all(channel: &Channel, queue: &str, patience: Duration) -> Vec
     take(channel, queue, patience).await.into_iter().map(default).collect()
 }
 
-/// Takes messages from a queue until none comes for a while.
+/// Takes messages from a queue until none arrives for a while.
 pub async fn take(channel: &Channel, queue: &str, patience: Duration) -> Vec<Taken> {
     let options = BasicConsumeOptions::default();
     let consumer = channel.basic_consume(queue.into(), "test".into(), options, FieldTable::default()).await;

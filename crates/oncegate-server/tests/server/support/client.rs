@@ -1,4 +1,4 @@
-//! A JSON client with one connection, kept alive and made again when it was closed.
+//! A JSON client with one connection, which is kept alive and opened again after it was closed.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use super::PATIENCE;
 
-/// Longer than the longest wait that a caller may ask the server for.
+/// Longer than the longest wait that a caller may request.
 const ANSWER_MAX: std::time::Duration = std::time::Duration::from_secs(70);
 
 pub struct Client {
@@ -24,7 +24,7 @@ pub struct Client {
     connection: Option<SendRequest<Full<Bytes>>>,
 }
 
-/// An answer, with its body as JSON where it is that.
+/// An answer, with its body as JSON where the body is JSON.
 pub struct Reply {
     pub status: u16,
     pub headers: HeaderMap,
@@ -58,7 +58,7 @@ impl Client {
         self.send(Method::PUT, path, Some(body.to_string().into())).await
     }
 
-    /// A form, as one of our own pages posts it.
+    /// Posts a form as one of our own pages does.
     pub async fn submit(&mut self, path: &str, fields: &[(&str, &str)]) -> Reply {
         let form = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish();
         let own = [("sec-fetch-site", "same-origin"), ("content-type", "application/x-www-form-urlencoded")];
@@ -89,7 +89,7 @@ impl Client {
         (won.text("id"), won.body["token"].as_i64().expect("a token"))
     }
 
-    /// One of the owner's verbs.
+    /// Calls one of the owner's verbs.
     pub async fn owner(&mut self, verb: &str, guard: &str, id: &str, token: i64) -> Reply {
         self.post(&format!("/api/claims/{id}/{verb}"), &json!({"guard": guard, "token": token})).await
     }
@@ -110,7 +110,7 @@ impl Client {
         }
     }
 
-    /// An error says nothing about whether the request was carried out.
+    /// An error does not tell whether the request was carried out.
     pub async fn try_send(&mut self, method: Method, path: &str, body: Option<Bytes>) -> Result<Reply, String> {
         let mut request = Request::builder().method(method).uri(path).header(HOST, self.address.to_string());
         if body.is_some() && !self.headers.contains_key(CONTENT_TYPE) {
@@ -160,14 +160,14 @@ async fn connect(address: SocketAddr) -> Result<SendRequest<Full<Bytes>>, String
 }
 
 impl Reply {
-    /// The status, or a panic that shows the answer.
+    /// Checks the status; the panic shows the answer.
     #[track_caller]
     pub fn expect(self, status: u16) -> Reply {
         assert_eq!(self.status, status, "{self:?}");
         self
     }
 
-    /// A problem of this name, complete as RFC 9457 and our conventions have it.
+    /// A problem of this name, complete by RFC 9457 and our conventions.
     #[track_caller]
     pub fn expect_problem(self, status: u16, name: &str) -> Reply {
         assert_eq!(self.header("content-type"), Some("application/problem+json"), "{self:?}");
@@ -188,7 +188,7 @@ impl Reply {
         self.expect(status)
     }
 
-    /// A refusal of what was sent, whose detail names `what`.
+    /// A refusal of the input, whose detail names `what`.
     #[track_caller]
     pub fn expect_invalid(self, what: &str) -> Reply {
         let reply = self.expect_problem(400, "invalid-request");

@@ -1,4 +1,4 @@
-//! Somebody who follows server-sent events.
+//! A follower of server-sent events.
 
 use std::net::SocketAddr;
 
@@ -18,11 +18,11 @@ use super::PATIENCE;
 pub struct Follower {
     body: Incoming,
     buffered: String,
-    // The connection lives as long as it does.
+    // Keeps the connection open.
     _sender: SendRequest<Empty<Bytes>>,
 }
 
-/// An event that came.
+/// A received event.
 #[derive(Debug)]
 pub struct Came {
     pub event: String,
@@ -41,7 +41,7 @@ impl Follower {
         Follower::open_with(address, path, &[]).await
     }
 
-    /// With these headers.
+    /// Opens the stream with these headers.
     pub async fn open_with(address: SocketAddr, path: &str, headers: &[(&str, &str)]) -> Follower {
         let stream = TcpStream::connect(address).await.expect("the server listens");
         let (mut sender, connection) = handshake(TokioIo::new(stream)).await.expect("a connection");
@@ -58,7 +58,7 @@ impl Follower {
         Follower { body: response.into_body(), buffered: String::new(), _sender: sender }
     }
 
-    /// The next event; none, when the server has ended the stream.
+    /// The next event; none when the server has ended the stream.
     pub async fn next(&mut self) -> Option<Came> {
         loop {
             if let Some((event, rest)) = self.buffered.split_once("\n\n") {
@@ -68,7 +68,7 @@ impl Follower {
                 };
                 let came = Came { event: field("event"), data: field("data") };
                 self.buffered = rest.to_owned();
-                // Comments keep the connection alive, and say nothing.
+                // Comments only keep the connection alive.
                 if !came.event.is_empty() {
                     return Some(came);
                 }

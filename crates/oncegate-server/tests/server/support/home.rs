@@ -1,4 +1,4 @@
-//! A folder with a configuration, in which the binary is run.
+//! A folder with a configuration, in which the binary runs.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
@@ -14,12 +14,12 @@ use tempfile::TempDir;
 
 use super::{PATIENCE, Server, server};
 
-/// Everything in it is relative to it: the server and the commands run here share `oncegate.toml` and the store.
+/// All paths are relative to it: the server and the commands run here share `oncegate.toml` and the store.
 pub struct Home {
     folder: TempDir,
 }
 
-/// What a command did.
+/// The result of a command.
 #[derive(Debug)]
 pub struct Ran {
     pub code: i32,
@@ -28,7 +28,7 @@ pub struct Ran {
 }
 
 impl Home {
-    /// With an empty configuration: the embedded store, at its default place in this folder.
+    /// A folder with an empty configuration: the embedded store, at its default place in this folder.
     pub fn new() -> Home {
         Home::with_config("")
     }
@@ -53,7 +53,7 @@ impl Home {
         entries.map(|entry| entry.expect("a readable folder").path()).collect()
     }
 
-    /// A file that is its owner's alone to read.
+    /// Writes a file that only its owner can read.
     pub fn write_secret(&self, name: &str, text: &str) {
         use std::os::unix::fs::PermissionsExt;
         let file = self.path().join(name);
@@ -61,31 +61,31 @@ impl Home {
         std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o600)).expect("the file is ours");
     }
 
-    /// What the `log` handler has written. The line that is being written is not there yet.
+    /// The output of the `log` handler, without a line that is still being written.
     pub fn noted(&self) -> Vec<Value> {
         let text = std::fs::read_to_string(self.path().join("oncegate-data/actions.jsonl")).unwrap_or_default();
         let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
         whole.map(|line| serde_json::from_str(line).expect("each line is JSON")).collect()
     }
 
-    /// The server, listening.
+    /// Starts the server, and returns once it listens.
     pub fn serve(&self) -> Server {
         Server::start(self.command(["serve", "--listen", "127.0.0.1:0"]))
     }
 
-    /// The same, with these variables.
+    /// The same, with these environment variables.
     pub fn serve_with(&self, variables: &[(&str, &str)]) -> Server {
         let mut command = self.command(["serve", "--listen", "127.0.0.1:0"]);
         command.envs(variables.iter().copied());
         Server::start(command)
     }
 
-    /// At an address that is known.
+    /// Starts the server at a fixed address.
     pub fn serve_at(&self, address: SocketAddr) -> Server {
         Server::start(self.command(["serve", "--listen", &address.to_string()]))
     }
 
-    /// With a log that says next to nothing.
+    /// Starts the server with a log of almost nothing.
     pub fn serve_quietly(&self) -> Server {
         Server::start_quiet(self.command(["serve", "--listen", "127.0.0.1:0"]))
     }
@@ -98,16 +98,16 @@ impl Home {
         self.serve_with(&all)
     }
 
-    /// `oncegate demo`, listening; its temporary folder is in this one.
+    /// Starts `oncegate demo`, and returns once it listens; its temporary folder is in this one.
     pub fn demo(&self) -> Server {
         let mut command = self.command(["demo", "--listen", "127.0.0.1:0", "--log", "json"]);
         command.env("TMPDIR", self.path());
         Server::start(command)
     }
 
-    /// What the stores take for now is so far ahead of what it is.
+    /// Sets the stores' clock ahead of the real time.
     pub fn set_clock_ahead(&self, by: Duration) {
-        // Renamed into its place: nobody reads half of it.
+        // Renamed into its place, so that no server reads half of it.
         let (clock, new) = (self.clock(), self.path().join("clock.new"));
         std::fs::write(&new, by.as_micros().to_string()).expect("the folder is ours");
         std::fs::rename(new, clock).expect("the folder is ours");
@@ -117,12 +117,12 @@ impl Home {
         self.path().join("clock")
     }
 
-    /// The server, listening, with nobody to read its log from then on.
+    /// Starts the server, and does not read its log once it listens.
     pub fn serve_with_unread_log(&self) -> Server {
         Server::start_reading(self.command(["serve", "--listen", "127.0.0.1:0"]), 1)
     }
 
-    /// A command that goes on.
+    /// Starts a long-running command.
     pub fn start<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Running {
         let mut child = self.command(arguments).spawn().expect("the binary was built");
         let stderr = server::collect(child.stderr.take().expect("piped"));
@@ -130,7 +130,7 @@ impl Home {
         let (sender, lines) = mpsc::channel();
         std::thread::spawn(move || {
             let mut line = String::new();
-            // Until nobody listens: then the pipe is closed.
+            // Until the receiver is dropped: then the pipe is closed.
             while stdout.read_line(&mut line).is_ok_and(|read| read > 0) && sender.send(line.clone()).is_ok() {
                 line.clear();
             }
@@ -147,7 +147,7 @@ impl Home {
         self.run_within(PATIENCE, arguments, variables)
     }
 
-    /// The same, where it may take longer.
+    /// The same, with a longer time-out.
     pub fn run_within<A: AsRef<OsStr>>(
         &self,
         limit: Duration,
@@ -176,7 +176,7 @@ impl Home {
         let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
         command.args(arguments).current_dir(self.path());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // Whoever runs the tests may have settings of their own.
+        // The user who runs the tests may have their own settings.
         let is_setting = |name: &str| name.starts_with("ONCEGATE_") || name.starts_with("OTEL_");
         for (name, _) in std::env::vars_os().filter(|(name, _)| is_setting(&name.to_string_lossy())) {
             command.env_remove(name);
@@ -185,7 +185,7 @@ impl Home {
     }
 }
 
-/// A command that goes on, until it is dropped.
+/// A long-running command, which is stopped on drop.
 pub struct Running {
     child: Child,
     lines: Option<mpsc::Receiver<String>>,
@@ -205,17 +205,17 @@ impl Running {
         self.lines.as_ref().is_none_or(|lines| lines.try_recv().is_err())
     }
 
-    /// Nobody reads any more.
+    /// Stops reading its output.
     pub fn stop_reading(&mut self) {
         self.lines = None;
     }
 
-    /// How it ended by itself.
+    /// Waits for its end, and returns its exit status.
     pub fn wait(&mut self) -> ExitStatus {
         server::wait(&mut self.child, PATIENCE)
     }
 
-    /// Ends it, and returns what it has said on standard error.
+    /// Ends it, and returns its standard error.
     pub fn end(mut self) -> String {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -225,7 +225,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -243,7 +243,7 @@ impl Ran {
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// Failed with this code, said `message` first and `hint` in a line of its own, and printed no data.
+    /// Failed with this code, printed `message` first and `hint` in a line of its own, and printed no data.
     #[track_caller]
     pub fn expect_failure(self, code: i32, message: &str, hint: &str) -> Ran {
         let ran = self.expect_code(code);

@@ -1,4 +1,4 @@
-//! Clients that claim and settle as fast as they can, and remember what they were told.
+//! Clients that claim and settle as fast as they can, and record the answers.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -12,21 +12,21 @@ use serde_json::{Value, json};
 use super::{Client, Reply, claim_of, with};
 
 pub const GUARD: &str = "load";
-/// Before a client asks again of a store that is away.
+/// The pause before a client retries while the store is away.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
-/// A claim that the server has said was won.
+/// A claim that the server has acknowledged as won.
 #[derive(Clone, Debug)]
 pub struct Acknowledged {
     pub part: String,
     pub id: String,
     pub token: i64,
     pub outcome: Value,
-    /// Whether the server has said so. If not, it may have happened all the same.
+    /// Whether the server has acknowledged the settle. Without that, the settle may still have happened.
     pub settled: bool,
 }
 
-/// All that was acknowledged, in order.
+/// All acknowledged claims, in order.
 #[derive(Default)]
 pub struct Ledger(Mutex<Vec<Acknowledged>>);
 
@@ -43,7 +43,7 @@ impl Ledger {
         self.all().iter().filter(|one| one.settled).count()
     }
 
-    /// Returns its place.
+    /// Returns its index.
     fn won(&self, one: Acknowledged) -> usize {
         let mut all = self.0.lock().expect("no holder of this lock panics");
         all.push(one);
@@ -54,7 +54,7 @@ impl Ledger {
         self.0.lock().expect("no holder of this lock panics")[place].settled = true;
     }
 
-    /// No key may have been won twice: no lease of the load ends while it is tested.
+    /// No key may have been won twice: no lease of the load ends during the test.
     pub fn assert_one_winner_each(&self) {
         let mut winners = HashMap::new();
         for one in self.all() {
@@ -64,7 +64,7 @@ impl Ledger {
     }
 }
 
-/// A claim that no test outlives: nothing is taken over.
+/// A claim whose lease is longer than the test, so that none is taken over.
 fn body(part: &str) -> Value {
     with(claim_of(GUARD, part), json!({"leaseSeconds": 3600, "ttlSeconds": 86400}))
 }
@@ -73,15 +73,15 @@ async fn post(client: &mut Client, path: &str, body: &Value) -> Result<Reply, St
     client.try_send(Method::POST, path, Some(body.to_string().into())).await
 }
 
-/// What a client may be told beside the truth.
+/// The errors that a client may get.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Faults {
     None,
-    /// 503: the store is away. What it was asked may have been done.
+    /// 503: the store is away. The request may still have been carried out.
     OfTheStore,
 }
 
-/// Claims `NAME-1`, `NAME-2` and so on, and settles what it wins, until told to stop or cut off.
+/// Claims `NAME-1`, `NAME-2` and so on, and settles the claims that it wins, until it is stopped or disconnected.
 /// Clients with the same name race for the same keys.
 pub async fn claims_and_settles(
     address: SocketAddr,
@@ -118,7 +118,7 @@ pub async fn claims_and_settles(
             if stop.load(Ordering::Relaxed) {
                 return Ok(());
             }
-            // The same word again is a success, also where it was taken and nobody said so.
+            // The same settle again succeeds, even if the first one was written without an acknowledgement.
             tokio::time::sleep(RETRY_PAUSE).await;
         }
         ledger.settle(place);
@@ -126,7 +126,7 @@ pub async fn claims_and_settles(
     Ok(())
 }
 
-/// Every one of these is there as it was acknowledged, and nobody can win it again.
+/// Checks that each claim is stored as it was acknowledged, and cannot be won again.
 pub async fn verify(address: SocketAddr, acknowledged: &[Acknowledged]) {
     let share = acknowledged.len().div_ceil(4).max(1);
     let parts = acknowledged.chunks(share).map(<[Acknowledged]>::to_vec);

@@ -1,9 +1,9 @@
 //! The real binary in a folder of its own, and a small JSON client for it.
 //!
-//! Nothing here waits without a bound, and nothing outlives its test: a server is killed, by its own
+//! Every wait has a time-out, and nothing outlives its test: a server is killed, by its own
 //! process id, when its handle is dropped.
 
-// Without crash points not all of it is used.
+// Without crash points some of it is unused.
 #![cfg_attr(not(feature = "crash-points"), allow(dead_code, unused_imports, unused_macros))]
 
 mod bookings;
@@ -42,10 +42,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-/// Longer than anything that goes well takes, on a busy machine too.
+/// Longer than any successful step takes, on a busy machine too.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Looks again until there is something to see, and says what was looked for when there never is.
+/// Retries until `look` returns a value; the panic after the time-out names `what`.
 pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMut() -> F) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -57,7 +57,7 @@ pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut look: 
     }
 }
 
-/// A test of each function, on SQLite and on two servers that share PostgreSQL.
+/// Makes a test of each function, on SQLite and on two servers that share PostgreSQL.
 macro_rules! on_both {
     ($($test:ident,)*) => {
         mod on_sqlite {

@@ -1,4 +1,4 @@
-//! A NATS of the test's own.
+//! The test's own NATS server.
 
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
@@ -11,11 +11,11 @@ use tempfile::TempDir;
 
 use super::PATIENCE;
 
-/// In a temporary folder, on a free port, ended with the test.
+/// In a temporary folder, on a free port, stopped with the test.
 pub struct Nats {
     folder: TempDir,
     port: u16,
-    /// What clients have to bring, as in a URL.
+    /// The clients' credentials, as in a URL.
     credentials: &'static str,
     arguments: &'static [&'static str],
     server: Option<Child>,
@@ -36,7 +36,7 @@ impl Nats {
     }
 
     pub async fn run(&mut self) {
-        // Where Debian puts it, which is not in everybody's path.
+        // Debian's path, which is not in every user's `PATH`.
         let debian = "/usr/sbin/nats-server";
         let program = if std::path::Path::new(debian).exists() { debian } else { "nats-server" };
         let mut command = Command::new(program);
@@ -62,7 +62,7 @@ impl Nats {
         format!("nats://{}127.0.0.1:{}", self.credentials, self.port)
     }
 
-    /// The test's own client is told what is in the arguments.
+    /// Connects the test's own client, with the credentials from the server's arguments.
     pub async fn connect(&self) -> Result<async_nats::Client, async_nats::ConnectError> {
         let options = match self.arguments {
             ["--auth", token] => ConnectOptions::with_token((*token).into()),
@@ -83,7 +83,7 @@ impl Nats {
         self.context().await.create_stream(config).await.expect("a stream");
     }
 
-    /// The messages of a stream that are there.
+    /// All messages of a stream.
     pub async fn messages(&self, stream: &str) -> Vec<jetstream::Message> {
         let stream = self.context().await.get_stream(stream).await.expect("it is there");
         let config = consumer::pull::Config { durable_name: Some("test".into()), ..Default::default() };

@@ -10,7 +10,7 @@ use super::PATIENCE;
 
 const PROGRAM: &str = "/usr/sbin/nginx";
 
-/// It is stopped with the test.
+/// Stopped with the test.
 pub struct Nginx {
     child: Child,
     pub address: SocketAddr,
@@ -18,10 +18,10 @@ pub struct Nginx {
 }
 
 impl Nginx {
-    /// `location / { … }` has these lines beside a bare `proxy_pass`.
+    /// `location / { … }` has these lines besides a bare `proxy_pass`.
     pub fn before(upstream: SocketAddr, lines: &str) -> Nginx {
         let folder = TempDir::new().expect("a temporary folder");
-        // Taken, and let go.
+        // Bound and released, to find a free port.
         let address = TcpListener::bind("127.0.0.1:0").and_then(|taken| taken.local_addr()).expect("a free port");
         let config = format!(
             "daemon off;\nmaster_process on;\nworker_processes 1;\npid nginx.pid;\nerror_log stderr;\n\

@@ -10,7 +10,7 @@ pub struct PostOffice {
     pub servers: Vec<Server>,
     pub provider: Provider,
     pub home: Home,
-    // Last: they are dropped when the servers are gone.
+    // The last field: databases are dropped after the servers are gone.
     _databases: Vec<Database>,
 }
 
@@ -26,7 +26,7 @@ impl PostOffice {
         PostOffice::open_with(on, "").await
     }
 
-    /// `messages` goes into the table of that name.
+    /// `messages` is the content of the table of that name.
     pub async fn open_with(on: On, messages: &str) -> PostOffice {
         match on {
             On::Sqlite => PostOffice::start("", messages, 1, vec![]).await,
@@ -64,17 +64,17 @@ impl PostOffice {
         self.client(0).header("idempotency-key", key).post("/api/messages", body).await
     }
 
-    /// What the stores take for now is so far ahead of what it is.
+    /// Sets the stores' clock ahead of the real time.
     pub fn set_clock_ahead(&self, by: Duration) {
         self.home.set_clock_ahead(by);
     }
 }
 
 pub fn config(top: &str, messages: &str, provider: &Provider) -> String {
-    // A port that nobody listens on: taken, and let go.
+    // A port without a listener: bound and released.
     let closed = std::net::TcpListener::bind("127.0.0.1:0").and_then(|taken| taken.local_addr()).expect("a port");
     let (url, address) = (provider.url(), provider.address);
-    // Shorter than the lease, and longer than the provider takes for what is slow, on a busy machine too.
+    // Shorter than the lease, and longer than the provider takes for slow messages, on a busy machine too.
     let timeout = match messages {
         short if short.contains("lease = \"1s\"") => "800ms",
         short if short.contains("lease = ") => "2s",

@@ -1,4 +1,4 @@
-//! A database of its own for each test, on the server that `ONCEGATE_TEST_POSTGRES` names; or a whole server of its own, which a test
+//! A database for each test, on the server that `ONCEGATE_TEST_POSTGRES` names; or a whole private server, which a test
 //! may crash.
 
 use std::path::{Path, PathBuf};
@@ -46,14 +46,14 @@ impl Database {
         format!("{host}/{}{options}", self.name)
     }
 
-    /// A connection of the test's own.
+    /// The test's own connection.
     pub async fn connect(&self) -> Client {
         let (client, connection) = server().dbname(&self.name).connect(NoTls).await.expect("the server is there");
         tokio::spawn(connection);
         client
     }
 
-    /// To everybody connected to it, and to everybody who tries.
+    /// Ends all connections, and refuses new ones.
     pub async fn go_away(&self) {
         let name = &self.name;
         let server = connect().await;
@@ -71,7 +71,7 @@ impl Database {
 impl Drop for Database {
     fn drop(&mut self) {
         let drop_database = format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.name);
-        // On a thread of its own: this one may be inside a runtime, which must not be blocked on.
+        // On a thread of its own: this one may be inside a runtime, which must not be blocked.
         let dropping = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             runtime.block_on(async { connect().await.batch_execute(&drop_database).await })
@@ -91,7 +91,7 @@ pub struct Cluster {
 
 impl Cluster {
     pub fn start() -> Cluster {
-        // Taken, and let go.
+        // Bound and released, to find a free port.
         let port =
             std::net::TcpListener::bind("127.0.0.1:0").and_then(|taken| taken.local_addr()).expect("a free port");
         let cluster = Cluster { folder: TempDir::new().expect("a temporary folder"), port: port.port() };
@@ -108,12 +108,12 @@ impl Cluster {
         format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
     }
 
-    /// Ends all of it at once, as a crash does: nothing is finished and nothing is flushed.
+    /// Ends all processes at once, as a crash does: nothing is finished and nothing is flushed.
     pub fn crash(&self) {
         run(self.program("pg_ctl").args(["-m", "immediate", "-w", "stop"]));
     }
 
-    /// Returns when it has recovered and takes connections.
+    /// Returns when the server has recovered and accepts connections.
     pub fn start_again(&self) {
         let (port, folder) = (self.port, self.folder.path().display());
         let options = format!("-p {port} -k {folder} -c listen_addresses=127.0.0.1");
@@ -141,7 +141,7 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // It may be down already.
+        // The server may be down already.
         let _ = self.program("pg_ctl").args(["-m", "immediate", "-w", "stop"]).output();
     }
 }
@@ -153,7 +153,7 @@ fn newest_programs() -> PathBuf {
     paths.max_by_key(|path| version(path)).expect("PostgreSQL is installed: run scripts/install").join("bin")
 }
 
-/// To its end. What it says goes into a file, since a server that it starts would keep a pipe open.
+/// Runs a command to its end. Its output goes into a file, because a server that it starts would keep a pipe open.
 fn run(command: &mut Command) {
     let mut said = tempfile::tempfile().expect("a temporary file");
     let into = || said.try_clone().expect("a file can be shared");

@@ -1,4 +1,4 @@
-//! A provider of messages that counts what arrives, and behaves as the text asks it to.
+//! A provider of messages that counts arrivals, and behaves as the text asks.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -17,16 +17,16 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-/// What came in, in order.
+/// A received request.
 #[derive(Clone, Debug)]
 pub struct Arrived {
     pub key: String,
     pub authorization: Option<String>,
     pub headers: HeaderMap,
-    /// As it came.
+    /// The body, unchanged.
     pub text: String,
     pub body: Value,
-    /// How many of one entity were here at the same time.
+    /// How many requests of one entity were in progress at the same time.
     pub at_once: usize,
 }
 
@@ -56,19 +56,19 @@ impl Provider {
         format!("http://{}/sms?from=test", self.address)
     }
 
-    /// What arrived with this text, however it was answered.
+    /// The requests with this text, whatever their answer was.
     pub fn arrivals(&self, text: &str) -> Vec<Arrived> {
         let arrived = self.arrived.lock().expect("no holder panics");
         let texts = |arrived: &&Arrived| arrived.body["message"] == text || arrived.body["text"] == text;
         arrived.iter().filter(texts).cloned().collect()
     }
 
-    /// Everything that arrived.
+    /// All requests.
     pub fn all(&self) -> Vec<Arrived> {
         self.arrived.lock().expect("no holder panics").clone()
     }
 
-    /// How often it was sent, to somebody who knows a key again.
+    /// How often the text takes effect at a provider that honours keys.
     pub fn effects(&self, text: &str) -> usize {
         let mut keys: Vec<_> = self.arrivals(text).into_iter().map(|arrived| arrived.key).collect();
         keys.sort();
@@ -79,7 +79,7 @@ impl Provider {
 
 type Present = Arc<Mutex<BTreeMap<String, usize>>>;
 
-/// Somebody who is here, for one entity.
+/// A request in progress, for one entity.
 struct Here(String, Present);
 
 impl Here {
@@ -107,7 +107,7 @@ impl Drop for Provider {
     }
 }
 
-/// A text may end in `#` and what is to be done with it.
+/// A text may end in `#` and an instruction for the provider.
 async fn answer(
     seen: Arc<Mutex<Vec<Arrived>>>,
     present: Present,
@@ -138,7 +138,7 @@ async fn answer(
         response
     };
     Ok(match text.rsplit_once('#').map_or("", |(_, what)| what) {
-        // Taken, and the connection is gone before the answer.
+        // Accepted, and the connection closed before the answer.
         "cut" => panic!("cuts the connection"),
         "cut-once" if tries == 1 => panic!("cuts the connection"),
         "hang" => std::future::pending().await,

@@ -1,4 +1,4 @@
-//! A bare connection, for what no well-behaved client would send.
+//! A bare connection, for requests that no well-behaved client would send.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::time::timeout;
 pub struct Raw {
     stream: TcpStream,
     address: SocketAddr,
-    /// A line of the head, if there is a key.
+    /// A header line, if there is a key.
     key: String,
     read: Vec<u8>,
 }
@@ -22,7 +22,7 @@ impl Raw {
         Raw { stream, address, key: String::new(), read: Vec::new() }
     }
 
-    /// One whose system takes few bytes that the test does not read. Otherwise that may be megabytes, and more with time.
+    /// A connection with a small receive buffer. By default, the system buffers megabytes that the test does not read, and more with time.
     pub async fn connect_narrow(address: SocketAddr) -> Raw {
         let socket = TcpSocket::new_v4().expect("a socket");
         socket.set_recv_buffer_size(4096).expect("an option of the system's");
@@ -43,12 +43,12 @@ impl Raw {
         self.write(head.as_bytes()).await;
     }
 
-    /// Says that it sends nothing more, and goes on reading.
+    /// Closes the sending half, and continues to read.
     pub async fn close_half(&mut self) {
         self.stream.shutdown().await.expect("the connection is open");
     }
 
-    /// Closes with a FIN, as a process does that ends.
+    /// Closes with a FIN, as the system does for a process that ends.
     pub fn close(self) {}
 
     /// Closes with a RST.
@@ -74,7 +74,7 @@ impl Raw {
         self.stream.write_all(bytes).await
     }
 
-    /// The status of the answer whose head comes next.
+    /// The status of the next answer.
     pub async fn read_status(&mut self) -> u16 {
         let mut head = [0; 12];
         let read = timeout(super::PATIENCE, self.stream.read_exact(&mut head)).await;
@@ -91,9 +91,9 @@ impl Raw {
         }
     }
 
-    /// What was said before the connection was closed, if it is closed within `limit`.
+    /// The data received before the connection was closed, if it is closed within `limit`.
     pub async fn read_for(&mut self, limit: Duration) -> Option<String> {
-        // A reset after the answer is a close as well: there was more that nobody read.
+        // A reset after the answer counts as a close, too: the client had sent more than the server read.
         let read = timeout(limit, self.stream.read_to_end(&mut self.read)).await;
         read.is_ok().then(|| String::from_utf8_lossy(&self.read).into_owned())
     }

@@ -20,7 +20,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Returns once it listens: its log says where.
+    /// Returns once the server listens. Its log has the address.
     pub fn start(command: Command) -> Server {
         Server::start_reading(command, usize::MAX)
     }
@@ -44,7 +44,7 @@ impl Server {
         }
     }
 
-    /// Returns once it listens, as it says to people: for a log that does not.
+    /// Returns once the server prints its address for people: for a log without that line.
     pub fn start_quiet(mut command: Command) -> Server {
         let mut child = command.spawn().expect("the binary was built");
         let mut said = BufReader::new(child.stderr.take().expect("piped"));
@@ -61,13 +61,13 @@ impl Server {
         panic!("the server did not listen: {ended:?}");
     }
 
-    /// As it calls itself among the replicas.
+    /// Its name among the replicas.
     pub fn replica(&self) -> String {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         format!("{host}/{}", self.child.id())
     }
 
-    /// Of its process.
+    /// Its process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
@@ -93,7 +93,7 @@ impl Server {
         kill_process(pid, signal).expect("the process is ours");
     }
 
-    /// SIGKILL, and gone when this returns.
+    /// Sends SIGKILL, and returns when the process is gone.
     pub fn kill(mut self) {
         self.child.kill().expect("the process is ours");
         self.child.wait().expect("the process is ours");
@@ -103,7 +103,7 @@ impl Server {
         wait(&mut self.child, limit)
     }
 
-    /// SIGTERM, and the end of it: how it exited, and all that it wrote.
+    /// Sends SIGTERM; returns its exit status and all its output.
     pub fn stop(mut self) -> (ExitStatus, String) {
         self.signal(Signal::TERM);
         let status = self.wait(PATIENCE);
@@ -111,7 +111,7 @@ impl Server {
         (status, written.collect())
     }
 
-    /// The first `count` lines of the log about `event`, once they are there: it is written behind.
+    /// The first `count` lines of the log about `event`, once they are written: the log is written in the background.
     pub async fn logged(&self, event: &str, count: usize) -> Vec<Value> {
         eventually(&format!("{count} lines with {event}"), || async {
             let lines: Vec<_> = self.log().into_iter().filter(|line| line["event"] == event).take(count).collect();
@@ -129,13 +129,13 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Keeps every whole line, and tells the address from the one that has it.
+/// Keeps every whole line, and sends the address from the line that has it.
 fn read_log(
     mut lines: impl BufRead,
     lines_read: usize,
@@ -146,19 +146,19 @@ fn read_log(
         if line.contains("server.listening") {
             let event: Value = serde_json::from_str(&line).expect("the log is JSON");
             let address = event["address"].as_str().and_then(|text| text.parse().ok());
-            // Nobody listens any more if it took too long.
+            // The receiver is gone after its time-out.
             let _ = listening.send(address.expect("an address"));
         }
         let mut seen = seen.lock().expect("no reader panics");
         seen.push_str(&line);
         seen.push('\n');
     }
-    // Open but unread, until the test is over.
+    // Open but unread, until the end of the test.
     std::mem::forget(lines);
     seen.lock().expect("no reader panics").clone()
 }
 
-/// Reads to the end on a thread of its own, so that a full pipe stops nobody.
+/// Reads to the end on a thread of its own, so that a full pipe blocks no process.
 pub fn collect(mut from: impl Read + Send + 'static) -> JoinHandle<String> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! A real mail server (aiosmtpd), which behaves as the text asks it to.
+//! A real mail server (aiosmtpd), which behaves as the text asks.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
 
-/// Prints its port, then a line of JSON for each mail that it has seen whole.
+/// Prints its port, then a line of JSON for each complete mail.
 const SERVER: &str = r##"
 import asyncio, json
 from aiosmtpd.smtp import SMTP
@@ -66,7 +66,7 @@ impl MailServer {
         MailServer { child, port, mails }
     }
 
-    /// The mails whose text is this.
+    /// The mails with this text.
     pub fn mails(&self, text: &str) -> Vec<Value> {
         let mails = self.mails.lock().expect("no holder panics");
         mails.iter().filter(|mail| mail["text"].as_str().is_some_and(|whole| whole.contains(text))).cloned().collect()

@@ -1,4 +1,4 @@
-//! Servers that run actions and the saga that ships: one on SQLite, or two on one PostgreSQL, and a receiver of webhooks that counts.
+//! Servers that run actions and the included saga: one on SQLite, or two on one PostgreSQL, and a receiver of webhooks that counts.
 
 use std::time::Duration;
 
@@ -6,25 +6,25 @@ use serde_json::{Value, json};
 
 use super::{Client, Database, Home, On, Provider, Reply, Server, eventually};
 
-/// The saga that ships.
+/// The included saga.
 pub const SEARCH_IMPORT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../sagas/search-import.toml");
 
 /// The secret that webhooks are signed with.
 pub const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
-/// Those of another workspace.
+/// The secret of another workspace.
 pub const ACME_SECRET: &str = "whsec_bmV4dCBzZWNyZXQgb2YgdGhpcnR5LXR3byBieXRlcyE=";
 
 pub struct Workshop {
     pub servers: Vec<Server>,
     pub provider: Provider,
     pub home: Home,
-    // Last: dropped when the servers are gone.
+    // The last field: dropped after the servers are gone.
     database: Option<Database>,
 }
 
 impl Workshop {
-    /// `actions` goes into the table of that name, `types` behind it.
+    /// `actions` is the content of the table of that name, and `types` follows it.
     pub async fn open_with(on: On, actions: &str, types: &str) -> Workshop {
         let provider = Provider::start().await;
         let (database, servers) = match on {
@@ -88,12 +88,12 @@ files = [{saga:?}]
         self.servers[number % self.servers.len()].client()
     }
 
-    /// A key that every server knows.
+    /// A key that every server accepts.
     pub async fn known_key(&self, workspace: &str) -> (String, String) {
         self.known_key_of(workspace, "operate").await
     }
 
-    /// The same, of a role that may list claims.
+    /// The same, with a role that may list claims.
     pub async fn known_key_of(&self, workspace: &str, role: &str) -> (String, String) {
         let (id, key) = self.home.make_key(workspace, role);
         for server in &self.servers {
@@ -111,7 +111,7 @@ files = [{saga:?}]
         self.client(0).post("/api/actions", body).await
     }
 
-    /// Of this type, to be run at once, without an entity.
+    /// Schedules an action of this type, to run at once, without an entity.
     pub async fn now(&self, action_type: &str, payload: Value) -> String {
         self.schedule(&json!({"actionType": action_type, "payload": payload})).await.expect(201).text("id")
     }
@@ -120,7 +120,7 @@ files = [{saga:?}]
         self.client(0).get(&format!("/api/actions/{id}")).await.expect(200).body
     }
 
-    /// The action, once it stands like this.
+    /// Waits until the action has this status, and returns it.
     pub async fn becomes(&self, id: &str, status: &str) -> Value {
         eventually(&format!("{id} is {status}"), || async {
             let action = self.show(id).await;
@@ -139,12 +139,12 @@ files = [{saga:?}]
         self.client(number).post("/api/events", event).await.expect(200).body
     }
 
-    /// The search, as it stands.
+    /// The search's current state.
     pub async fn search(&self, id: &str) -> Value {
         self.client(0).get(&format!("/api/sagas/search-import/{id}")).await.expect(200).body
     }
 
-    /// What the stores take for now is so far ahead of what it is.
+    /// Sets the stores' clock ahead of the real time.
     pub fn set_clock_ahead(&self, by: Duration) {
         self.home.set_clock_ahead(by);
     }

@@ -1,8 +1,8 @@
-//! The checker: reads a history, and names the first answer that no order of the calls explains.
+//! The checker: reads a history and reports the first answer that no order of the calls explains.
 //!
-//! A call takes effect at one moment between its call and its return. A call whose answer is unknown takes effect at any moment after its call, or
-//! never. The checker reports an answer only if no choice of these moments allows it. Tokens order the owners of a key, so each owner is compared
-//! with its neighbour alone, and a history is read in `n log n` steps.
+//! A call takes effect at one moment between its call and its return. A call with an unknown answer takes effect at any moment
+//! after its call, or never. The checker reports an answer only if no choice of these moments allows it. Tokens order the
+//! owners of a key, so each owner is compared only with its neighbour, and a history is checked in `n log n` steps.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -14,21 +14,21 @@ use oncegate_core::{State, Token};
 
 use super::event::{Call, Event, Reply, Stamp};
 
-/// Events that a report shows of a key, before the violation. The whole history of a busy key is too long to read.
+/// Events of the key that a report shows before the violation. The whole history of a busy key is too long to read.
 const SHOWN_BEFORE: usize = 60;
-/// And after it: answers that came later often say what the store had in it.
+/// Events that a report shows after the violation. Later answers often show what the store contained.
 const SHOWN_AFTER: usize = 10;
 
 /// What the checker may assume of a store.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rules {
-    /// By how much the store's clock and the history's may disagree over a lease or a window.
+    /// How much the store's clock and the history's clock may differ over a lease or a window.
     pub slack: Duration,
-    /// An owner whose lease ended may still settle or release, as long as no other has begun. Sends are so, claims are not.
+    /// An owner whose lease ended may still settle or release until another owner has begun. This holds for sends, not for claims.
     pub late_words: bool,
 }
 
-/// What a history without a violation had in it.
+/// Counts of a history without a violation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
     pub events: usize,
@@ -59,7 +59,7 @@ pub struct Violation {
     pub what: String,
     /// The answer that cannot be right.
     pub event: Event,
-    /// All of the key, in the order of the calls.
+    /// All events of the key, in the order of the calls.
     pub history: Vec<Event>,
 }
 
@@ -83,7 +83,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Checks every key of a history. The violation is the one whose answer came first.
+/// Checks every key of a history. Reports the violation whose answer came first.
 pub fn check(history: &[Event], rules: Rules) -> Result<Figures, Box<Violation>> {
     let mut by_key: HashMap<&Arc<str>, Vec<&Event>> = HashMap::new();
     for event in history {
@@ -154,9 +154,9 @@ struct Settlement {
 /// A lease that was surely granted.
 struct Grant {
     called: u64,
-    /// It ends here at the latest.
+    /// The latest possible end of the lease.
     until: i64,
-    /// The latest end of the grants before.
+    /// The latest possible end of the earlier grants.
     until_before: i64,
 }
 
@@ -166,25 +166,25 @@ impl Grant {
     }
 }
 
-/// One owner of a key, and all that its verbs tell about it. Times are in microseconds.
+/// One owner of a key, and everything that its calls prove about it. Times are in microseconds.
 struct Owner<'a> {
     win: &'a Event,
     token: Token,
     holds: bool,
-    /// The earliest end of its window, and the latest.
+    /// The earliest and the latest possible end of its window.
     window_ends: (i64, i64),
     /// When the last lease that was surely granted was asked for.
     last_lease_asked_at: i64,
     shortest_lease: i64,
     /// Leases that were surely granted, the win's first, in the order of their calls.
     grants: Vec<Grant>,
-    /// What renewals with unknown answers may have added to it.
+    /// What renewals with unknown answers may have added to the lease.
     maybe_added: i64,
-    /// The first call that may have ended its work: a settle, or a release.
+    /// The first call that may have ended the claim: a settle or a release.
     first_end_called: u64,
     /// The earliest moment at which a release may have happened.
     released_at: i64,
-    /// A release that surely happened, by then.
+    /// The order by which a release had surely happened.
     released_by: u64,
     settled: Option<Settlement>,
 }
@@ -255,7 +255,7 @@ impl<'a> Owner<'a> {
         Ok(())
     }
 
-    /// The lease surely lasts until here, if nothing ended the claim before.
+    /// The lease surely lasts until this time, if nothing ended the claim earlier.
     fn leased_at_least_until(&self) -> i64 {
         self.last_lease_asked_at.saturating_add(self.shortest_lease).min(self.window_ends.0)
     }
@@ -264,12 +264,12 @@ impl<'a> Owner<'a> {
         self.grants.last().map_or(i64::MIN, |grant| grant.until.max(grant.until_before))
     }
 
-    /// The lease is surely over from here on.
+    /// The lease is surely over from this time on.
     fn leased_at_most_until(&self) -> i64 {
         self.granted_until().saturating_add(self.maybe_added).min(self.window_ends.1)
     }
 
-    /// The same, for the decision about one verb. A renewal does not vouch for itself.
+    /// The same for the decision about one command. A renewal is no evidence for itself.
     fn leased_at_most_until_for(&self, verb: &Event) -> i64 {
         let count = self.grants.partition_point(|grant| grant.called < verb.called.order);
         let before = self.grants[..count].last().map_or(i64::MIN, |grant| grant.until.max(grant.until_before));
@@ -279,7 +279,7 @@ impl<'a> Owner<'a> {
         until.saturating_add(self.maybe_added).min(self.window_ends.1)
     }
 
-    /// Other callers surely cannot win before this moment.
+    /// No other caller can win before this time.
     fn blocks_until(&self) -> i64 {
         let end = match self.holds || self.settled.is_some() {
             true => self.window_ends.0,
@@ -288,8 +288,8 @@ impl<'a> Owner<'a> {
         end.min(self.released_at)
     }
 
-    /// Whether its claim was surely not in flight any more when the call was made. A read shows a lost owner's claim as in flight until the
-    /// next owner takes over.
+    /// Whether the claim was surely no longer in flight when the call was made. A read shows a lost owner's claim as in flight
+    /// until the next owner takes over.
     fn is_over(&self, event: &Event, slack: i64) -> bool {
         let is_settled = self.settled.as_ref().is_some_and(|settled| settled.since.order < event.called.order);
         let end = if event.call == Call::Read { self.window_ends.1 } else { self.leased_at_most_until() };
@@ -304,15 +304,15 @@ enum Surely<'k> {
     Unsure,
 }
 
-/// All that is known of one key.
+/// Everything known about one key.
 struct Key<'a> {
     owners: BTreeMap<Token, Owner<'a>>,
-    /// The largest token that was given by then, in the order of the returns.
+    /// The largest token that was granted by each return, in the order of the returns.
     newest: Vec<(u64, Token)>,
     /// Claims that may have been won without an answer.
     maybe_won: Option<u64>,
     by_hand: Vec<&'a Event>,
-    /// Settles by their outcome, refused ones too.
+    /// Settles by their outcome, including refused ones.
     settles: HashMap<&'a Bytes, Vec<&'a Event>>,
     slack: i64,
     late_words: bool,
@@ -353,7 +353,7 @@ impl<'a> Key<'a> {
         }
         for event in events {
             let Some(token) = event.token() else { continue };
-            // First of all: what a stale owner wrote would be held against the others.
+            // Checked first, because a stale owner's write would otherwise be blamed on the other owners.
             let newest = key.newest_before(event.called.order).map_or(token, |newest| newest.token);
             if event.is_accepted() && newest > token {
                 return wrong(event, format!("accepted, though token {newest} had succeeded token {token}"));
@@ -367,7 +367,7 @@ impl<'a> Key<'a> {
         Ok(key)
     }
 
-    /// An outcome that was read was settled, also where the settle itself had no answer.
+    /// Records that every outcome that was read was settled, even if the settle itself got no answer.
     fn take_in_outcomes(&mut self, events: &[&'a Event]) -> Result<(), Wrong<'a>> {
         for event in events {
             let Reply::Settled { token, state, outcome: Some(outcome) } = &event.reply else { continue };
@@ -393,7 +393,7 @@ impl<'a> Key<'a> {
         Ok(())
     }
 
-    /// Tokens grow, and a claim is won only when the owner before has no right to it any more.
+    /// Checks that tokens grow, and that a claim is won only after the previous owner has lost its right to it.
     fn check_owners(&self) -> Result<(), Wrong<'a>> {
         let mut last_called: Option<Stamp> = None;
         let mut before: Option<&Owner> = None;
@@ -421,13 +421,13 @@ impl<'a> Key<'a> {
         Ok(())
     }
 
-    /// Whether a person may have forgotten or resolved the claim that was won by `win`, before `order`.
+    /// Whether a person may have forgotten or resolved the claim of `win` before `order`.
     fn may_be_touched(&self, win: &Event, order: u64) -> bool {
         let is_after = |by_hand: &&Event| by_hand.reply == Reply::Unknown || by_hand.returned.order > win.called.order;
         self.by_hand.iter().copied().filter(is_after).any(|by_hand| by_hand.called.order < order)
     }
 
-    /// The newest owner that surely had won before this moment.
+    /// The newest owner that had surely won before this moment.
     fn newest_before(&self, order: u64) -> Option<&Owner<'a>> {
         let count = self.newest.partition_point(|(returned, _)| *returned < order);
         let (_, token) = self.newest[..count].last()?;
@@ -459,7 +459,7 @@ impl<'a> Key<'a> {
         }
     }
 
-    /// Whether the newest owner's claim is there during all of this call: in flight, or held, since no caller takes it over.
+    /// Whether the newest owner's claim surely exists during the whole call: in flight or held, because no caller takes it over.
     fn surely_stands(&self, owner: &Owner, event: &Event) -> bool {
         matches!(owner.win.call, Call::Claim { holds: true, .. })
             && !self.may_be_touched(owner.win, event.returned.order)
@@ -467,7 +467,7 @@ impl<'a> Key<'a> {
             && event.returned.at.saturating_add(self.slack) < owner.window_ends.0
     }
 
-    /// The state that the newest owner's claim was in during all of this call.
+    /// The state of the newest owner's claim during the whole call.
     fn surely<'k>(&self, owner: &'k Owner, event: &Event) -> Surely<'k> {
         let returned_at = event.returned.at.saturating_add(self.slack);
         if self.may_be_touched(owner.win, event.returned.order) {
@@ -498,7 +498,7 @@ impl<'a> Key<'a> {
         {
             return wrong(event, "accepted, though the claim was settled before");
         }
-        // A settle that was said before is accepted again at any time.
+        // A repeated settle is accepted at any time.
         let is_repeat_of = |before: &&Event| {
             before.called.order < event.called.order && before.may_have_happened() && before.call == event.call
         };
@@ -564,7 +564,7 @@ impl<'a> Key<'a> {
         }
     }
 
-    /// The newest owner had its lease for all of this call.
+    /// Checks a call during which the newest owner had its lease all the time.
     fn check_while_in_flight(&self, event: &'a Event, owner: &Owner) -> Result<(), Wrong<'a>> {
         let of = format!("the owner with token {}, whose lease has not ended", owner.token);
         let is_own = event.token() == Some(owner.token);
@@ -579,7 +579,7 @@ impl<'a> Key<'a> {
         }
     }
 
-    /// The newest owner's claim was settled for all of this call.
+    /// Checks a call during which the newest owner's claim was settled all the time.
     fn check_while_settled(&self, event: &'a Event, owner: &Owner, settled: &Settlement) -> Result<(), Wrong<'a>> {
         let by = format!("the outcome that was settled with token {}", owner.token);
         let is_own = event.token() == Some(owner.token);

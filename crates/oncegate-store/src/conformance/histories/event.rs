@@ -1,4 +1,4 @@
-//! One call of a history: what was asked, what was answered, and when.
+//! One call of a history: the request, the answer, and the times of both.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,12 +8,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use oncegate_core::{State, Token, Verdict};
 
-/// A moment of a call. `order` decides which of two moments came first, `at` how far apart they are.
+/// A moment of a call. `order` says which of two moments came first; `at` says how far apart they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     /// From one counter that all clients share.
     pub order: u64,
-    /// In microseconds, on a clock that runs as fast as the store's.
+    /// Microseconds on a clock that runs as fast as the store's.
     pub at: i64,
 }
 
@@ -30,10 +30,10 @@ impl Stamps {
 #[derive(Clone, Debug)]
 pub struct Event {
     pub key: Arc<str>,
-    /// Which client called, for people who read the history.
+    /// The number of the client, for people who read the history.
     pub client: u32,
     pub called: Stamp,
-    /// When the client had its answer, or gave up.
+    /// When the client got its answer, or gave up.
     pub returned: Stamp,
     pub call: Call,
     pub reply: Reply,
@@ -45,14 +45,14 @@ pub enum Call {
     Claim {
         lease: Duration,
         window: Duration,
-        /// A lost owner's claim is held for a person, and not taken over.
+        /// A lost owner's claim is held for a person instead of taken over.
         holds: bool,
     },
     Renew {
         token: Token,
         lease: Duration,
     },
-    /// Outcomes are unique in a history: each names the settle that wrote it.
+    /// Outcomes are unique in a history, so each identifies the settle that wrote it.
     Settle {
         token: Token,
         verdict: Verdict,
@@ -61,44 +61,44 @@ pub enum Call {
     Release {
         token: Token,
     },
-    /// A person deletes the lock, or resolves an unknown claim.
+    /// A person deletes the claim, or resolves an unknown one.
     ByHand,
     Read,
 }
 
-/// What the client was told.
+/// The answer that the client got.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     Won(Token),
-    /// To a claim, or to a read: a claim that is settled. HTTP does not name the token to a duplicate.
+    /// Answers a claim or a read: the claim is settled. Over HTTP the answer to a duplicate has no token.
     Settled {
         token: Option<Token>,
         state: State,
         outcome: Option<Bytes>,
     },
-    /// To a claim, or to a read.
+    /// Answers a claim or a read.
     InFlight {
         token: Option<Token>,
     },
-    /// To a claim, or to a read: its state is `unknown`.
+    /// Answers a claim or a read: the state is `unknown`.
     Held {
         token: Option<Token>,
     },
     Mismatch,
-    /// To a verb: done, now or by an earlier try.
+    /// Answers an owner's command: applied, now or by an earlier try.
     Accepted,
-    /// To a verb: not the owner, or not any more.
+    /// Answers an owner's command: the client is not the owner, or no longer.
     Fenced,
-    /// To a verb, or to a read: there is no such claim.
+    /// Answers an owner's command or a read: there is no such claim.
     Missing,
     /// An error after which nothing was written.
     NotWritten,
-    /// An error after which the write may have happened, may yet happen, or not.
+    /// An error after which the write may have happened, may still happen, or may never happen.
     Unknown,
 }
 
 impl Event {
-    /// The write happened, or may have.
+    /// Whether the write happened or may have happened.
     pub fn may_have_happened(&self) -> bool {
         matches!(self.reply, Reply::Won(_) | Reply::Accepted | Reply::Unknown)
     }
@@ -107,7 +107,7 @@ impl Event {
         self.reply == Reply::Accepted
     }
 
-    /// The token that an owner brought with its verb.
+    /// The token that an owner sent with its command.
     pub fn token(&self) -> Option<Token> {
         match self.call {
             Call::Renew { token, .. } | Call::Settle { token, .. } | Call::Release { token } => Some(token),

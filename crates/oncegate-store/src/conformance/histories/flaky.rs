@@ -1,4 +1,4 @@
-//! A store whose calls fail: before the write, after it, or with no word about it.
+//! A store whose calls fail: before the write, after it, or with an unknown result.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

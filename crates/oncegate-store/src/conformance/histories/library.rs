@@ -9,7 +9,7 @@ use oncegate_core::{Answer, Claim, ClaimKey, Command, Lost, Refusal, State, Term
 use super::event::{Call, Event, Reply, Stamps};
 use crate::{Clock, Op, Store, StoreError};
 
-/// Calls a store, and records what it asked and what it was told.
+/// Calls a store, and records each call and its answer.
 pub struct Client {
     pub store: Arc<dyn Store>,
     /// The store's clock, or one that runs as fast.
@@ -51,7 +51,7 @@ impl Client {
         let called = self.stamps.next(self.clock.now().micros());
         let reply = match self.store.read(key).await {
             Ok(reading) => match reading.value {
-                // The stored state: a renewal that was decided before the end of the lease may be about to be committed.
+                // The stored state, not `state_at`: a renewal decided before the end of the lease may still be about to commit.
                 Some(claim) => seen(&claim, claim.state),
                 None => Reply::Missing,
             },

@@ -1,4 +1,4 @@
-//! Actions of one type, and a worker of them.
+//! Actions of one type, and a worker that runs them.
 
 use std::sync::Arc;
 use std::time::Duration;

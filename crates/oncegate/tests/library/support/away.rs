@@ -1,4 +1,4 @@
-//! A store of claims that a test takes away and brings back.
+//! A store of claims that a test makes unavailable and available again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -21,7 +21,7 @@ impl Away {
         self.is_away.store(is_away, Ordering::SeqCst);
     }
 
-    /// How many commits found the store away.
+    /// How many commits failed because the store was unavailable.
     pub fn refused(&self) -> u32 {
         self.refused.load(Ordering::SeqCst)
     }

@@ -1,4 +1,4 @@
-//! Reminders on a store, and a worker's steps by the clock that the test sets.
+//! Reminders on a store, and the steps of a worker, by the clock that the test sets.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,7 +53,7 @@ impl Desk {
         self.reminders.set(&workspace(), new).await.expect("the store is there")
     }
 
-    /// A new one, that is due now.
+    /// A new reminder that is due now.
     pub async fn due(&self, booking: &str) -> Uuid {
         match self.set(&new(booking, self.now())).await {
             Set::Made(kept) => kept.id,
@@ -70,7 +70,7 @@ impl Desk {
         self.store.lease_jobs(&wanted).await.expect("the store is there").value.jobs.pop()
     }
 
-    /// What is due, to a worker.
+    /// Leases the job that is due, as a worker does.
     pub async fn leased(&self) -> Job {
         self.lease().await.expect("one is due")
     }
@@ -79,7 +79,7 @@ impl Desk {
         self.reminders.flag(job, self.now()).await
     }
 
-    /// The flag is ours: the carrier is called next.
+    /// Sets the flag; the carrier is called next.
     pub async fn flagged(&self, job: &Job) -> (Kept, Job) {
         match self.flag(job).await {
             Ok(Worked::Send(kept, begun)) => (*kept, *begun),
@@ -87,18 +87,18 @@ impl Desk {
         }
     }
 
-    /// The carrier has taken it. None: its worker was too late to say so.
+    /// Reports that the carrier has accepted it. `None`: the worker reported too late.
     pub async fn delivered(&self, (kept, job): &(Kept, Job)) -> Result<Option<Kept>, StoreError> {
         self.reminders.delivered(kept, job, Some("p-1".into()), self.now()).await
     }
 
-    /// It has not.
+    /// Reports that the carrier has not accepted it.
     pub async fn failed(&self, (kept, job): &(Kept, Job), reached: Reached) -> Option<Kept> {
         let failure = Failure { error: "refused".into(), reached, is_final: false, retry_in: None };
         self.reminders.not_delivered(kept, job, failure, self.now()).await.expect("the store is there")
     }
 
-    /// One that nobody can say of whether it arrived.
+    /// A missed reminder, of which it is unknown whether it arrived.
     pub async fn missed(&self, booking: &str) -> Uuid {
         let id = self.due(booking).await;
         let sending = self.flagged(&self.leased().await).await;
@@ -119,13 +119,13 @@ impl Desk {
     }
 }
 
-/// Whoever asked does not send.
+/// The worker must not send.
 #[track_caller]
 pub fn is_nothing(worked: Result<Worked, StoreError>) {
     assert!(matches!(worked, Ok(Worked::Nothing)), "{worked:?}");
 }
 
-/// It is over, and its last row says why.
+/// The reminder was missed, and its last row says why.
 #[track_caller]
 pub fn is_missed(worked: Result<Worked, StoreError>, why: &str) -> Kept {
     let Ok(Worked::Missed(kept)) = worked else { panic!("{worked:?}") };

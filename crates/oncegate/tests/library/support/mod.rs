@@ -1,4 +1,4 @@
-//! Stores that tests set the clock of, and one that they reach into.
+//! Stores whose clock a test sets, and a store with hooks for a test.
 
 pub mod actions;
 pub mod away;
@@ -27,7 +27,7 @@ pub enum On {
     Postgres,
 }
 
-/// A store, and its clock. What it is kept in goes with it.
+/// A store and its clock. The files or the database of the store are dropped with it.
 pub struct World {
     pub store: Arc<dyn MainStore>,
     pub clock: Arc<ManualClock>,
@@ -61,7 +61,7 @@ impl World {
         World { store, clock, schema, _folder: folder }
     }
 
-    /// Another replica.
+    /// The same store, opened as another replica.
     pub async fn again(&self) -> Arc<dyn MainStore> {
         let Some(schema) = &self.schema else { return self.store.clone() };
         let (clock, schema) = (Some(self.clock.clone() as _), Some(schema.clone()));
@@ -84,7 +84,7 @@ fn url() -> String {
     std::env::var("ONCEGATE_TEST_POSTGRES").expect("ONCEGATE_TEST_POSTGRES is not set: run make test")
 }
 
-/// A test of each function, on each store.
+/// Makes a test of each function, on each store.
 macro_rules! on_each {
     ($($test:ident,)*) => {
         mod on_memory {
@@ -104,7 +104,7 @@ macro_rules! on_each {
 }
 pub(crate) use on_each;
 
-/// A store in which something may come before the next commit, or in its place.
+/// A store in which a test can run code before the next commit, or replace that commit.
 pub struct Hooked {
     pub store: Arc<dyn MainStore>,
     next: Hook,
@@ -115,7 +115,7 @@ pub struct Hooked {
     is_cut_off: AtomicBool,
 }
 
-/// What comes before something, once.
+/// Code that runs once, before an operation.
 type Hook = Mutex<Option<BoxFuture<'static, ()>>>;
 
 async fn come(hook: &Hook) {
@@ -139,32 +139,32 @@ impl Hooked {
         })
     }
 
-    /// Before the next commit.
+    /// Runs `work` before the next commit.
     pub fn before_commit(&self, work: impl Future<Output = ()> + Send + 'static) {
         *self.next.lock().expect("not poisoned") = Some(Box::pin(work));
     }
 
-    /// Before the next look for jobs.
+    /// Runs `work` before the next read of jobs.
     pub fn before_look(&self, work: impl Future<Output = ()> + Send + 'static) {
         *self.look.lock().expect("not poisoned") = Some(Box::pin(work));
     }
 
-    /// Before the next look at a claim.
+    /// Runs `work` before the next read of a claim.
     pub fn before_read(&self, work: impl Future<Output = ()> + Send + 'static) {
         *self.read.lock().expect("not poisoned") = Some(Box::pin(work));
     }
 
-    /// Until the next commit looks find nothing, as on a server that was replaced by one that is ahead of it.
+    /// Until the next commit reads find nothing, as on an outdated server that was replaced by one that is ahead of it.
     pub fn fall_behind(&self) {
         self.is_behind.store(true, Ordering::SeqCst);
     }
 
-    /// From now on no commit succeeds, as on a server whose standby is away.
+    /// From now on no commit succeeds, as on a server whose standby is unavailable.
     pub fn cut_off(&self) {
         self.is_cut_off.store(true, Ordering::SeqCst);
     }
 
-    /// The next commit that stands is written, and nobody hears of it; or it is not even that.
+    /// The answer to the next commit that would succeed is lost. `is_written` says whether the commit is written.
     pub fn lose_answer(&self, is_written: bool) {
         *self.loses.lock().expect("not poisoned") = Some(is_written);
     }

@@ -1,4 +1,4 @@
-//! A send log, in a few words.
+//! Short forms of the calls to a send log.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -95,13 +95,13 @@ pub async fn found(sends: &Sends, of: &Proceed) -> Kept {
     sends.find(&workspace(), of.id).await.expect("the store is there").expect("is there").0
 }
 
-/// The jobs that are due.
+/// Leases the jobs that are due.
 pub async fn due(store: &Arc<dyn MainStore>) -> Vec<Job> {
     let wanted = Wanted::new([JOB], 30 * SECOND, Whose::One { workspace: workspace(), max: 100 });
     store.lease_jobs(&wanted).await.expect("the store is there").value.jobs
 }
 
-/// A send that nobody can say anything of: by a worker that fell silent, or said so.
+/// A send whose result is unknown: its worker fell silent, or reported that it does not know.
 pub async fn open_send(world: &World, lost: Lost, recipient: &str, said: bool) -> Proceed {
     let sends = over(&world.store, lost);
     let ours = proceeds(begin(&sends, recipient).await);

@@ -1,4 +1,4 @@
-//! Small histories with their verdicts: each rule once broken, and once just not.
+//! Small histories with their verdicts. Each rule is broken once, and once only just kept.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use oncegate_core::Verdict;
 
 use super::*;
 
-/// Calls of one client each, at whole seconds. `order` follows the time.
+/// Calls at whole seconds, each by a client of its own. `order` follows the time.
 struct Script(Vec<Event>);
 
 const LEASE: Duration = Duration::from_secs(10);
