@@ -14,7 +14,7 @@ use crate::event::Event;
 use crate::expr::Expr;
 use crate::reads::Reads;
 use crate::s3::FIELDS as S3_FIELDS;
-use crate::spot::{At, Names, Spot};
+use crate::span::{At, Names, Span};
 use crate::{NAME_BYTES_MAX, RETENTION, RETENTION_DEFAULT};
 
 /// Represents all events of the saga.
@@ -120,7 +120,7 @@ impl Checker<'_> {
         let enter = draft.enter.iter().map(|(state, effects)| (state.clone(), self.hook(state, effects))).collect();
         let s3 = draft.s3.iter().filter_map(|rule| self.s3_rule(rule)).collect();
         let table = self.table();
-        let names = |spots: &[Spot<String>]| spots.iter().map(|spot| spot.value.clone()).collect::<Vec<_>>();
+        let names = |spots: &[Span<String>]| spots.iter().map(|spot| spot.value.clone()).collect::<Vec<_>>();
         let definition = Definition {
             name: draft.name.value.clone(),
             doc: draft.doc.clone(),
@@ -176,11 +176,11 @@ impl Checker<'_> {
             self.say_of(state.at, Some(state), None, format!("the hook of {} is given twice", state.value));
         }
         for (state, effects) in &draft.enter {
-            self.state(&Spot { value: state.clone(), at: effects.at });
+            self.state(&Span { value: state.clone(), at: effects.at });
         }
     }
 
-    fn name(&mut self, what: &str, name: &Spot<String>) {
+    fn name(&mut self, what: &str, name: &Span<String>) {
         let is_good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':');
         if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.chars().all(is_good) {
             let message = format!(
@@ -200,7 +200,7 @@ impl Checker<'_> {
     }
 
     /// A state that has to exist.
-    fn state(&mut self, name: &Spot<String>) -> Option<String> {
+    fn state(&mut self, name: &Span<String>) -> Option<String> {
         if self.is_state(name) {
             return Some(name.value.clone());
         }
@@ -209,7 +209,7 @@ impl Checker<'_> {
         None
     }
 
-    fn event(&mut self, name: &Spot<String>) -> Option<String> {
+    fn event(&mut self, name: &Span<String>) -> Option<String> {
         if self.is_event(name) {
             return Some(name.value.clone());
         }
@@ -218,17 +218,17 @@ impl Checker<'_> {
         None
     }
 
-    fn field(&mut self, name: &Spot<String>) -> Option<String> {
+    fn field(&mut self, name: &Span<String>) -> Option<String> {
         if self.draft.data.contains_key(&name.value) {
             return Some(name.value.clone());
         }
-        let known: Vec<Spot<String>> =
-            self.draft.data.keys().map(|name| Spot { value: name.clone(), at: At::Byte(0) }).collect();
+        let known: Vec<Span<String>> =
+            self.draft.data.keys().map(|name| Span { value: name.clone(), at: At::Byte(0) }).collect();
         self.say(name.at, format!("there is no field {} in `data`{}", name.value, nearest(name, &known)));
         None
     }
 
-    fn kind(&mut self, field: &str, name: &Spot<String>) -> Option<Kind> {
+    fn kind(&mut self, field: &str, name: &Span<String>) -> Option<Kind> {
         let kind = Kind::ALL.into_iter().find(|kind| kind.as_str() == name.value);
         if kind.is_none() {
             let names = Kind::ALL.map(Kind::as_str).join(", ");
@@ -237,7 +237,7 @@ impl Checker<'_> {
         kind
     }
 
-    fn span(&mut self, text: &Spot<String>) -> Option<Duration> {
+    fn span(&mut self, text: &Span<String>) -> Option<Duration> {
         let span = parse_duration(text);
         if span.is_none() {
             self.say(text.at, format!("{:?} is no duration: {DURATION_HINT}", text.value));
@@ -246,7 +246,7 @@ impl Checker<'_> {
     }
 
     /// An instance that is removed too early would let its duplicates start again.
-    fn retention(&mut self, text: &Spot<String>) -> Option<Duration> {
+    fn retention(&mut self, text: &Span<String>) -> Option<Duration> {
         let span = self.span(text)?;
         if !RETENTION.contains(&span) {
             let (least, most) = (show_duration(*RETENTION.start()), show_duration(*RETENTION.end()));
@@ -256,7 +256,7 @@ impl Checker<'_> {
     }
 
     /// An expression that uses only names that exist.
-    fn expression(&mut self, text: &Spot<String>, variables: &[&str]) -> Option<Expr> {
+    fn expression(&mut self, text: &Span<String>, variables: &[&str]) -> Option<Expr> {
         let expression = match Expr::read(text) {
             Ok(expression) => expression,
             Err(why) => {
@@ -278,12 +278,12 @@ impl Checker<'_> {
         Some(expression)
     }
 
-    fn fields(&mut self, fields: &BTreeMap<String, Spot<String>>, variables: &[&str]) -> Fields {
-        let read = |(field, text): (&String, &Spot<String>)| Some((field.clone(), self.expression(text, variables)?));
+    fn fields(&mut self, fields: &BTreeMap<String, Span<String>>, variables: &[&str]) -> Fields {
+        let read = |(field, text): (&String, &Span<String>)| Some((field.clone(), self.expression(text, variables)?));
         fields.iter().filter_map(read).collect()
     }
 
-    fn row(&mut self, row: &Spot<Effects>) -> Plan {
+    fn row(&mut self, row: &Span<Effects>) -> Plan {
         if row.states.0.is_empty() || row.event.0.is_empty() {
             self.say(row.at, "a row needs `in` and `event`: in which states, and which events");
         }
@@ -324,7 +324,7 @@ impl Checker<'_> {
     }
 
     /// Reports parts that are not allowed there.
-    fn within(&mut self, effects: &Spot<Effects>, what: &str) {
+    fn within(&mut self, effects: &Span<Effects>, what: &str) {
         if !effects.states.0.is_empty() || !effects.event.0.is_empty() {
             self.say(effects.at, format!("`in` and `event` belong to the row, not to {what}"));
         }
@@ -336,7 +336,7 @@ impl Checker<'_> {
         }
     }
 
-    fn hook(&mut self, state: &str, effects: &Spot<Effects>) -> Plan {
+    fn hook(&mut self, state: &str, effects: &Span<Effects>) -> Plan {
         self.within(effects, "the hook of a state");
         for wrong in effects.condition.iter().chain(&effects.to) {
             self.say_of(
@@ -350,11 +350,11 @@ impl Checker<'_> {
     }
 
     fn plan(&mut self, effects: &Effects, branches: Vec<Plan>) -> Plan {
-        let names = |checker: &mut Self, names: &[Spot<String>]| {
+        let names = |checker: &mut Self, names: &[Span<String>]| {
             names.iter().filter_map(|name| checker.field(name)).collect::<Vec<_>>()
         };
         for (field, text) in &effects.set {
-            self.field(&Spot { value: field.clone(), at: text.at });
+            self.field(&Span { value: field.clone(), at: text.at });
         }
         let schedule = effects.schedule.iter().filter_map(|schedule| {
             let event = self.event(&schedule.event);
@@ -411,7 +411,7 @@ impl Checker<'_> {
         }
     }
 
-    fn s3_rule(&mut self, rule: &Spot<crate::draft::S3>) -> Option<S3Rule> {
+    fn s3_rule(&mut self, rule: &Span<crate::draft::S3>) -> Option<S3Rule> {
         let condition = rule.condition.as_ref().map(|condition| self.expression(condition, &OF_S3));
         let event = self.event(&rule.event);
         let data = self.fields(&rule.data, &OF_S3);
@@ -426,11 +426,11 @@ impl Checker<'_> {
             self.enter_pairs(&mut table, &row.states, &row.event, Cell::Handled(number));
         }
         for (pairs, cell) in [(&draft.ignore, Cell::Ignored), (&draft.unexpected, Cell::Unexpected)] {
-            for Spot { value: Pairs { states, event }, .. } in pairs {
+            for Span { value: Pairs { states, event }, .. } in pairs {
                 self.enter_pairs(&mut table, states, event, cell);
             }
         }
-        let none = Spot { value: NONE.to_owned(), at: draft.name.at };
+        let none = Span { value: NONE.to_owned(), at: draft.name.at };
         for state in std::iter::once(&none).chain(&draft.states) {
             for event in &draft.events {
                 if table.get(&state.value).is_none_or(|row| !row.contains_key(&event.value)) {
@@ -552,14 +552,14 @@ impl Checker<'_> {
         }
     }
 
-    fn never_comes(&mut self, event: &Spot<String>) {
+    fn never_comes(&mut self, event: &Span<String>) {
         let message =
             format!("{} is scheduled on the way into a terminal state: there it is not awaited any more", event.value);
         self.say_of(event.at, None, Some(event), message);
     }
 }
 
-fn nearest(name: &str, known: &[Spot<String>]) -> String {
+fn nearest(name: &str, known: &[Span<String>]) -> String {
     let near = known.iter().map(|known| (strsim::jaro_winkler(name, known), &known.value));
     match near.max_by(|a, b| a.0.total_cmp(&b.0)) {
         Some((nearness, known)) if nearness >= NEAR => format!("; did you mean {known}?"),

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::check::Defects;
 use crate::definition::{Definition, Kind};
-use crate::spot::{Names, Spot};
+use crate::span::{Names, Span};
 
 /// A saga as an author writes it. [`Draft::check`] makes a [`Definition`] of it.
 ///
@@ -30,38 +30,38 @@ use crate::spot::{Names, Spot};
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Draft {
-    pub(crate) name: Spot<String>,
+    pub(crate) name: Span<String>,
     #[serde(default)]
     pub(crate) doc: String,
-    pub(crate) correlation: Option<Spot<String>>,
-    pub(crate) retention: Option<Spot<String>>,
+    pub(crate) correlation: Option<Span<String>>,
+    pub(crate) retention: Option<Span<String>>,
     #[serde(default)]
-    pub(crate) events: Vec<Spot<String>>,
+    pub(crate) events: Vec<Span<String>>,
     #[serde(default)]
-    pub(crate) states: Vec<Spot<String>>,
+    pub(crate) states: Vec<Span<String>>,
     #[serde(default)]
-    pub(crate) terminal: Vec<Spot<String>>,
+    pub(crate) terminal: Vec<Span<String>>,
     /// States that no row leads to: an earlier version of the definition may have left instances in them.
     #[serde(default)]
-    pub(crate) unreached: Vec<Spot<String>>,
+    pub(crate) unreached: Vec<Span<String>>,
     #[serde(default)]
-    pub(crate) data: BTreeMap<String, Spot<String>>,
+    pub(crate) data: BTreeMap<String, Span<String>>,
     #[serde(default)]
-    pub(crate) on: Vec<Spot<Effects>>,
+    pub(crate) on: Vec<Span<Effects>>,
     #[serde(default)]
-    pub(crate) ignore: Vec<Spot<Pairs>>,
+    pub(crate) ignore: Vec<Span<Pairs>>,
     #[serde(default)]
-    pub(crate) unexpected: Vec<Spot<Pairs>>,
+    pub(crate) unexpected: Vec<Span<Pairs>>,
     #[serde(default)]
-    pub(crate) enter: BTreeMap<String, Spot<Effects>>,
+    pub(crate) enter: BTreeMap<String, Span<Effects>>,
     #[serde(default)]
-    pub(crate) s3: Vec<Spot<S3>>,
+    pub(crate) s3: Vec<Span<S3>>,
     /// The file that the draft was read from, and its text.
     #[serde(skip)]
     pub(crate) source: Option<(String, String)>,
     /// States whose hooks were set twice, which is not possible in a file.
     #[serde(skip)]
-    pub(crate) entered_twice: Vec<Spot<String>>,
+    pub(crate) entered_twice: Vec<Span<String>>,
 }
 
 /// States and events: the row applies to each combination.
@@ -83,57 +83,57 @@ pub struct Effects {
     #[serde(default)]
     pub(crate) event: Names,
     #[serde(rename = "if")]
-    pub(crate) condition: Option<Spot<String>>,
+    pub(crate) condition: Option<Span<String>>,
     #[serde(default)]
-    pub(crate) take: Vec<Spot<String>>,
+    pub(crate) take: Vec<Span<String>>,
     #[serde(default)]
-    pub(crate) fill: Vec<Spot<String>>,
+    pub(crate) fill: Vec<Span<String>>,
     #[serde(default)]
-    pub(crate) set: BTreeMap<String, Spot<String>>,
-    pub(crate) require: Option<Spot<Require>>,
+    pub(crate) set: BTreeMap<String, Span<String>>,
+    pub(crate) require: Option<Span<Require>>,
     #[serde(default)]
-    pub(crate) send: Vec<Spot<Send>>,
+    pub(crate) send: Vec<Span<Send>>,
     #[serde(default)]
-    pub(crate) schedule: Vec<Spot<Schedule>>,
+    pub(crate) schedule: Vec<Span<Schedule>>,
     #[serde(default)]
-    pub(crate) unschedule: Vec<Spot<String>>,
-    pub(crate) to: Option<Spot<String>>,
+    pub(crate) unschedule: Vec<Span<String>>,
+    pub(crate) to: Option<Span<String>>,
     #[serde(default)]
-    pub(crate) branch: Vec<Spot<Effects>>,
+    pub(crate) branch: Vec<Span<Effects>>,
 }
 
 /// Data that must exist and must not be empty.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Require {
-    pub(crate) fields: Vec<Spot<String>>,
+    pub(crate) fields: Vec<Span<String>>,
     /// The state to go to if something is missing. If it is left out, missing data is only a warning.
     #[serde(rename = "else")]
-    pub(crate) otherwise: Option<Spot<String>>,
+    pub(crate) otherwise: Option<Span<String>>,
 }
 
 /// A command to send. It is an action, and its name is the action's type.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Send {
-    pub(crate) command: Spot<String>,
+    pub(crate) command: Span<String>,
     /// A list: the saga sends one command for each element, which the payload sees as `each`.
-    pub(crate) each: Option<Spot<String>>,
+    pub(crate) each: Option<Span<String>>,
     /// Expressions, by field. If it is left out, the payload is all of the saga's data.
-    pub(crate) payload: Option<BTreeMap<String, Spot<String>>>,
+    pub(crate) payload: Option<BTreeMap<String, Span<String>>>,
 }
 
 /// An event that the saga schedules for itself.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Schedule {
-    pub(crate) event: Spot<String>,
-    pub(crate) after: Option<Spot<String>>,
+    pub(crate) event: Span<String>,
+    pub(crate) after: Option<Span<String>>,
     /// An expression that gives a timestamp.
     #[serde(rename = "at")]
-    pub(crate) due_at: Option<Spot<String>>,
+    pub(crate) due_at: Option<Span<String>>,
     #[serde(default)]
-    pub(crate) data: BTreeMap<String, Spot<String>>,
+    pub(crate) data: BTreeMap<String, Span<String>>,
 }
 
 /// The event that an S3 notification becomes.
@@ -141,17 +141,17 @@ pub(crate) struct Schedule {
 #[serde(deny_unknown_fields)]
 pub(crate) struct S3 {
     #[serde(rename = "if")]
-    pub condition: Option<Spot<String>>,
-    pub event: Spot<String>,
+    pub condition: Option<Span<String>>,
+    pub event: Span<String>,
     #[serde(default)]
-    pub data: BTreeMap<String, Spot<String>>,
+    pub data: BTreeMap<String, Span<String>>,
 }
 
 impl Draft {
     #[track_caller]
     pub fn new(name: impl Into<String>) -> Draft {
         Draft {
-            name: Spot::here(name.into()),
+            name: Span::here(name.into()),
             doc: String::new(),
             correlation: None,
             retention: None,
@@ -186,13 +186,13 @@ impl Draft {
     /// An expression that finds the correlation id in an event.
     #[track_caller]
     pub fn correlation(self, expression: impl Into<String>) -> Draft {
-        Draft { correlation: Some(Spot::here(expression.into())), ..self }
+        Draft { correlation: Some(Span::here(expression.into())), ..self }
     }
 
     /// How long instances stay in their terminal state, as `7d`.
     #[track_caller]
     pub fn retention(self, span: impl Into<String>) -> Draft {
-        Draft { retention: Some(Spot::here(span.into())), ..self }
+        Draft { retention: Some(Span::here(span.into())), ..self }
     }
 
     #[track_caller]
@@ -218,34 +218,34 @@ impl Draft {
     /// A field of an instance's data.
     #[track_caller]
     pub fn data(mut self, field: impl Into<String>, kind: Kind) -> Draft {
-        self.data.insert(field.into(), Spot::here(kind.as_str().to_owned()));
+        self.data.insert(field.into(), Span::here(kind.as_str().to_owned()));
         self
     }
 
     /// What an event does in a state. Several names are separated by commas.
     #[track_caller]
     pub fn on(mut self, states: &str, events: &str, effects: Effects) -> Draft {
-        self.on.push(Spot::here(Effects { states: listed(states), event: listed(events), ..effects }));
+        self.on.push(Span::here(Effects { states: listed(states), event: listed(events), ..effects }));
         self
     }
 
     #[track_caller]
     pub fn ignore(mut self, states: &str, events: &str) -> Draft {
-        self.ignore.push(Spot::here(Pairs { states: listed(states), event: listed(events) }));
+        self.ignore.push(Span::here(Pairs { states: listed(states), event: listed(events) }));
         self
     }
 
     #[track_caller]
     pub fn unexpected(mut self, states: &str, events: &str) -> Draft {
-        self.unexpected.push(Spot::here(Pairs { states: listed(states), event: listed(events) }));
+        self.unexpected.push(Span::here(Pairs { states: listed(states), event: listed(events) }));
         self
     }
 
     /// What happens whenever an instance enters a state.
     #[track_caller]
     pub fn enter(mut self, state: impl Into<String>, effects: Effects) -> Draft {
-        let state = Spot::here(state.into());
-        if self.enter.insert(state.value.clone(), Spot::here(effects)).is_some() {
+        let state = Span::here(state.into());
+        if self.enter.insert(state.value.clone(), Span::here(effects)).is_some() {
             self.entered_twice.push(state);
         }
         self
@@ -254,9 +254,9 @@ impl Draft {
     /// Turns an S3 notification into this event, with this data, if the condition holds.
     #[track_caller]
     pub fn s3(mut self, condition: Option<&str>, event: impl Into<String>, data: &[(&str, &str)]) -> Draft {
-        let at = Spot::here(()).at;
-        let condition = condition.map(|text| Spot { value: text.to_owned(), at });
-        self.s3.push(Spot::here(S3 { condition, event: Spot::here(event.into()), data: expressions(data) }));
+        let at = Span::here(()).at;
+        let condition = condition.map(|text| Span { value: text.to_owned(), at });
+        self.s3.push(Span::here(S3 { condition, event: Span::here(event.into()), data: expressions(data) }));
         self
     }
 
@@ -272,9 +272,9 @@ fn listed(names: &str) -> Names {
 }
 
 #[track_caller]
-fn expressions(fields: &[(&str, &str)]) -> BTreeMap<String, Spot<String>> {
-    let at = Spot::here(()).at;
-    let spot = |(field, text): &(&str, &str)| ((*field).to_owned(), Spot { value: (*text).to_owned(), at });
+fn expressions(fields: &[(&str, &str)]) -> BTreeMap<String, Span<String>> {
+    let at = Span::here(()).at;
+    let spot = |(field, text): &(&str, &str)| ((*field).to_owned(), Span { value: (*text).to_owned(), at });
     fields.iter().map(spot).collect()
 }
 
@@ -282,7 +282,7 @@ impl Effects {
     /// The condition of a branch. A branch without a condition applies if no other does.
     #[track_caller]
     pub fn when(self, condition: impl Into<String>) -> Effects {
-        Effects { condition: Some(Spot::here(condition.into())), ..self }
+        Effects { condition: Some(Span::here(condition.into())), ..self }
     }
 
     /// Copies these fields of the event's data, if the event has them.
@@ -300,79 +300,79 @@ impl Effects {
     /// Sets a field. Fields that are set together see the data as it was before.
     #[track_caller]
     pub fn set(mut self, field: impl Into<String>, expression: impl Into<String>) -> Effects {
-        self.set.insert(field.into(), Spot::here(expression.into()));
+        self.set.insert(field.into(), Span::here(expression.into()));
         self
     }
 
     /// These fields must exist and must not be empty. Otherwise the instance goes to that state, and nothing else is done.
     #[track_caller]
     pub fn require<S: Into<String>>(self, fields: impl IntoIterator<Item = S>, otherwise: &str) -> Effects {
-        let otherwise = Some(Spot::here(otherwise.to_owned()));
-        Effects { require: Some(Spot::here(Require { fields: Names::here(fields).0, otherwise })), ..self }
+        let otherwise = Some(Span::here(otherwise.to_owned()));
+        Effects { require: Some(Span::here(Require { fields: Names::here(fields).0, otherwise })), ..self }
     }
 
     /// Like `require`, but missing data is only recorded.
     #[track_caller]
     pub fn expect<S: Into<String>>(self, fields: impl IntoIterator<Item = S>) -> Effects {
-        Effects { require: Some(Spot::here(Require { fields: Names::here(fields).0, otherwise: None })), ..self }
+        Effects { require: Some(Span::here(Require { fields: Names::here(fields).0, otherwise: None })), ..self }
     }
 
     /// Sends a command.
     #[track_caller]
     pub fn send(mut self, command: impl Into<String>, payload: &[(&str, &str)]) -> Effects {
         let payload = Some(expressions(payload));
-        self.send.push(Spot::here(Send { command: Spot::here(command.into()), each: None, payload }));
+        self.send.push(Span::here(Send { command: Span::here(command.into()), each: None, payload }));
         self
     }
 
     /// Sends a command with all of the saga's data.
     #[track_caller]
     pub fn send_data(mut self, command: impl Into<String>) -> Effects {
-        self.send.push(Spot::here(Send { command: Spot::here(command.into()), each: None, payload: None }));
+        self.send.push(Span::here(Send { command: Span::here(command.into()), each: None, payload: None }));
         self
     }
 
     /// Sends one command for each element of a list, which the payload sees as `each`.
     #[track_caller]
     pub fn send_each(mut self, command: impl Into<String>, list: &str, payload: &[(&str, &str)]) -> Effects {
-        let (each, payload) = (Some(Spot::here(list.to_owned())), Some(expressions(payload)));
-        self.send.push(Spot::here(Send { command: Spot::here(command.into()), each, payload }));
+        let (each, payload) = (Some(Span::here(list.to_owned())), Some(expressions(payload)));
+        self.send.push(Span::here(Send { command: Span::here(command.into()), each, payload }));
         self
     }
 
     /// Schedules an event after a delay.
     #[track_caller]
     pub fn schedule(mut self, event: impl Into<String>, after: Duration) -> Effects {
-        let after = Some(Spot::here(format!("{}ms", after.as_millis())));
-        let schedule = Schedule { event: Spot::here(event.into()), after, due_at: None, data: BTreeMap::new() };
-        self.schedule.push(Spot::here(schedule));
+        let after = Some(Span::here(format!("{}ms", after.as_millis())));
+        let schedule = Schedule { event: Span::here(event.into()), after, due_at: None, data: BTreeMap::new() };
+        self.schedule.push(Span::here(schedule));
         self
     }
 
     /// Schedules an event at the time that an expression gives, with data of its own.
     #[track_caller]
     pub fn schedule_at(mut self, event: impl Into<String>, at: &str, data: &[(&str, &str)]) -> Effects {
-        let due_at = Some(Spot::here(at.to_owned()));
-        let schedule = Schedule { event: Spot::here(event.into()), after: None, due_at, data: expressions(data) };
-        self.schedule.push(Spot::here(schedule));
+        let due_at = Some(Span::here(at.to_owned()));
+        let schedule = Schedule { event: Span::here(event.into()), after: None, due_at, data: expressions(data) };
+        self.schedule.push(Span::here(schedule));
         self
     }
 
     #[track_caller]
     pub fn unschedule(mut self, event: impl Into<String>) -> Effects {
-        self.unschedule.push(Spot::here(event.into()));
+        self.unschedule.push(Span::here(event.into()));
         self
     }
 
     #[track_caller]
     pub fn to(self, state: impl Into<String>) -> Effects {
-        Effects { to: Some(Spot::here(state.into())), ..self }
+        Effects { to: Some(Span::here(state.into())), ..self }
     }
 
     /// Additional effects. The first branch whose condition holds applies.
     #[track_caller]
     pub fn branch(mut self, branch: Effects) -> Effects {
-        self.branch.push(Spot::here(branch));
+        self.branch.push(Span::here(branch));
         self
     }
 }

@@ -15,7 +15,7 @@ mod expr;
 mod patterns;
 mod reads;
 mod s3;
-mod spot;
+mod span;
 mod step;
 mod steps;
 mod values;

@@ -8,18 +8,18 @@ use oncegate_store::{Change, DuplicateCount};
 use rusqlite::{Connection, Row, Statement};
 
 use crate::anchor::Anchor;
-use crate::books;
+use crate::cache::{Cache, Written};
 use crate::cause;
 use crate::file::WatchedFile;
 use crate::index::{Entry, Index};
 use crate::ledger_clock::{LedgerClock, Observed};
-use crate::recent::{Recent, Written};
+use crate::records;
 use crate::rows::{self, Found};
 
 pub struct Claims<'c> {
     pub connection: &'c Connection,
     pub index: &'c Index,
-    recent: &'c Recent,
+    cache: &'c Cache,
     file: &'c WatchedFile,
     clock: &'c LedgerClock,
     /// The file's state of the ledger's clock, while it is known.
@@ -69,7 +69,7 @@ impl<'c> Claims<'c> {
     pub fn open(
         connection: &'c Connection,
         index: &'c Index,
-        recent: &'c Recent,
+        cache: &'c Cache,
         file: &'c WatchedFile,
         clock: &'c LedgerClock,
     ) -> rusqlite::Result<Self> {
@@ -77,7 +77,7 @@ impl<'c> Claims<'c> {
         Ok(Claims {
             connection,
             index,
-            recent,
+            cache,
             file,
             clock,
             anchor: None,
@@ -117,7 +117,7 @@ impl<'c> Claims<'c> {
         // Checked again after an idle time: a write to a moved file, or without valid locks, could harm another process.
         self.file.look_lately()?;
         self.connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
-        if !self.recent.begin() {
+        if !self.cache.begin() {
             (self.removed, self.last_seq, self.anchor) = (None, None, None);
         }
         self.changes_before = self.connection.total_changes();
@@ -213,7 +213,7 @@ impl<'c> Claims<'c> {
 
     /// Applies a change to records or the queue. Returns whether it found what it expects.
     pub fn apply(&mut self, change: &Change, now: Time) -> rusqlite::Result<bool> {
-        let is_made = books::apply(self.connection, change, now)?;
+        let is_made = records::apply(self.connection, change, now)?;
         self.written.extend(Written::by(change).filter(|_| is_made));
         Ok(is_made)
     }
@@ -235,7 +235,7 @@ impl<'c> Claims<'c> {
 
     /// Removes records that are past their end, and returns how many.
     pub fn sweep_records(&mut self, now: Time, limit: usize) -> rusqlite::Result<usize> {
-        let swept = books::sweep(self.connection, now, limit)?;
+        let swept = records::sweep(self.connection, now, limit)?;
         let count = swept.len();
         self.written.extend(swept.into_iter().map(Written::RecordRemoved));
         Ok(count)
@@ -302,7 +302,7 @@ impl<'c> Claims<'c> {
             self.index.complete_to(next - 1);
             self.last_seq = Some(next - 1);
         }
-        self.recent.committed(self.written.drain(..));
+        self.cache.committed(self.written.drain(..));
         self.anchor = self.observed.take().and_then(|observed| self.clock.committed(&observed));
         // After a job that had to be undone another one is likely, so the next transaction uses savepoints.
         self.is_careful = self.is_spoilt;

@@ -7,22 +7,22 @@
 //! Checkpoints run off the writer's path. New claims are appended, and found by an index in memory.
 
 mod anchor;
-mod books;
+mod cache;
+mod cache_shards;
 mod cause;
 mod checkpoint;
 mod claims;
+mod commit_queue;
 mod file;
 mod group;
-mod inbox;
 mod index;
 mod keyring;
 mod ledger_clock;
 mod queue;
 mod readers;
-mod recent;
+mod records;
 mod rows;
 mod schema;
-mod shelves;
 mod trouble;
 mod wal_index;
 mod writer;
@@ -38,11 +38,11 @@ use oncegate_store::{
 };
 use rusqlite::{ErrorCode, ffi};
 
+use cache::Cache;
 use file::WatchedFile;
 use index::Index;
 use ledger_clock::LedgerClock;
 use readers::Readers;
-use recent::Recent;
 pub use schema::migrations;
 use writer::Writer;
 
@@ -83,7 +83,7 @@ pub struct SqliteStore {
     path: PathBuf,
     clock: Arc<LedgerClock>,
     index: Arc<Index>,
-    recent: Arc<Recent>,
+    cache: Arc<Cache>,
     writer: Writer,
     readers: Readers,
 }
@@ -101,11 +101,11 @@ impl SqliteStore {
         let clock = Arc::new(LedgerClock::open(options.clock, &connection)?);
         drop(connection);
         let index = Arc::new(Index::new(options.claims_max));
-        let recent = Arc::new(Recent::new());
+        let cache = Arc::new(Cache::new());
         let writer =
-            Writer::start(path.clone(), options.syncs, file.clone(), clock.clone(), index.clone(), recent.clone())?;
+            Writer::start(path.clone(), options.syncs, file.clone(), clock.clone(), index.clone(), cache.clone())?;
         let readers = Readers::new(path.clone(), file.clone());
-        Ok(SqliteStore { file, readers, path, clock, index, recent, writer })
+        Ok(SqliteStore { file, readers, path, clock, index, cache, writer })
     }
 
     /// The schema's steps, without changing anything. If there is no file, no step is applied.
@@ -133,7 +133,7 @@ impl SqliteStore {
     }
 
     fn remembered(&self, commit: &Commit, now: Time) -> Option<Answers> {
-        let found = |op: &Op| self.recent.find(self.index.hash_of(&op.key), &op.key);
+        let found = |op: &Op| self.cache.find(self.index.hash_of(&op.key), &op.key);
         commit.ops.iter().map(|op| answer_to(op, Some(&found(op)?), now)).collect()
     }
 
@@ -342,7 +342,7 @@ mod tests {
             let key = conformance::key_in("default", &number.to_string());
             let claim = Op { key: key.clone(), command: Command::Claim(conformance::terms()) };
             store.commit(claim.into()).await.unwrap();
-            assert!(store.recent.find(store.index.hash_of(&key), &key).is_some(), "{number}");
+            assert!(store.cache.find(store.index.hash_of(&key), &key).is_some(), "{number}");
         }
         let log_bytes = std::fs::metadata(folder.path().join("x.db-wal")).unwrap().len();
         assert!(log_bytes < CLAIMS * 3 * 4_096, "it has started over: {log_bytes} bytes");

@@ -16,14 +16,14 @@ use rusqlite::hooks::Wal;
 use rusqlite::{Connection, OpenFlags, ffi};
 use tokio::sync::oneshot;
 
+use crate::cache::Cache;
 use crate::checkpoint::Checkpoints;
 use crate::claims::Claims;
+use crate::commit_queue::CommitQueue;
 use crate::file::{WatchedFile, folder_of};
 use crate::group::{Done, Group, answer, is_damaged};
-use crate::inbox::Inbox;
 use crate::index::Index;
 use crate::ledger_clock::LedgerClock;
-use crate::recent::Recent;
 use crate::trouble::Trouble;
 use crate::wal_index::WalIndex;
 use crate::{cause, our_error, store_error};
@@ -83,13 +83,13 @@ where
 
 /// A handle on the writer's thread. The thread ends when the handle is dropped.
 pub struct Writer {
-    inbox: Arc<Inbox<Job>>,
+    commit_queue: Arc<CommitQueue<Job>>,
     pub waiters: Arc<OnceLock<Arc<Waiters>>>,
 }
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        self.inbox.close();
+        self.commit_queue.close();
     }
 }
 
@@ -100,9 +100,9 @@ impl Writer {
         file: Arc<WatchedFile>,
         clock: Arc<LedgerClock>,
         index: Arc<Index>,
-        recent: Arc<Recent>,
+        cache: Arc<Cache>,
     ) -> Result<Self, StoreError> {
-        let inbox: Arc<Inbox<Job>> = Arc::default();
+        let commit_queue: Arc<CommitQueue<Job>> = Arc::default();
         let waiters: Arc<OnceLock<Arc<Waiters>>> = Arc::default();
         let thread = WriterThread {
             path,
@@ -110,8 +110,8 @@ impl Writer {
             file,
             clock,
             index,
-            recent,
-            inbox: inbox.clone(),
+            cache,
+            commit_queue: commit_queue.clone(),
             taken: VecDeque::new(),
             waiters: waiters.clone(),
             askers: vec![],
@@ -122,13 +122,13 @@ impl Writer {
             .name("oncegate-writer".into())
             .spawn(move || thread.run())
             .map_err(|error| StoreError::Unavailable(format!("cannot start the writer: {error}")))?;
-        Ok(Writer { inbox, waiters })
+        Ok(Writer { commit_queue, waiters })
     }
 
     /// Submits the commit, or fails to, before it returns the future. The future therefore holds only the wait for the answer.
     pub fn commit(&self, commit: Commit) -> impl Future<Output = Result<Committed, StoreError>> + use<> {
         let (answer, answered) = oneshot::channel();
-        let submitted = self.inbox.put(commit.weight().max(1), Job::Commit(commit, answer));
+        let submitted = self.commit_queue.put(commit.weight().max(1), Job::Commit(commit, answer));
         async {
             submitted?;
             answered.await.map_err(|_| unanswered())?
@@ -139,7 +139,7 @@ impl Writer {
         let (count, weight) = (commits.len(), commits.iter().map(Commit::weight).sum::<usize>());
         let (answer, answered) = oneshot::channel();
         let all_failed = |error: StoreError| vec![Err(error); count];
-        match self.inbox.put(weight.max(1), Job::All(commits, answer)) {
+        match self.commit_queue.put(weight.max(1), Job::All(commits, answer)) {
             Ok(()) => answered.await.unwrap_or_else(|_| all_failed(unanswered())),
             Err(error) => all_failed(error),
         }
@@ -162,14 +162,14 @@ impl Writer {
 
     async fn ask<T>(&self, job: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> Job) -> Result<T, StoreError> {
         let (answer, answered) = oneshot::channel();
-        self.inbox.put(1, job(answer))?;
+        self.commit_queue.put(1, job(answer))?;
         answered.await.map_err(|_| unanswered())?
     }
 
     /// Returns when all jobs submitted before are done and the file is closed.
     pub async fn stop(&self) {
         let (answer, answered) = oneshot::channel();
-        if self.inbox.put(0, Job::Stop(answer)).is_ok() {
+        if self.commit_queue.put(0, Job::Stop(answer)).is_ok() {
             // An error means that the thread has ended, which is the goal.
             let _ = answered.await;
         }
@@ -217,8 +217,8 @@ struct WriterThread {
     file: Arc<WatchedFile>,
     clock: Arc<LedgerClock>,
     index: Arc<Index>,
-    recent: Arc<Recent>,
-    inbox: Arc<Inbox<Job>>,
+    cache: Arc<Cache>,
+    commit_queue: Arc<CommitQueue<Job>>,
     /// Jobs taken out of the commit queue, but not written yet.
     taken: VecDeque<(usize, Job)>,
     waiters: Arc<OnceLock<Arc<Waiters>>>,
@@ -302,7 +302,7 @@ impl WriterThread {
         connection.wal_hook(None::<fn(&mut Wal, i32) -> rusqlite::Result<()>>)?;
         // The last connection to close copies the log into the file, which must be done when this function returns. The
         // connections close one after the other, because of two that close at once neither would be the last.
-        self.recent.close();
+        self.cache.close();
         let _ = copier.join();
         drop(connection);
         next
@@ -314,31 +314,31 @@ impl WriterThread {
         checkpoints: &Arc<Checkpoints>,
         copy: SyncSender<()>,
     ) -> rusqlite::Result<Next> {
-        self.recent.open(WalIndex::open(&self.path)?);
+        self.cache.open(WalIndex::open(&self.path)?);
         connection.wal_hook(Some({
-            let (checkpoints, recent) = (checkpoints.clone(), self.recent.clone());
+            let (checkpoints, cache) = (checkpoints.clone(), self.cache.clone());
             move |_: &mut Wal, frames: i32| {
-                recent.logged(frames.unsigned_abs());
+                cache.logged(frames.unsigned_abs());
                 checkpoints.logged(frames.into(), &copy);
                 Ok(())
             }
         }))?;
         self.file.watch_log(connection)?;
-        let (index, recent, file) = (self.index.clone(), self.recent.clone(), self.file.clone());
+        let (index, cache, file) = (self.index.clone(), self.cache.clone(), self.file.clone());
         let clock = self.clock.clone();
-        let mut claims = Claims::open(connection, &index, &recent, &file, &clock)?;
+        let mut claims = Claims::open(connection, &index, &cache, &file, &clock)?;
         Ok(self.write_groups(&mut claims, checkpoints))
     }
 
     fn write_groups(&mut self, claims: &mut Claims<'_>, checkpoints: &Checkpoints) -> Next {
         let mut usual = Usual::default();
         loop {
-            self.inbox.take(&mut self.taken);
+            self.commit_queue.take(&mut self.taken);
             if self.taken.is_empty() {
                 return Next::Stop;
             }
             if let Some(enough) = usual.awaited(&self.taken) {
-                self.inbox.linger(enough, LINGER, &mut self.taken);
+                self.commit_queue.linger(enough, LINGER, &mut self.taken);
             }
             let at_hand = self.taken.len();
             let mut group = Group::default();
@@ -349,7 +349,7 @@ impl WriterThread {
                 weight += job_weight;
                 match job {
                     Job::Stop(asker) => {
-                        self.inbox.close();
+                        self.commit_queue.close();
                         self.askers.push(asker);
                     }
                     job => group.push(job),
@@ -357,7 +357,7 @@ impl WriterThread {
             }
             usual.add(at_hand - self.taken.len());
             // Before any caller is answered, because that caller may submit its next job at once.
-            self.inbox.begun(weight);
+            self.commit_queue.begun(weight);
             let written = group.run(claims, self.waiters.get());
             if let Err(failed) = written {
                 self.complain("sqlite.commit_failed", &failed.error);
@@ -394,7 +394,7 @@ impl WriterThread {
         loop {
             match self.refuse_waiting(&error) {
                 Next::Stop => return Next::Stop,
-                Next::Reopen => self.inbox.take(&mut self.taken),
+                Next::Reopen => self.commit_queue.take(&mut self.taken),
             }
         }
     }
@@ -403,7 +403,7 @@ impl WriterThread {
     fn refuse_waiting(&mut self, error: &StoreError) -> Next {
         loop {
             while let Some((weight, job)) = self.taken.pop_front() {
-                self.inbox.begun(weight);
+                self.commit_queue.begun(weight);
                 match job {
                     Job::Stop(asker) => {
                         self.askers.push(asker);
@@ -412,7 +412,7 @@ impl WriterThread {
                     job => answer(job, Done::Failed(error.clone()), &self.index, None),
                 }
             }
-            if !self.inbox.try_take(&mut self.taken) {
+            if !self.commit_queue.try_take(&mut self.taken) {
                 return Next::Stop;
             }
             if self.taken.is_empty() {
@@ -425,9 +425,9 @@ impl WriterThread {
 impl Drop for WriterThread {
     /// Drops all waiting jobs, however the thread ends, so that no caller waits forever.
     fn drop(&mut self) {
-        self.inbox.close();
+        self.commit_queue.close();
         self.taken.clear();
-        self.inbox.try_take(&mut self.taken);
+        self.commit_queue.try_take(&mut self.taken);
     }
 }
 

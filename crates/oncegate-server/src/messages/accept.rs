@@ -11,7 +11,6 @@ use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use super::Messages;
-use super::apart::{self, Passed, Won, message_of};
 use super::contact::Found;
 use super::document::{Kept, Lead, Message, Status};
 use super::events::Event;
@@ -20,6 +19,7 @@ use super::plan::{Plan, Request};
 use super::post::Post;
 use super::reply::Reply;
 use super::send::{Claims, Task};
+use super::separate_guard::{self, Passed, Won, message_of};
 use crate::config::Mode;
 use crate::crash;
 use crate::problem::{Kind, Problem};
@@ -131,10 +131,10 @@ impl Messages {
             (_, Mode::Off) => Guard::Nobody,
             (None, _) => Guard::Within(key.clone()),
             (Some(ledger), _) => match self.claim_apart(ledger, &key, parts.clone()).await? {
-                apart::Asked::Won(won) => Guard::Apart(won),
-                apart::Asked::Unguarded => Guard::Nobody,
-                apart::Asked::Pending => return Ok(Outcome::Pending { claim: key }),
-                apart::Asked::Duplicate { message, age, waited } => {
+                separate_guard::Asked::Won(won) => Guard::Apart(won),
+                separate_guard::Asked::Unguarded => Guard::Nobody,
+                separate_guard::Asked::Pending => return Ok(Outcome::Pending { claim: key }),
+                separate_guard::Asked::Duplicate { message, age, waited } => {
                     let how = if waited { "lock_resolved_polled" } else { "lock_resolved" };
                     return self.duplicate(message, key, age, how).await;
                 }

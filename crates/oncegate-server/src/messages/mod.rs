@@ -6,17 +6,17 @@
 //! commits.
 
 mod accept;
-mod apart;
+mod await_send;
 mod contact;
 pub mod document;
 mod events;
-mod follow;
 mod idempotency;
 mod plan;
 pub mod post;
 pub mod reply;
 pub mod resolve;
 mod send;
+mod separate_guard;
 #[cfg(test)]
 pub(crate) mod tests;
 

@@ -10,11 +10,11 @@ use oncegate_core::job::{self, Decision, End, Failure, Job};
 use uuid::Uuid;
 
 use super::Messages;
-use super::apart::message_of;
 use super::document::{Kept, Lead, Message, Status};
 use super::events::Event;
 use super::idempotency::message_of_key;
 use super::reply::Reply;
+use super::separate_guard::message_of;
 use crate::channels::Receipt;
 use crate::crash;
 use crate::problem::Problem;

@@ -9,12 +9,12 @@
 //! An action is a job of the queue until it ends; then it is a record.
 
 mod action;
-mod fold;
-mod lines;
-mod look;
+mod coalesce;
+mod query;
 mod recurrence;
 mod registry;
 mod schedule;
+mod slot_queue;
 mod work;
 
 use std::sync::{Arc, LazyLock};
@@ -24,14 +24,14 @@ use oncegate_store::{MainStore, StoreError};
 use uuid::Uuid;
 
 pub use action::{Action, Ended, Entity, JOBS, KIND, Resolved, Status, Try};
-pub use look::{Filter, Found, Page, Refused};
+pub use query::{Filter, Found, Page, Refused};
 pub use recurrence::{Recurrence, Repeats};
 pub use registry::ScheduleLimits;
 pub use schedule::{Mode, Schedule, When, check_name};
 pub use work::{Applied, Done, Leased, effect_key};
 
-use lines::Lines;
 use registry::Full;
+use slot_queue::SlotQueues;
 
 /// The guard of the slots. No other part of the system makes claims under it.
 pub static GUARD: LazyLock<GuardName> = LazyLock::new(|| GuardName::new("action").expect("a good name"));
@@ -43,7 +43,7 @@ pub const PAYLOAD_BYTES_MAX: usize = 1024 * 1024;
 #[derive(Clone)]
 pub struct Actions {
     store: Arc<dyn MainStore>,
-    lines: Arc<Lines>,
+    slots: Arc<SlotQueues>,
     limits: ScheduleLimits,
     full: Arc<Full>,
 }
@@ -92,7 +92,7 @@ pub enum ScheduleError {
 
 impl Actions {
     pub fn over(store: Arc<dyn MainStore>) -> Actions {
-        Actions { store, lines: Arc::default(), limits: ScheduleLimits::default(), full: Arc::default() }
+        Actions { store, slots: Arc::default(), limits: ScheduleLimits::default(), full: Arc::default() }
     }
 
     /// Sets limits for recurring schedules. Schedules that were made without limits are not counted.

@@ -7,7 +7,7 @@ use oncegate_core::{Time, WorkspaceName};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::fold::Standing;
+use super::coalesce::Standing;
 use super::{Entity, PAYLOAD_BYTES_MAX, Repeats, ScheduleError};
 
 /// The longest type, entity id or entity type, in bytes.

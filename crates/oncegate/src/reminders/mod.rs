@@ -10,7 +10,7 @@
 //! can send it. The opposite order would send a second message after a crash between the call and the flag, and a sent
 //! message cannot be undone.
 
-mod look;
+mod query;
 mod record;
 mod verbs;
 mod work;
@@ -23,7 +23,7 @@ use oncegate_store::{At, Change, Commit, MainStore, Op, Reading, StoreError};
 use serde_json::json;
 use uuid::Uuid;
 
-pub use look::{Filter, Page};
+pub use query::{Filter, Page};
 pub use record::{Kept, Reminder, Row, State, Text};
 pub use verbs::{Edit, NotChanged};
 pub use work::Worked;

@@ -105,7 +105,7 @@ impl Sagas {
         };
         let arrival = Arrival { workspace, definition, correlation_id, event, id: id_of(event), also };
         let name = format!("{workspace} {}", super::record::name_of(definition.name(), &arrival.correlation_id));
-        let _turn = self.turns.take(name).await;
+        let _turn = self.locks.take(name).await;
         let mut conflicts = 0;
         loop {
             let round = match self.round(&arrival).await {

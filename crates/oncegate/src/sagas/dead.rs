@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::apply::{Also, Arrival, retirement};
-use super::look::{PAGE_BYTES, READ_AT_ONCE, is_name, legible};
+use super::query::{PAGE_BYTES, READ_AT_ONCE, is_name, legible};
 use super::record::{bytes, inbox_key, list_of, read};
 use super::{Handled, Outcome, Sagas};
 

@@ -44,11 +44,11 @@
 mod apply;
 mod dead;
 mod evaluate;
-mod look;
+mod keyed_lock;
+mod query;
 mod record;
 mod retire;
 mod timer;
-mod turns;
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -61,18 +61,18 @@ use oncegate_store::{MainStore, StoreError};
 use uuid::Uuid;
 
 pub use dead::{DeadLetter, LetterState, NotRetried};
-pub use look::{Found, LineSeen, Page};
 pub use oncegate_saga::{
     Cell, DATA_BYTES_MAX, Defect, Defects, Definition, Draft, Effects, Event, FieldKind, Instance, NONE, Notification,
     PICTURE_STYLE, Picture, STEPS_DEFAULT,
 };
+pub use query::{Found, LineSeen, Page};
 pub use record::{Line, Sent};
 pub use timer::Fired;
 
 use crate::actions::Schedule;
 use crate::ledger::Ledger;
 use evaluate::Evaluations;
-use turns::Turns;
+use keyed_lock::KeyedLocks;
 
 /// The guard of the inbox. No other part of the system makes claims under it.
 pub static GUARD: LazyLock<GuardName> = LazyLock::new(|| GuardName::new("saga").expect("a good name"));
@@ -92,7 +92,7 @@ pub struct Sagas {
     definitions: Arc<Vec<Arc<Definition>>>,
     by_event: Arc<HashMap<String, Vec<Arc<Definition>>>>,
     options: Arc<Options>,
-    turns: Arc<Turns>,
+    locks: Arc<KeyedLocks>,
     evaluations: Arc<Evaluations>,
 }
 
@@ -188,7 +188,7 @@ impl Sagas {
             by_event: Arc::new(by_event),
             evaluations: Arc::new(Evaluations::new(options.steps, options.out_of_steps.clone())),
             options: Arc::new(options),
-            turns: Arc::default(),
+            locks: Arc::default(),
         }
     }
 

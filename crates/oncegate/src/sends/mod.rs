@@ -31,9 +31,9 @@
 //! is unknown. With [`Lost::Skip`] and [`Lost::Hold`] no worker sends it again. With [`Lost::Resend`] the next worker sends it
 //! again under the same provider key, so that a provider that honours the key sends one message.
 
-mod look;
+mod lease_expiry;
+mod query;
 mod record;
-mod tend;
 mod verbs;
 
 use std::sync::{Arc, LazyLock};
@@ -47,9 +47,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use uuid::Uuid;
 
-pub use look::{Filter, Page};
+pub use lease_expiry::Tended;
+pub use query::{Filter, Page};
 pub use record::{Attempt, Kept, Lost, Resolved, Send, State};
-pub use tend::Tended;
 
 use crate::ledger::Ledger;
 use record::key_of;

@@ -13,7 +13,7 @@ use oncegate_store::{Answers, Change, Commit, Op, Reading, StoreError, find_writ
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use super::fold::Standing;
+use super::coalesce::Standing;
 use super::{Action, Actions, Outcome, Schedule, ScheduleError, Scheduled};
 
 /// How often a round is retried after a lost race.
@@ -31,7 +31,7 @@ struct Waiting {
 }
 
 #[derive(Default)]
-pub(super) struct Lines {
+pub(super) struct SlotQueues {
     waiting: Mutex<HashMap<ClaimKey, Vec<Waiting>>>,
     remembered: Mutex<Remembered>,
 }
@@ -43,21 +43,21 @@ struct Remembered {
     older: HashMap<ClaimKey, Arc<Claim>>,
 }
 
-impl Lines {
+impl SlotQueues {
     fn waiting(&self) -> MutexGuard<'_, HashMap<ClaimKey, Vec<Waiting>>> {
         self.waiting.lock().expect("no holder of this lock panics")
     }
 
     /// Adds a schedule. Returns `true` if it is the first in its queue.
     fn join(&self, slot: &ClaimKey, waiting: Waiting) -> bool {
-        let mut lines = self.waiting();
-        match lines.get_mut(slot) {
+        let mut queues = self.waiting();
+        match queues.get_mut(slot) {
             Some(line) => {
                 line.push(waiting);
                 false
             }
             None => {
-                lines.insert(slot.clone(), vec![waiting]);
+                queues.insert(slot.clone(), vec![waiting]);
                 true
             }
         }
@@ -65,10 +65,10 @@ impl Lines {
 
     /// Takes all waiting schedules. If there are none, removes the queue.
     fn next(&self, slot: &ClaimKey) -> Vec<Waiting> {
-        let mut lines = self.waiting();
-        let next = lines.get_mut(slot).map(std::mem::take).unwrap_or_default();
+        let mut queues = self.waiting();
+        let next = queues.get_mut(slot).map(std::mem::take).unwrap_or_default();
         if next.is_empty() {
-            lines.remove(slot);
+            queues.remove(slot);
         }
         next
     }
@@ -89,7 +89,7 @@ impl Lines {
 
 /// Removes the queue if the task that serves it is dropped early. The waiting callers then get an error.
 struct Counter<'a> {
-    lines: &'a Lines,
+    slots: &'a SlotQueues,
     slot: &'a ClaimKey,
     is_closed: bool,
 }
@@ -97,7 +97,7 @@ struct Counter<'a> {
 impl Drop for Counter<'_> {
     fn drop(&mut self) {
         if !self.is_closed {
-            self.lines.waiting().remove(self.slot);
+            self.slots.waiting().remove(self.slot);
         }
     }
 }
@@ -108,7 +108,7 @@ impl Actions {
         let Some(entity) = schedule.deduplicated() else { return self.schedule_alone(workspace, &schedule).await };
         let slot = Actions::slot(workspace, &schedule.action_type, entity);
         let (answer, answered) = oneshot::channel();
-        if self.lines.join(&slot, Waiting { schedule, answer }) {
+        if self.slots.join(&slot, Waiting { schedule, answer }) {
             // On a separate task: the first caller may leave, and the other callers still need their answers.
             tokio::spawn(self.clone().serve(slot));
         }
@@ -144,9 +144,9 @@ impl Actions {
 
     /// Serves the queue of a slot until the queue is empty.
     async fn serve(self, slot: ClaimKey) {
-        let mut counter = Counter { lines: &self.lines, slot: &slot, is_closed: false };
+        let mut counter = Counter { slots: &self.slots, slot: &slot, is_closed: false };
         loop {
-            let line = self.lines.next(&slot);
+            let line = self.slots.next(&slot);
             if line.is_empty() {
                 counter.is_closed = true;
                 return;
@@ -165,7 +165,7 @@ impl Actions {
     /// Finds the action of the slot by its cached or met claim. Revises that action, or makes its successor if it has started or
     /// ended.
     async fn serve_together(&self, slot: &ClaimKey, schedules: &[Schedule]) -> Result<Vec<Answered>, StoreError> {
-        let mut claim = self.lines.recall(slot);
+        let mut claim = self.slots.recall(slot);
         for _ in 0..ROUNDS_MAX {
             let id = claim.as_deref().and_then(action_of).map(|id| (slot.workspace.clone(), id));
             let Reading { mut value, now } = self.store.find_jobs(id.as_slice()).await?;
@@ -180,7 +180,7 @@ impl Actions {
             match round {
                 Round::Written(answers) => return Ok(answers),
                 Round::Met(met) => {
-                    self.lines.remember(met.clone());
+                    self.slots.remember(met.clone());
                     claim = Some(met);
                 }
                 Round::Again => {}
@@ -242,7 +242,7 @@ impl Actions {
             None => Ok(Round::Again),
             Some(mut written) => match written.pop() {
                 Some(Answer::Won(claim)) => {
-                    self.lines.remember(claim);
+                    self.slots.remember(claim);
                     Ok(Round::Written(answers))
                 }
                 Some(met) => Ok(met.met().map_or(Round::Again, |met| Round::Met(met.clone()))),

@@ -7,7 +7,7 @@ use oncegate_core::{Time, Token, WorkspaceName};
 use oncegate_store::{Change, Commit, JobListing, KindFilter, Listed, Listing, Reading, StoreError};
 use uuid::Uuid;
 
-use super::fold::Standing;
+use super::coalesce::Standing;
 use super::work::ROUNDS_MAX;
 use super::{Action, Actions, Applied, Ended, Entity, JOBS, KIND, Resolved, Status};
 

@@ -14,19 +14,19 @@ pub enum At {
 
 /// A value, and where it was written.
 #[derive(Clone, Debug)]
-pub struct Spot<T> {
+pub struct Span<T> {
     pub value: T,
     pub at: At,
 }
 
-impl<T> Spot<T> {
+impl<T> Span<T> {
     #[track_caller]
-    pub fn here(value: T) -> Spot<T> {
-        Spot { value, at: At::Code(Location::caller()) }
+    pub fn here(value: T) -> Span<T> {
+        Span { value, at: At::Code(Location::caller()) }
     }
 }
 
-impl<T> std::ops::Deref for Spot<T> {
+impl<T> std::ops::Deref for Span<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -34,22 +34,22 @@ impl<T> std::ops::Deref for Spot<T> {
     }
 }
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Spot<T> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Span<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let spanned = Spanned::<T>::deserialize(deserializer)?;
-        Ok(Spot { at: At::Byte(spanned.span().start), value: spanned.into_inner() })
+        Ok(Span { at: At::Byte(spanned.span().start), value: spanned.into_inner() })
     }
 }
 
 /// One name, or a list of them.
 #[derive(Clone, Debug, Default)]
-pub struct Names(pub Vec<Spot<String>>);
+pub struct Names(pub Vec<Span<String>>);
 
 impl Names {
     #[track_caller]
     pub fn here<S: Into<String>>(names: impl IntoIterator<Item = S>) -> Names {
         let at = At::Code(Location::caller());
-        Names(names.into_iter().map(|name| Spot { value: name.into(), at }).collect())
+        Names(names.into_iter().map(|name| Span { value: name.into(), at }).collect())
     }
 }
 
@@ -57,7 +57,7 @@ impl<'de> Deserialize<'de> for Names {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         enum Written {
             One(String),
-            Many(Vec<Spot<String>>),
+            Many(Vec<Span<String>>),
         }
         struct OneOrMany;
 
@@ -87,9 +87,9 @@ impl<'de> Deserialize<'de> for Names {
             }
         }
 
-        let written = Spot::<Written>::deserialize(deserializer)?;
+        let written = Span::<Written>::deserialize(deserializer)?;
         Ok(Names(match written.value {
-            Written::One(value) => vec![Spot { value, at: written.at }],
+            Written::One(value) => vec![Span { value, at: written.at }],
             Written::Many(many) => many,
         }))
     }

@@ -17,8 +17,8 @@ use oncegate_core::{Claim, ClaimKey};
 use oncegate_store::{At, Change, DuplicateCount, Place, Record};
 use uuid::Uuid;
 
+use crate::cache_shards::Shards;
 use crate::index::Entry;
-use crate::shelves::Shelves;
 use crate::wal_index::{SharedVersion, Version, WalIndex};
 use records::Records;
 
@@ -54,32 +54,32 @@ impl Written {
     }
 }
 
-pub struct Recent {
+pub struct Cache {
     /// Set by the writer. `None` before it opens the file and after it closes the file.
     wal_index: RwLock<Option<WalIndex>>,
     /// The cache is as of this version or a later one. Its initial value is a version that no file can have.
     as_of: SharedVersion,
     /// The generation of the cache. Entries of earlier generations are invalid.
-    era: AtomicU64,
-    claims: Shelves<KeptClaim, 1>,
+    generation: AtomicU64,
+    claims: Shards<KeptClaim, 1>,
     records: Records,
     /// The length of the log after the writer's commit; 0 if the commit wrote nothing.
     frames: AtomicU32,
 }
 
 struct KeptClaim {
-    era: u64,
+    generation: u64,
     seq: i64,
     claim: Arc<Claim>,
 }
 
-impl Recent {
+impl Cache {
     pub fn new() -> Self {
-        Recent {
+        Cache {
             wal_index: RwLock::new(None),
             as_of: SharedVersion::default(),
-            era: AtomicU64::new(0),
-            claims: Shelves::new(CLAIMS),
+            generation: AtomicU64::new(0),
+            claims: Shards::new(CLAIMS),
             records: Records::default(),
             frames: AtomicU32::new(0),
         }
@@ -93,15 +93,15 @@ impl Recent {
     /// The claim under a key with this hash, if it is cached and no process has written since.
     pub fn find(&self, hash: u64, key: &ClaimKey) -> Option<Arc<Claim>> {
         self.current()?;
-        let mut shelf = self.claims.lock(hash);
-        let kept = shelf.find(|kept| kept.era == self.era.load(Acquire) && kept.claim.key == *key);
+        let mut shard = self.claims.lock(hash);
+        let kept = shard.find(|kept| kept.generation == self.generation.load(Acquire) && kept.claim.key == *key);
         kept.map(|kept| kept.claim.clone())
     }
 
     /// The records at these places as of a version, if all of them are cached and that version is still the current one.
     pub fn records(&self, as_of: Version, places: &[Place]) -> Option<Vec<Option<Record>>> {
-        let era = self.era.load(Acquire);
-        let found = places.iter().map(|place| self.records.find(era, place).map(Some)).collect::<Option<_>>()?;
+        let generation = self.generation.load(Acquire);
+        let found = places.iter().map(|place| self.records.find(generation, place).map(Some)).collect::<Option<_>>()?;
         // Nothing was entered meanwhile, so the records form one consistent snapshot.
         self.current().filter(|current| *current == as_of).map(|_| found)
     }
@@ -113,7 +113,7 @@ impl Recent {
             At::Name(name) => vec![name.clone()],
         };
         if let Some(record) = records::keepable(record, &names) {
-            self.records.enter(self.era.load(Acquire), record, names, || self.current() == Some(as_of));
+            self.records.enter(self.generation.load(Acquire), record, names, || self.current() == Some(as_of));
         }
     }
 
@@ -162,7 +162,7 @@ impl Recent {
     }
 
     fn forget_all(&self) {
-        self.era.fetch_add(1, Release);
+        self.generation.fetch_add(1, Release);
     }
 
     fn set_wal_index(&self, next: Option<WalIndex>) {
@@ -177,12 +177,12 @@ impl Recent {
     }
 
     fn enter(&self, written: Written) {
-        let era = self.era.load(Relaxed);
+        let generation = self.generation.load(Relaxed);
         match written {
             Written::Claim(Entry { hash, seq }, claim) => {
-                let mut shelf = self.claims.lock(hash);
-                shelf.take(|_| true);
-                keepable(claim).into_iter().for_each(|claim| shelf.put(KeptClaim { era, seq, claim }));
+                let mut shard = self.claims.lock(hash);
+                shard.take(|_| true);
+                keepable(claim).into_iter().for_each(|claim| shard.put(KeptClaim { generation, seq, claim }));
             }
             Written::Counted(hash, count) => {
                 if let Some(kept) = self.claims.lock(hash).find(|kept| kept.claim.key == count.key) {
@@ -192,7 +192,7 @@ impl Recent {
             Written::Removed(Entry { hash, seq }) => {
                 self.claims.lock(hash).take(|kept| kept.seq == seq);
             }
-            Written::Record(record, names) => self.records.enter(era, record, names, || true),
+            Written::Record(record, names) => self.records.enter(generation, record, names, || true),
             Written::RecordRemoved(id) => self.records.remove(id),
         }
     }
@@ -224,7 +224,7 @@ mod tests {
     const HASH: u64 = 7;
 
     struct World {
-        recent: Recent,
+        cache: Cache,
         ours: Connection,
         theirs: Connection,
         _folder: tempfile::TempDir,
@@ -235,28 +235,28 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("x.db");
             Connection::open(&path).unwrap().execute_batch("PRAGMA journal_mode = wal; CREATE TABLE t (x)").unwrap();
-            let recent = Recent::new();
-            recent.open(WalIndex::open(&path).unwrap());
-            World { recent, ours: connect(&path), theirs: connect(&path), _folder: folder }
+            let cache = Cache::new();
+            cache.open(WalIndex::open(&path).unwrap());
+            World { cache, ours: connect(&path), theirs: connect(&path), _folder: folder }
         }
 
         /// Does the writer's steps, with `after_commit` between the commit and its entry into the cache.
         fn write(&self, key: &ClaimKey, after_commit: impl FnOnce()) {
             self.ours.execute_batch("BEGIN IMMEDIATE; INSERT INTO t VALUES (1)").unwrap();
-            self.recent.begin();
+            self.cache.begin();
             self.ours.execute_batch("COMMIT").unwrap();
-            self.recent.logged(log_frames(&self.ours));
+            self.cache.logged(log_frames(&self.ours));
             after_commit();
             let entry = Entry { hash: HASH, seq: 1 };
-            self.recent.committed([Written::Claim(entry, claim(key))].into_iter());
+            self.cache.committed([Written::Claim(entry, claim(key))].into_iter());
         }
 
         fn write_nothing(&self, after_commit: impl FnOnce()) {
             self.ours.execute_batch("BEGIN IMMEDIATE").unwrap();
-            self.recent.begin();
+            self.cache.begin();
             self.ours.execute_batch("COMMIT").unwrap();
             after_commit();
-            self.recent.committed(std::iter::empty());
+            self.cache.committed(std::iter::empty());
         }
 
         fn they_write(&self) {
@@ -264,7 +264,7 @@ mod tests {
         }
 
         fn knows(&self, key: &ClaimKey) -> bool {
-            self.recent.find(HASH, key).is_some()
+            self.cache.find(HASH, key).is_some()
         }
     }
 
@@ -347,9 +347,9 @@ mod tests {
     fn closed_it_knows_nothing() {
         let world = World::new();
         world.write(&key("a"), || ());
-        world.recent.close();
+        world.cache.close();
         assert!(!world.knows(&key("a")));
-        world.recent.open(WalIndex::open(Path::new(world.ours.path().unwrap())).unwrap());
+        world.cache.open(WalIndex::open(Path::new(world.ours.path().unwrap())).unwrap());
         assert!(!world.knows(&key("a")), "opened again, it does not know what happened meanwhile");
     }
 }

@@ -124,15 +124,15 @@ fn add_names(connection: &Connection, record: &Record, names: &[String]) -> rusq
 #[async_trait]
 impl MainStore for SqliteStore {
     async fn find(&self, places: &[Place]) -> Result<Reading<Vec<Option<Record>>>, StoreError> {
-        let as_of = self.recent.current().filter(|_| self.file.look_lately().is_ok());
-        if let Some(records) = as_of.and_then(|as_of| self.recent.records(as_of, places)) {
+        let as_of = self.cache.current().filter(|_| self.file.look_lately().is_ok());
+        if let Some(records) = as_of.and_then(|as_of| self.cache.records(as_of, places)) {
             return Ok(Reading { value: records, now: self.clock.now() });
         }
         // A few index lookups, on the caller's thread; if that would have to wait, on a thread that may wait.
         if let Ok(records) = self.readers.run_now(|connection| find(connection, places)) {
             for (place, record) in places.iter().zip(&records) {
                 if let (Some(as_of), Some(record)) = (as_of, record) {
-                    self.recent.learn(as_of, place, record);
+                    self.cache.learn(as_of, place, record);
                 }
             }
             return Ok(Reading { value: records, now: self.clock.now() });

@@ -13,7 +13,7 @@ use oncegate_store::StoreError;
 /// operations, or 256 MiB of outcomes. More is refused, so that memory stays bounded.
 const WEIGHT_MAX: usize = 65_536;
 
-pub struct Inbox<T> {
+pub struct CommitQueue<T> {
     inside: Mutex<Inside<T>>,
     some: Condvar,
 }
@@ -29,14 +29,14 @@ struct Inside<T> {
     wakes_at: Option<usize>,
 }
 
-impl<T> Default for Inbox<T> {
+impl<T> Default for CommitQueue<T> {
     fn default() -> Self {
         let inside = Inside { waiting: VecDeque::new(), weight: 0, is_closed: false, wakes_at: None };
-        Inbox { inside: Mutex::new(inside), some: Condvar::new() }
+        CommitQueue { inside: Mutex::new(inside), some: Condvar::new() }
     }
 }
 
-impl<T> Inbox<T> {
+impl<T> CommitQueue<T> {
     /// Adds an entry with its weight. A refused entry is dropped.
     pub fn put(&self, weight: usize, thing: T) -> Result<(), StoreError> {
         if weight > WEIGHT_MAX {
@@ -122,21 +122,21 @@ mod tests {
 
     #[test]
     fn all_that_waits_is_taken_at_once_and_in_order() {
-        let inbox = Arc::new(Inbox::default());
+        let commit_queue = Arc::new(CommitQueue::default());
         let putting = std::thread::spawn({
-            let inbox = inbox.clone();
+            let commit_queue = commit_queue.clone();
             move || {
-                (0..10_000).for_each(|number| inbox.put(1, number).unwrap());
-                inbox.close();
+                (0..10_000).for_each(|number| commit_queue.put(1, number).unwrap());
+                commit_queue.close();
             }
         });
         let (mut all, mut taken) = (vec![], VecDeque::new());
         loop {
-            inbox.take(&mut taken);
+            commit_queue.take(&mut taken);
             if taken.is_empty() {
                 break;
             }
-            inbox.begun(taken.len());
+            commit_queue.begun(taken.len());
             all.extend(taken.drain(..).map(|(_, number)| number));
         }
         assert!(all.into_iter().eq(0..10_000));
@@ -146,52 +146,52 @@ mod tests {
     #[test]
     fn whoever_lingers_goes_on_when_enough_have_come_or_its_time_is_over_or_nobody_will_come() {
         const LONG: Duration = Duration::from_secs(600);
-        let inbox = Arc::new(Inbox::default());
+        let commit_queue = Arc::new(CommitQueue::default());
         let mut taken = VecDeque::from([(1, 0)]);
-        inbox.put(1, 1).unwrap();
-        inbox.linger(2, LONG, &mut taken);
+        commit_queue.put(1, 1).unwrap();
+        commit_queue.linger(2, LONG, &mut taken);
         assert_eq!(taken, [(1, 0), (1, 1)], "they are here already");
         let putting = std::thread::spawn({
-            let inbox = inbox.clone();
-            move || (2..5).for_each(|number| inbox.put(1, number).unwrap())
+            let commit_queue = commit_queue.clone();
+            move || (2..5).for_each(|number| commit_queue.put(1, number).unwrap())
         });
-        inbox.linger(5, LONG, &mut taken);
+        commit_queue.linger(5, LONG, &mut taken);
         assert_eq!(taken, [(1, 0), (1, 1), (1, 2), (1, 3), (1, 4)]);
         putting.join().unwrap();
-        inbox.put(1, 5).unwrap();
-        inbox.linger(1_000, Duration::from_millis(1), &mut taken);
+        commit_queue.put(1, 5).unwrap();
+        commit_queue.linger(1_000, Duration::from_millis(1), &mut taken);
         assert_eq!(taken.len(), 6, "with fewer than it hoped for");
         let closing = std::thread::spawn({
-            let inbox = inbox.clone();
-            move || inbox.close()
+            let commit_queue = commit_queue.clone();
+            move || commit_queue.close()
         });
-        inbox.linger(1_000, LONG, &mut taken);
+        commit_queue.linger(1_000, LONG, &mut taken);
         closing.join().unwrap();
-        inbox.linger(1_000, LONG, &mut taken);
+        commit_queue.linger(1_000, LONG, &mut taken);
         assert_eq!(taken.len(), 6);
     }
 
     #[test]
     fn it_holds_so_much_until_that_is_begun_and_nothing_once_it_is_closed() {
-        let inbox = Inbox::default();
-        assert!(matches!(inbox.put(WEIGHT_MAX + 1, 'a'), Err(StoreError::Refused(_))));
-        inbox.put(WEIGHT_MAX, 'b').unwrap();
-        assert!(matches!(inbox.put(1, 'c'), Err(StoreError::Unavailable(_))));
+        let commit_queue = CommitQueue::default();
+        assert!(matches!(commit_queue.put(WEIGHT_MAX + 1, 'a'), Err(StoreError::Refused(_))));
+        commit_queue.put(WEIGHT_MAX, 'b').unwrap();
+        assert!(matches!(commit_queue.put(1, 'c'), Err(StoreError::Unavailable(_))));
         let mut taken = VecDeque::new();
-        assert!(inbox.try_take(&mut taken));
+        assert!(commit_queue.try_take(&mut taken));
         assert_eq!(taken, [(WEIGHT_MAX, 'b')]);
-        assert!(inbox.put(1, 'c').is_err(), "it still waits");
-        inbox.begun(WEIGHT_MAX);
-        inbox.put(1, 'd').unwrap();
-        inbox.take(&mut taken);
+        assert!(commit_queue.put(1, 'c').is_err(), "it still waits");
+        commit_queue.begun(WEIGHT_MAX);
+        commit_queue.put(1, 'd').unwrap();
+        commit_queue.take(&mut taken);
         assert_eq!(taken, [(WEIGHT_MAX, 'b'), (1, 'd')], "behind what was taken before");
-        inbox.put(1, 'd').unwrap();
-        inbox.close();
-        assert!(inbox.put(1, 'e').is_err());
+        commit_queue.put(1, 'd').unwrap();
+        commit_queue.close();
+        assert!(commit_queue.put(1, 'e').is_err());
         taken.clear();
-        inbox.take(&mut taken);
+        commit_queue.take(&mut taken);
         assert_eq!(taken, [(1, 'd')], "what waits is not lost");
         taken.clear();
-        assert!(!inbox.try_take(&mut taken));
+        assert!(!commit_queue.try_take(&mut taken));
     }
 }

@@ -1,6 +1,6 @@
 //! The cache of records that were written or read last, found by id and by name.
 //!
-//! [`Recent`](super::Recent) decides whether the cached records are still valid.
+//! [`Cache`](super::Recent) decides whether the cached records are still valid.
 
 use std::hash::BuildHasher;
 use std::sync::MutexGuard;
@@ -11,7 +11,7 @@ use oncegate_store::{At, Place, Record};
 use uuid::Uuid;
 
 use super::TEXT_BYTES_MAX;
-use crate::shelves::{Shelf, Shelves};
+use crate::cache_shards::{Shard, Shards};
 
 /// The number of shards, with four places each.
 const SHELVES: usize = 8_192;
@@ -19,13 +19,13 @@ const SHELVES: usize = 8_192;
 pub struct Records {
     hasher: DefaultHashBuilder,
     /// In boxes, so that an empty shard takes little memory; in a small store most shards are empty.
-    kept: Shelves<Box<Kept>, 4>,
+    kept: Shards<Box<Kept>, 4>,
     /// The id of the record with a name, by the name's hash. An entry may be outdated, so the cached record's names are checked.
-    named: Shelves<(u64, Uuid), 4>,
+    named: Shards<(u64, Uuid), 4>,
 }
 
 struct Kept {
-    era: u64,
+    generation: u64,
     record: Record,
     /// The known names of the record, perhaps not all.
     names: Vec<String>,
@@ -33,12 +33,12 @@ struct Kept {
 
 impl Default for Records {
     fn default() -> Self {
-        Records { hasher: DefaultHashBuilder::default(), kept: Shelves::new(SHELVES), named: Shelves::new(SHELVES) }
+        Records { hasher: DefaultHashBuilder::default(), kept: Shards::new(SHELVES), named: Shards::new(SHELVES) }
     }
 }
 
 impl Records {
-    pub fn find(&self, era: u64, Place { workspace, kind, at }: &Place) -> Option<Record> {
+    pub fn find(&self, generation: u64, Place { workspace, kind, at }: &Place) -> Option<Record> {
         let (id, name) = match at {
             At::Id(id) => (*id, None),
             At::Name(name) => {
@@ -46,41 +46,43 @@ impl Records {
                 (self.named.lock(hash).find(|(other, _)| *other == hash)?.1, Some(name))
             }
         };
-        let mut shelf = self.shelf(id);
-        let kept = shelf.find(|kept| {
+        let mut shard = self.shard(id);
+        let kept = shard.find(|kept| {
             let record = &kept.record;
             record.id == id && record.kind == *kind && record.workspace == *workspace
         })?;
-        let is_it = kept.era == era && name.is_none_or(|name| kept.names.contains(name));
+        let is_it = kept.generation == generation && name.is_none_or(|name| kept.names.contains(name));
         is_it.then(|| kept.record.clone())
     }
 
     /// Enters the current version of a record, with known names, if `holds` still returns true. `holds` runs with the shard locked,
     /// so that no other thread can enter a record in between.
-    pub fn enter(&self, era: u64, record: Record, names: Vec<String>, holds: impl FnOnce() -> bool) {
+    pub fn enter(&self, generation: u64, record: Record, names: Vec<String>, holds: impl FnOnce() -> bool) {
         for name in &names {
             let hash = self.hasher.hash_one((&record.workspace, record.kind, name));
-            let mut shelf = self.named.lock(hash);
-            shelf.take(|(other, _)| *other == hash);
-            shelf.put((hash, record.id));
+            let mut shard = self.named.lock(hash);
+            shard.take(|(other, _)| *other == hash);
+            shard.put((hash, record.id));
         }
-        let mut shelf = self.shelf(record.id);
+        let mut shard = self.shard(record.id);
         if !holds() {
             return;
         }
-        let before = shelf.take(|before| before.record.id == record.id).filter(|before| {
-            before.era == era && before.record.kind == record.kind && before.record.workspace == record.workspace
+        let before = shard.take(|before| before.record.id == record.id).filter(|before| {
+            before.generation == generation
+                && before.record.kind == record.kind
+                && before.record.workspace == record.workspace
         });
         let mut all = before.map_or(vec![], |before| before.names);
         all.extend(names.into_iter().filter(|name| !all.contains(name)).collect::<Vec<_>>());
-        shelf.put(Box::new(Kept { era, record, names: all }));
+        shard.put(Box::new(Kept { generation, record, names: all }));
     }
 
     pub fn remove(&self, id: Uuid) {
-        self.shelf(id).take(|kept| kept.record.id == id);
+        self.shard(id).take(|kept| kept.record.id == id);
     }
 
-    fn shelf(&self, id: Uuid) -> MutexGuard<'_, Shelf<Box<Kept>, 4>> {
+    fn shard(&self, id: Uuid) -> MutexGuard<'_, Shard<Box<Kept>, 4>> {
         self.kept.lock(self.hasher.hash_one(id))
     }
 }
