@@ -7,7 +7,7 @@ use oncegate_store::Change;
 use uuid::Uuid;
 
 use crate::decide::{Decided, Write};
-use crate::job::Job;
+use crate::pending::Pending;
 use crate::write::Written;
 
 pub(crate) struct Batch {
@@ -19,7 +19,7 @@ pub(crate) struct Batch {
 impl Batch {
     /// Picks the commits that can be written together and hands back the others. A commit is handed back if it touches what a picked
     /// commit touches. It is to be decided again after that one is committed.
-    pub fn of(all: Vec<Decided>) -> (Batch, Vec<Job>) {
+    pub fn of(all: Vec<Decided>) -> (Batch, Vec<Pending>) {
         let mut touched = Touched::default();
         let mut leaders: HashMap<ClaimKey, usize> = HashMap::with_capacity(all.len());
         let mut decided: Vec<Decided> = Vec::with_capacity(all.len());
@@ -93,16 +93,16 @@ impl Batch {
     }
 
     /// Answers the commits that were written, after COMMIT has succeeded. Hands back the others.
-    pub fn answer(self, written: &Written) -> Vec<Job> {
+    pub fn answer(self, written: &Written) -> Vec<Pending> {
         self.answer_landed(written, Decided::answer)
     }
 
     /// Answers the commits that may have been written. Hands back the ones that certainly were not.
-    pub fn answer_unknown(self, written: &Written, why: &str) -> Vec<Job> {
+    pub fn answer_unknown(self, written: &Written, why: &str) -> Vec<Pending> {
         self.answer_landed(written, |decided| decided.answer_unknown(why))
     }
 
-    fn answer_landed(self, written: &Written, answer: impl Fn(Decided) -> Vec<Job>) -> Vec<Job> {
+    fn answer_landed(self, written: &Written, answer: impl Fn(Decided) -> Vec<Pending>) -> Vec<Pending> {
         let landed = self.landed(written);
         let answered =
             |(decided, landed): (Decided, bool)| if landed { answer(decided) } else { decided.into_losers() };
@@ -111,7 +111,7 @@ impl Batch {
 
     /// Handles a batch that was undone because a commit was written in part. A commit that was alone is answered, or is retried if only
     /// its claims came too late. Of several commits, the ones at fault are retried alone, and the others together.
-    pub fn answer_partly(self, written: &Written) -> Vec<Job> {
+    pub fn answer_partly(self, written: &Written) -> Vec<Pending> {
         let is_alone = self.decided.len() == 1;
         let claims_landed = written.claims.iter().all(|landed| *landed);
         if let (true, true, Some(place)) = (is_alone, claims_landed, written.changes.iter().position(|landed| !landed))
@@ -127,11 +127,11 @@ impl Batch {
         self.decided.into_iter().zip(landed).flat_map(again).collect()
     }
 
-    pub fn into_losers(self) -> Vec<Job> {
+    pub fn into_losers(self) -> Vec<Pending> {
         self.decided.into_iter().flat_map(Decided::into_losers).collect()
     }
 
-    pub fn into_jobs(self) -> Vec<Job> {
+    pub fn into_jobs(self) -> Vec<Pending> {
         self.decided.into_iter().flat_map(Decided::into_jobs).collect()
     }
 }

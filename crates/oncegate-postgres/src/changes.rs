@@ -14,8 +14,8 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
+use crate::connection::Connection;
 use crate::fault::Fault;
-use crate::link::Link;
 use crate::row::micros;
 
 const CREATE_RECORDS: &str = include_str!("../sql/create_records.sql");
@@ -41,9 +41,9 @@ struct Step<'a> {
 
 impl Step<'_> {
     /// Runs the statement and returns the rows that it wrote: each is a workspace and the id of a record or job.
-    async fn run(&self, link: &Link) -> Result<(&'static str, Vec<Row>), tokio_postgres::Error> {
+    async fn run(&self, connection: &Connection) -> Result<(&'static str, Vec<Row>), tokio_postgres::Error> {
         let columns: Vec<&(dyn ToSql + Sync)> = self.columns.iter().map(|column| &**column as _).collect();
-        let rows = link.client.query(&self.statement, &columns).await?;
+        let rows = connection.client.query(&self.statement, &columns).await?;
         Ok((self.sql, rows))
     }
 }
@@ -55,18 +55,18 @@ pub(crate) struct Changes<'a> {
 }
 
 impl<'a> Changes<'a> {
-    pub async fn prepare(link: &Link, changes: Vec<&'a Change>) -> Result<Changes<'a>, Fault> {
+    pub async fn prepare(connection: &Connection, changes: Vec<&'a Change>) -> Result<Changes<'a>, Fault> {
         let mut steps = vec![];
         // Always in this order, so that all replicas lock the kinds of rows in the same order.
-        for (sql, columns) in columns_of(&changes, link.server.injected_time()) {
-            steps.push(Step { sql, statement: link.prepared(sql).await?, columns });
+        for (sql, columns) in columns_of(&changes, connection.server.injected_time()) {
+            steps.push(Step { sql, statement: connection.prepared(sql).await?, columns });
         }
         Ok(Changes { changes, steps })
     }
 
     /// Runs the statements, one after the other. Returns for each change whether it found the state that it expects.
-    pub async fn write(&self, link: &Link) -> Result<Vec<bool>, tokio_postgres::Error> {
-        let written = try_join_all(self.steps.iter().map(|step| step.run(link))).await?;
+    pub async fn write(&self, connection: &Connection) -> Result<Vec<bool>, tokio_postgres::Error> {
+        let written = try_join_all(self.steps.iter().map(|step| step.run(connection))).await?;
         // Counts the rows that each statement wrote for each record or job: a record may have several names.
         let mut landed: HashMap<(&str, &str, Uuid), usize> = HashMap::new();
         for (sql, rows) in &written {
@@ -227,12 +227,12 @@ pub(crate) fn jobs<'a>(jobs: &[&'a job::Job]) -> Vec<Column<'a>> {
 }
 
 /// Writes leased jobs. The caller holds the locks of their rows.
-pub(crate) async fn requeue(link: &Link, leased: &[&job::Job]) -> Result<(), Fault> {
+pub(crate) async fn requeue(connection: &Connection, leased: &[&job::Job]) -> Result<(), Fault> {
     let mut columns = jobs(leased);
-    columns.push(Box::new(link.server.injected_time()));
+    columns.push(Box::new(connection.server.injected_time()));
     columns.push(Box::new(vec![Time::NEVER.micros(); leased.len()]));
     let columns: Vec<&(dyn ToSql + Sync)> = columns.iter().map(|column| &**column as _).collect();
-    link.query(REQUEUE_JOBS, &columns).await.map(drop)
+    connection.query(REQUEUE_JOBS, &columns).await.map(drop)
 }
 
 pub(crate) fn workspace(name: &str) -> Result<WorkspaceName, Fault> {

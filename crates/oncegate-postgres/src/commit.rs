@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
+use crate::connection::Connection;
 use crate::fault::Fault;
-use crate::link::Link;
 use crate::mark::{Found, find};
 use crate::server::{ANSWERED_WITHIN, CONNECT_PAUSE, Server};
 use crate::write::Seal;
@@ -32,36 +32,36 @@ pub(crate) enum Outcome {
     Unknown(String),
 }
 
-/// Commits, and finds out whether the COMMIT succeeded. The link may be unusable afterwards.
-pub(crate) async fn commit(link: &Link, seal: &Seal) -> Outcome {
+/// Commits, and finds out whether the COMMIT succeeded. The connection may be unusable afterwards.
+pub(crate) async fn commit(connection: &Connection, seal: &Seal) -> Outcome {
     // No caller waits longer than that.
     let give_up_at = Instant::now() + ANSWERED_WITHIN;
     // A failed COMMIT proves nothing: the server may report an error after it has committed.
-    let why = match link.commit().await {
-        Ok(true) if link.is_current() => return Outcome::Committed,
+    let why = match connection.commit().await {
+        Ok(true) if connection.is_current() => return Outcome::Committed,
         Ok(false) => "its wait for a standby was cancelled".to_owned(),
         // The next server may have been promoted without this commit.
         Ok(true) => "the server was replaced meanwhile".to_owned(),
         Err(fault) => format!("it got no answer: {}", fault.message()),
     };
-    link.server.health.doubt();
+    connection.server.health.doubt();
     tracing::warn!(transaction = seal.transaction, why, "a COMMIT is looked up");
-    find_out(&link.server, seal, give_up_at).await
+    find_out(&connection.server, seal, give_up_at).await
 }
 
 /// Commits a transaction that writes nothing but its mark. Without an answer there is nothing to find out, and no caller waits for
 /// longer.
-pub(crate) async fn confirm(link: &Link) -> Outcome {
-    match link.commit().await {
-        Ok(true) if link.is_current() => Outcome::Committed,
+pub(crate) async fn confirm(connection: &Connection) -> Outcome {
+    match connection.commit().await {
+        Ok(true) if connection.is_current() => Outcome::Committed,
         Ok(false) => {
-            link.server.health.doubt();
+            connection.server.health.doubt();
             Outcome::Unknown("the wait of a COMMIT for its standby was cancelled".into())
         }
         // The answer of a replaced server says nothing about the next one.
         Ok(true) => Outcome::Undone,
         Err(fault) => {
-            link.server.health.doubt();
+            connection.server.health.doubt();
             Outcome::Unknown(format!("the server does not confirm its commits: {}", fault.message()))
         }
     }
@@ -70,8 +70,8 @@ pub(crate) async fn confirm(link: &Link) -> Outcome {
 async fn find_out(server: &Arc<Server>, seal: &Seal, give_up_at: Instant) -> Outcome {
     let mut last_why = String::from("the transaction stays in progress");
     while Instant::now() < give_up_at {
-        match Link::open(server.clone()).await {
-            Ok(link) => match look(&link, seal, give_up_at).await {
+        match Connection::open(server.clone()).await {
+            Ok(connection) => match look(&connection, seal, give_up_at).await {
                 Ok(Some(outcome)) => return outcome,
                 Ok(None) => {}
                 Err(fault) => last_why = fault.message().to_owned(),
@@ -84,17 +84,17 @@ async fn find_out(server: &Arc<Server>, seal: &Seal, give_up_at: Instant) -> Out
 }
 
 /// Looks the transaction up until it is over; `None` if it is not over in time.
-async fn look(link: &Link, seal: &Seal, give_up_at: Instant) -> Result<Option<Outcome>, Fault> {
+async fn look(connection: &Connection, seal: &Seal, give_up_at: Instant) -> Result<Option<Outcome>, Fault> {
     while Instant::now() < give_up_at {
-        match find(link, &seal.mark).await? {
+        match find(connection, &seal.mark).await? {
             Found::Committed => {
-                link.query(CONFIRM_COMMIT, &[]).await?;
+                connection.query(CONFIRM_COMMIT, &[]).await?;
                 // The next server may have been promoted without this commit, so the next connection asks that server.
-                return Ok(link.is_current().then_some(Outcome::Committed));
+                return Ok(connection.is_current().then_some(Outcome::Committed));
             }
             Found::Undone => return Ok(Some(Outcome::Undone)),
             Found::Open => {
-                link.query(END_BACKEND, &[&seal.backend, &seal.transaction]).await?;
+                connection.query(END_BACKEND, &[&seal.backend, &seal.transaction]).await?;
                 sleep(LOOK_PAUSE).await;
             }
             Found::Gone => {

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use oncegate_core::{Answer, Claim, ClaimKey, Command, Decision, Moment, State, Time, Token, decide};
 use oncegate_store::{Answers, Change, Committed, StoreError};
 
-use crate::job::Job;
 use crate::line::InLine;
+use crate::pending::Pending;
 use crate::row::{Read, Records};
 
 /// One record to be written.
@@ -29,7 +29,7 @@ pub(crate) struct Write {
 
 /// A commit that is answered after a COMMIT, because it has something to write or its answer has to be confirmed.
 pub(crate) struct Decided {
-    job: Job,
+    job: Pending,
     answers: Answers,
     moment: Moment,
     /// The generation of the server that it was read from. It is not written to another server, which may have other records with the
@@ -40,18 +40,18 @@ pub(crate) struct Decided {
     /// Written all together or not at all.
     pub writes: Vec<Write>,
     /// Later commits on the same key, and when the last of them was read.
-    followers: Vec<Job>,
+    followers: Vec<Pending>,
     followed_at: Read,
 }
 
-impl AsRef<Job> for Decided {
-    fn as_ref(&self) -> &Job {
+impl AsRef<Pending> for Decided {
+    fn as_ref(&self) -> &Pending {
         &self.job
     }
 }
 
 impl InLine for Decided {
-    fn into_followers(self) -> Vec<Job> {
+    fn into_followers(self) -> Vec<Pending> {
         self.followers
     }
 }
@@ -63,10 +63,10 @@ pub(crate) struct Keys<'a> {
 }
 
 impl<'a> Keys<'a> {
-    pub fn of(jobs: &'a [Job]) -> Keys<'a> {
+    pub fn of(jobs: &'a [Pending]) -> Keys<'a> {
         let mut known = HashMap::new();
         let mut keys = Keys { distinct: vec![], places: vec![] };
-        for key in jobs.iter().flat_map(Job::keys) {
+        for key in jobs.iter().flat_map(Pending::keys) {
             let place = *known.entry(key).or_insert(keys.distinct.len());
             if place == keys.distinct.len() {
                 keys.distinct.push(key);
@@ -78,7 +78,7 @@ impl<'a> Keys<'a> {
 }
 
 /// Decides all commits, answers those that need no COMMIT, and returns the others. `places` is from [`Keys`].
-pub(crate) fn decide_all(jobs: Vec<Job>, places: &[usize], records: &Records) -> Vec<Decided> {
+pub(crate) fn decide_all(jobs: Vec<Pending>, places: &[usize], records: &Records) -> Vec<Decided> {
     let mut all: Vec<Decided> = vec![];
     let mut leaders: Vec<Option<usize>> = vec![None; records.claims.len()];
     let mut places = places;
@@ -104,7 +104,7 @@ pub(crate) fn decide_all(jobs: Vec<Job>, places: &[usize], records: &Records) ->
 }
 
 /// Decides a commit of one operation. `is_locked`: the record was read under its row's lock.
-fn decide_one(job: Job, existing: Option<&Arc<Claim>>, read: Read, is_locked: bool) -> Option<Decided> {
+fn decide_one(job: Pending, existing: Option<&Arc<Claim>>, read: Read, is_locked: bool) -> Option<Decided> {
     let op = &job.commit.ops[0];
     let Decision { write, answer } = decide(&op.key, existing, &op.command, read.moment);
     let write = match (write, &answer) {
@@ -123,7 +123,7 @@ fn decide_one(job: Job, existing: Option<&Arc<Claim>>, read: Read, is_locked: bo
 ///
 /// A replaced server must not cause the refusal of an owner, because the next server may have the owner's claim. And a restarted server
 /// may show commits that are not on the standbys that its COMMIT waits for.
-fn answer_or_confirm(job: Job, answers: Answers, read: Read) -> Option<Decided> {
+fn answer_or_confirm(job: Pending, answers: Answers, read: Read) -> Option<Decided> {
     let is_refused = answers.iter().any(|answer| matches!(answer, Answer::Refused(_)));
     if is_refused || !read.is_confirmed {
         return Some(Decided { confirms_only: true, ..Decided::new(job, answers, vec![], read) });
@@ -133,7 +133,7 @@ fn answer_or_confirm(job: Job, answers: Answers, read: Read) -> Option<Decided> 
 }
 
 /// Decides a commit of several operations: all of them take effect, or none.
-fn decide_together(job: Job, places: &[usize], records: &Records) -> Option<Decided> {
+fn decide_together(job: Pending, places: &[usize], records: &Records) -> Option<Decided> {
     if places.iter().enumerate().any(|(i, place)| places[..i].contains(place)) {
         job.answer(Err(StoreError::Refused("two operations of one commit have the same key".into())));
         return None;
@@ -160,7 +160,7 @@ fn decide_together(job: Job, places: &[usize], records: &Records) -> Option<Deci
 }
 
 impl Decided {
-    fn new(job: Job, answers: Answers, writes: Vec<Write>, read: Read) -> Decided {
+    fn new(job: Pending, answers: Answers, writes: Vec<Write>, read: Read) -> Decided {
         let Read { moment, generation, .. } = read;
         let followers = vec![];
         Decided { job, answers, moment, generation, confirms_only: false, writes, followers, followed_at: read }
@@ -196,7 +196,7 @@ impl Decided {
     }
 
     /// The write is committed. Answers this commit, and each follower that changes nothing. Hands back the others.
-    pub fn answer(self) -> Vec<Job> {
+    pub fn answer(self) -> Vec<Pending> {
         let Decided { job, answers, moment, writes, followers, followed_at, .. } = self;
         job.answer(Ok(Committed::of_claims(answers, moment.now)));
         let decide_again = |job| decide_one(job, Some(&writes[0].next), followed_at, true);
@@ -204,7 +204,7 @@ impl Decided {
     }
 
     /// The outcome of the write is unknown. Hands back the commits that certainly wrote nothing.
-    pub fn answer_unknown(self, why: &str) -> Vec<Job> {
+    pub fn answer_unknown(self, why: &str) -> Vec<Pending> {
         if self.confirms_only || self.job.is_probe {
             return self.into_jobs();
         }
@@ -213,18 +213,18 @@ impl Decided {
     }
 
     /// A part of the commit was not written. It is to be written in its own batch the next time.
-    pub fn into_losers_alone(mut self) -> Vec<Job> {
+    pub fn into_losers_alone(mut self) -> Vec<Pending> {
         self.job.alone = true;
         self.into_losers()
     }
 
     /// The write lost its race.
-    pub fn into_losers(mut self) -> Vec<Job> {
+    pub fn into_losers(mut self) -> Vec<Pending> {
         self.job.lost_a_race();
         self.into_jobs()
     }
 
-    pub fn into_jobs(self) -> Vec<Job> {
+    pub fn into_jobs(self) -> Vec<Pending> {
         let mut jobs = self.followers;
         jobs.insert(0, self.job);
         jobs

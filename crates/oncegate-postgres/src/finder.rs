@@ -12,10 +12,10 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use crate::changes::job;
-use crate::desk::Desk;
 use crate::fault::Fault;
 use crate::row;
 use crate::server::ANSWERED_WITHIN;
+use crate::shared_connection::SharedConnection;
 
 const FIND_JOBS: &str = include_str!("../sql/find_jobs.sql");
 const FIND_RECORDS: &str = include_str!("../sql/find_records.sql");
@@ -29,7 +29,7 @@ const WAITING_MAX: usize = 16 * 1024;
 pub(crate) trait Looked: Sized + Clone + Send + 'static {
     type Place: Clone + Send + Sync + 'static;
 
-    async fn find(desk: &Desk, places: &[&Self::Place]) -> Result<Found<Self>, Fault>;
+    async fn find(desk: &SharedConnection, places: &[&Self::Place]) -> Result<Found<Self>, Fault>;
 }
 
 pub(crate) type Found<T> = Reading<Vec<Option<T>>>;
@@ -43,7 +43,7 @@ pub(crate) struct Finder<T: Looked>(mpsc::Sender<Lookup<T>>);
 
 impl<T: Looked> Finder<T> {
     /// Starts the lookups' task. It ends when the `Finder` is dropped.
-    pub fn start(desk: Arc<Desk>) -> Finder<T> {
+    pub fn start(desk: Arc<SharedConnection>) -> Finder<T> {
         let (lookups, mut waiting) = mpsc::channel::<Lookup<T>>(WAITING_MAX);
         tokio::spawn(async move {
             let mut together = vec![];
@@ -66,7 +66,7 @@ impl<T: Looked> Finder<T> {
 }
 
 /// Answers each lookup with its own results, or all of them with the same error.
-async fn answer<T: Looked>(desk: &Desk, lookups: Vec<Lookup<T>>) {
+async fn answer<T: Looked>(desk: &SharedConnection, lookups: Vec<Lookup<T>>) {
     let places: Vec<&T::Place> = lookups.iter().flat_map(|lookup| &lookup.places).collect();
     match T::find(desk, &places).await {
         Ok(Reading { value, now }) => {
@@ -112,10 +112,10 @@ impl Looked for Claim {
     type Place = ClaimKey;
 
     /// Finds expired claims too.
-    async fn find(desk: &Desk, keys: &[&ClaimKey]) -> Result<Found<Claim>, Fault> {
-        let link = desk.link().await?;
-        let read = match row::read(&link, keys).await {
-            Err(Fault::Gone(_)) if link.client.is_closed() => row::read(&*desk.link().await?, keys).await?,
+    async fn find(desk: &SharedConnection, keys: &[&ClaimKey]) -> Result<Found<Claim>, Fault> {
+        let connection = desk.connection().await?;
+        let read = match row::read(&connection, keys).await {
+            Err(Fault::Gone(_)) if connection.client.is_closed() => row::read(&*desk.connection().await?, keys).await?,
             read => read?,
         };
         let found = read.claims.into_iter().map(|claim| claim.map(Arc::unwrap_or_clone));
@@ -127,7 +127,7 @@ impl Looked for Claim {
 impl Looked for Record {
     type Place = Place;
 
-    async fn find(desk: &Desk, places: &[&Place]) -> Result<Found<Record>, Fault> {
+    async fn find(desk: &SharedConnection, places: &[&Place]) -> Result<Found<Record>, Fault> {
         let workspaces: Vec<&str> = places.iter().map(|place| place.workspace.as_str()).collect();
         let kinds: Vec<&str> = places.iter().map(|place| place.kind).collect();
         let (ids, names): (Vec<Option<Uuid>>, Vec<Option<&str>>) = places
@@ -146,7 +146,7 @@ impl Looked for Record {
 impl Looked for Job {
     type Place = (WorkspaceName, Uuid);
 
-    async fn find(desk: &Desk, places: &[&Self::Place]) -> Result<Found<Job>, Fault> {
+    async fn find(desk: &SharedConnection, places: &[&Self::Place]) -> Result<Found<Job>, Fault> {
         let (workspaces, ids): (Vec<&str>, Vec<Uuid>) =
             places.iter().map(|(workspace, id)| (workspace.as_str(), *id)).unzip();
         let rows = desk.ask(FIND_JOBS, &[&desk.injected_time(), &workspaces, &ids]).await?;

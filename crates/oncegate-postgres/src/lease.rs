@@ -9,8 +9,8 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use crate::changes::{job, requeue, workspace};
+use crate::connection::Connection;
 use crate::fault::Fault;
-use crate::link::Link;
 
 const DUE_JOBS: &str = include_str!("../sql/due_jobs.sql");
 const FIRST_OF_EACH: &str = include_str!("../sql/first_of_each.sql");
@@ -23,9 +23,9 @@ pub(crate) const LEASE_ROUNDS_MAX: usize = 10;
 
 /// Leases due jobs. If the answer to COMMIT is lost, no worker starts the leased jobs. If they were leased after all, they are taken
 /// over later like any other job that has lost its worker.
-pub(crate) async fn lease(link: &Link, wanted: &Wanted) -> Result<Reading<Leased>, Fault> {
+pub(crate) async fn lease(connection: &Connection, wanted: &Wanted) -> Result<Reading<Leased>, Fault> {
     // Usually there is nothing to lease, and then no transaction is needed.
-    let first = First::look(link, wanted).await?;
+    let first = First::look(connection, wanted).await?;
     let due: Vec<&(String, Due)> = first.of_each.iter().filter(|(_, due)| due.since <= first.now).collect();
     let shares = wanted.shares(due.iter().map(|(_, due)| due.clone()).collect());
     let of_kinds = |share: &Share| {
@@ -36,8 +36,8 @@ pub(crate) async fn lease(link: &Link, wanted: &Wanted) -> Result<Reading<Leased
     if places.is_empty() {
         return Ok(Reading { value: Leased { jobs: vec![], postponed: 0, next_at: first.next_at() }, now: first.now });
     }
-    link.within(link.client.batch_execute("BEGIN")).await?;
-    let rows = due_jobs(link, &places).await?;
+    connection.within(connection.client.batch_execute("BEGIN")).await?;
+    let rows = due_jobs(connection, &places).await?;
     let now = rows.first().map_or(first.now, |row| Time::from_micros(row.get("now")));
     let mut by_workspace: BTreeMap<WorkspaceName, Vec<Job>> = BTreeMap::new();
     for row in &rows {
@@ -50,10 +50,10 @@ pub(crate) async fn lease(link: &Link, wanted: &Wanted) -> Result<Reading<Leased
         own.sort_by_key(|job| (job.wakes_at(), job.id));
         jobs.extend(own.into_iter().take(share.jobs));
     }
-    let jobs = decide_all(link, jobs, wanted, now).await?;
-    requeue(link, &jobs.iter().collect::<Vec<_>>()).await?;
-    let next_at = First::look(link, wanted).await?.next_at();
-    link.within(link.client.batch_execute("COMMIT")).await.map_err(Fault::of_commit)?;
+    let jobs = decide_all(connection, jobs, wanted, now).await?;
+    requeue(connection, &jobs.iter().collect::<Vec<_>>()).await?;
+    let next_at = First::look(connection, wanted).await?.next_at();
+    connection.within(connection.client.batch_execute("COMMIT")).await.map_err(Fault::of_commit)?;
     let (jobs, postponed): (Vec<Job>, Vec<Job>) = jobs.into_iter().partition(|job| job.state == State::Running);
     Ok(Reading { value: Leased { jobs, postponed: postponed.len(), next_at }, now })
 }
@@ -65,11 +65,13 @@ struct First {
 }
 
 impl First {
-    async fn look(link: &Link, wanted: &Wanted) -> Result<First, Fault> {
-        let (time, kinds) = (link.server.injected_time(), wanted.kinds());
+    async fn look(connection: &Connection, wanted: &Wanted) -> Result<First, Fault> {
+        let (time, kinds) = (connection.server.injected_time(), wanted.kinds());
         let rows = match &wanted.whose {
-            Whose::All { .. } => link.query(FIRST_OF_EACH, &[&time, &kinds]).await?,
-            Whose::One { workspace, .. } => link.query(FIRST_OF_ONE, &[&time, &kinds, &workspace.as_str()]).await?,
+            Whose::All { .. } => connection.query(FIRST_OF_EACH, &[&time, &kinds]).await?,
+            Whose::One { workspace, .. } => {
+                connection.query(FIRST_OF_ONE, &[&time, &kinds, &workspace.as_str()]).await?
+            }
         };
         let now = rows.first().ok_or_else(|| Fault::Unable("the server did not say the time".into()))?.get(0);
         let mut of_each = vec![];
@@ -87,28 +89,28 @@ impl First {
     }
 }
 
-async fn due_jobs(link: &Link, places: &[(String, Share)]) -> Result<Vec<Row>, Fault> {
+async fn due_jobs(connection: &Connection, places: &[(String, Share)]) -> Result<Vec<Row>, Fault> {
     let kinds: Vec<&str> = places.iter().map(|(kind, _)| kind.as_str()).collect();
     let workspaces: Vec<&str> = places.iter().map(|(_, share)| share.workspace.as_str()).collect();
     let limits: Vec<i64> = places.iter().map(|(_, share)| i64::try_from(share.jobs).unwrap_or(i64::MAX)).collect();
-    link.query(DUE_JOBS, &[&link.server.injected_time(), &kinds, &workspaces, &limits]).await
+    connection.query(DUE_JOBS, &[&connection.server.injected_time(), &kinds, &workspaces, &limits]).await
 }
 
-type Lane<'a> = (&'a str, &'a str);
+type Pipeline<'a> = (&'a str, &'a str);
 
-fn lane(job: &Job) -> Option<Lane<'_>> {
+fn lane(job: &Job) -> Option<Pipeline<'_>> {
     job.lane.as_deref().map(|lane| (job.workspace.as_str(), lane))
 }
 
 /// Decides due jobs: leases a job if it is its turn, or postpones it if its lane is taken. Leaves a job unchanged if the lane's current
 /// job is just leaving, or if another replica is about to lease the job whose turn it is.
-async fn decide_all(link: &Link, due: Vec<Job>, wanted: &Wanted, now: Time) -> Result<Vec<Job>, Fault> {
+async fn decide_all(connection: &Connection, due: Vec<Job>, wanted: &Wanted, now: Time) -> Result<Vec<Job>, Fault> {
     let (workspaces, lanes): (Vec<&str>, Vec<&str>) = due.iter().filter_map(lane).unzip();
     let rows = match lanes.is_empty() {
         true => vec![],
-        false => link.query(LANE_TURNS, &[&workspaces, &lanes]).await?,
+        false => connection.query(LANE_TURNS, &[&workspaces, &lanes]).await?,
     };
-    let turns: HashMap<Lane<'_>, Option<Uuid>> =
+    let turns: HashMap<Pipeline<'_>, Option<Uuid>> =
         rows.iter().map(|row| ((row.get(0), row.get(1)), row.get(2))).collect();
     let turn_of = |job: &Job| lane(job).and_then(|lane| turns.get(&lane).copied().flatten());
     let has_turn = |job: &Job| lane(job).is_none() || turn_of(job) == Some(job.id);
@@ -126,9 +128,9 @@ async fn decide_all(link: &Link, due: Vec<Job>, wanted: &Wanted, now: Time) -> R
         .unzip();
     let rows = match ids.is_empty() {
         true => vec![],
-        false => link.query(KEEP_LANES, &[&workspaces, &ids]).await?,
+        false => connection.query(KEEP_LANES, &[&workspaces, &ids]).await?,
     };
-    let stay: HashSet<Lane<'_>> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+    let stay: HashSet<Pipeline<'_>> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
     let has_to_wait =
         |job: &Job, turn: Uuid| ours.contains(&turn) || lane(job).is_some_and(|lane| stay.contains(&lane));
     let postpone = Command::Postpone { until: now + wanted.postpones_for() };

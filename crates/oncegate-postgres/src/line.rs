@@ -3,15 +3,15 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use crate::job::Job;
+use crate::pending::Pending;
 
 /// The most commits in one batch, and their largest total weight.
 const BATCH_MAX: usize = 512;
 const BATCH_WEIGHT_MAX: usize = 8 * 1024;
 
 /// An entry of the queue: a commit, and the followers that wait for its result.
-pub(crate) trait InLine: AsRef<Job> {
-    fn into_followers(self) -> Vec<Job>;
+pub(crate) trait InLine: AsRef<Pending> {
+    fn into_followers(self) -> Vec<Pending>;
 }
 
 pub(crate) struct Line<T>(VecDeque<T>);
@@ -41,7 +41,7 @@ impl<T: InLine> Line<T> {
 
     /// Takes a batch from the head. A commit that has to be alone is a batch of its own. Also returns the followers of entries whose
     /// callers are gone: those followers are to be decided again.
-    pub fn take_batch(&mut self) -> (Vec<T>, Vec<Job>) {
+    pub fn take_batch(&mut self) -> (Vec<T>, Vec<Pending>) {
         let mut batch: Vec<T> = vec![];
         let mut orphans = vec![];
         let mut weight = 0;

@@ -16,9 +16,9 @@ use tokio::time::sleep;
 use tokio_postgres::{AsyncMessage, Client};
 use uuid::Uuid;
 
-use crate::desk::Desk;
 use crate::fault::Fault;
 use crate::server::{CONNECT_PAUSE, Raw, STATEMENT_WITHIN, Server};
+use crate::shared_connection::SharedConnection;
 
 const TELL: &str = "SELECT pg_notify($1, $2)";
 
@@ -83,7 +83,7 @@ impl Channel {
     }
 
     /// Announces jobs that are due soon to the other replicas, for as long as the store is open.
-    pub async fn keep_telling(&self, desk: &Desk) {
+    pub async fn keep_telling(&self, desk: &SharedConnection) {
         loop {
             self.some_untold.notified().await;
             let kinds: Vec<String> = std::mem::take(&mut *self.untold()).into_iter().collect();

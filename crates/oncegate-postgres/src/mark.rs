@@ -11,9 +11,9 @@ use oncegate_core::Time;
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use crate::connection::Connection;
 use crate::fault::Fault;
 use crate::health::Loss;
-use crate::link::Link;
 
 const COUNT_MARKED: &str = include_str!("../sql/count_marked.sql");
 const RAISE_FLOOR: &str = include_str!("../sql/raise_floor.sql");
@@ -28,7 +28,7 @@ pub(crate) const COMMITS_MAX: i64 = 10_000;
 /// One transaction of one connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mark {
-    pub connection: Uuid,
+    pub connection_id: Uuid,
     pub commit: Uuid,
     /// Counts the commits of the connection.
     pub number: i64,
@@ -45,19 +45,19 @@ pub(crate) struct Acknowledged {
 
 /// Gives a connection its mark. Each connection has a mark of its own: the transaction of an earlier one may still be open,
 /// and hold its mark locked.
-pub(crate) async fn add(link: &Link) -> Result<Uuid, Fault> {
-    let connection = Uuid::now_v7();
+pub(crate) async fn add(connection: &Connection) -> Result<Uuid, Fault> {
+    let connection_id = Uuid::now_v7();
     let add = format!(
         "INSERT INTO commit_marks (connection, commit_id, marked_at)
-         VALUES ('{connection}', '{connection}', store_time(NULL))"
+         VALUES ('{connection_id}', '{connection_id}', store_time(NULL))"
     );
-    write_here(link, &add).await?;
-    Ok(connection)
+    write_here(connection, &add).await?;
+    Ok(connection_id)
 }
 
 /// The commits that the server has lost since it acknowledged this one.
-pub(crate) async fn find_loss(link: &Link, last: &Acknowledged) -> Result<Option<Loss>, Fault> {
-    let rows = link.query(COUNT_MARKED, &[&last.mark.connection]).await?;
+pub(crate) async fn find_loss(connection: &Connection, last: &Acknowledged) -> Result<Option<Loss>, Fault> {
+    let rows = connection.query(COUNT_MARKED, &[&last.mark.connection_id]).await?;
     let row = rows.first().ok_or_else(|| Fault::Unable("the server says nothing of its commits".into()))?;
     let (now, kept) = (Time::from_micros(row.get(0)), row.get::<_, Option<i64>>(1));
     if kept.is_none() && now.since(last.mark.marked_at) > KEPT_FOR {
@@ -68,14 +68,16 @@ pub(crate) async fn find_loss(link: &Link, last: &Acknowledged) -> Result<Option
 }
 
 /// Makes tokens keep growing on a server that this replica meets for the first time.
-pub(crate) async fn raise_floor(link: &Link) -> Result<(), Fault> {
-    write_here(link, &RAISE_FLOOR.replace("$1", &link.server.health.largest_token().0.to_string())).await
+pub(crate) async fn raise_floor(connection: &Connection) -> Result<(), Fault> {
+    write_here(connection, &RAISE_FLOOR.replace("$1", &connection.server.health.largest_token().0.to_string())).await
 }
 
 /// Writes without waiting for standbys: a server whose standby is away would keep a backend for each attempt. A commit that is
 /// acknowledged later comes after this one in the server's log. So a standby that has the later one has this one, too.
-async fn write_here(link: &Link, sql: &str) -> Result<(), Fault> {
-    link.within(link.client.batch_execute(&format!("BEGIN; SET LOCAL synchronous_commit = local; {sql}; COMMIT"))).await
+async fn write_here(connection: &Connection, sql: &str) -> Result<(), Fault> {
+    connection
+        .within(connection.client.batch_execute(&format!("BEGIN; SET LOCAL synchronous_commit = local; {sql}; COMMIT")))
+        .await
 }
 
 /// What a connection's mark shows about a commit.
@@ -88,21 +90,21 @@ pub(crate) enum Found {
     Gone,
 }
 
-pub(crate) async fn find(link: &Link, mark: &Mark) -> Result<Found, Fault> {
-    let statement = link.prepared(FIND_COMMIT).await?;
+pub(crate) async fn find(connection: &Connection, mark: &Mark) -> Result<Found, Fault> {
+    let statement = connection.prepared(FIND_COMMIT).await?;
     // Rolled back, because committing even a lock would wait for standbys. The statements are sent without waiting for answers in
     // between.
     let all = async {
         let (begun, found, _) = join3(
-            link.client.batch_execute("BEGIN"),
-            link.client.query(&statement, &[&mark.connection]),
-            link.client.batch_execute("ROLLBACK"),
+            connection.client.batch_execute("BEGIN"),
+            connection.client.query(&statement, &[&mark.connection_id]),
+            connection.client.batch_execute("ROLLBACK"),
         )
         .await;
         begun?;
         found
     };
-    let rows = link.within(all).await?;
+    let rows = connection.within(all).await?;
     let row = rows.first().ok_or_else(|| Fault::Unable("the server says nothing of the commit".into()))?;
     Ok(match (row.get::<_, Option<Uuid>>(0), row.get(1)) {
         (Some(found), _) if found == mark.commit => Found::Committed,

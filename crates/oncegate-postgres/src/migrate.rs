@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use oncegate_store::{Migration, StoreError};
 
+use crate::connection::Connection;
 use crate::fault::Fault;
-use crate::link::Link;
 use crate::server::{Options, Server};
 
 /// Version, the oldest build that still runs on it, name and statements.
@@ -39,23 +39,23 @@ const LOCK: i64 = 0x6f6e_6365_6761_7465;
 
 /// All steps of the schema, and which of them the database has had. Changes nothing.
 pub async fn migrations(url: &str, options: &Options) -> Result<Vec<Migration>, StoreError> {
-    let link = Link::open(Arc::new(Server::new(url, options)?)).await?;
-    Ok(list(&applied(&link).await?))
+    let connection = Connection::open(Arc::new(Server::new(url, options)?)).await?;
+    Ok(list(&applied(&connection).await?))
 }
 
 /// Applies the steps that are pending, and returns them.
 pub async fn migrate(url: &str, options: &Options) -> Result<Vec<Migration>, StoreError> {
-    let link = Link::open(Arc::new(Server::new(url, options)?)).await?;
-    apply_pending(&link).await
+    let connection = Connection::open(Arc::new(Server::new(url, options)?)).await?;
+    apply_pending(&connection).await
 }
 
 /// Applies the pending steps. The time limits of ordinary statements do not hold here: an index may take long to build.
-pub(crate) async fn apply_pending(link: &Link) -> Result<Vec<Migration>, StoreError> {
+pub(crate) async fn apply_pending(connection: &Connection) -> Result<Vec<Migration>, StoreError> {
     let begin = format!("BEGIN; SET LOCAL statement_timeout = 0; SELECT pg_advisory_xact_lock({LOCK});");
-    run(link, &begin).await?;
-    let pending = pending(link).await?;
+    run(connection, &begin).await?;
+    let pending = pending(connection).await?;
     if !pending.is_empty() {
-        prepare_schema(link).await?;
+        prepare_schema(connection).await?;
     }
     for Migration { version, name, sql, oldest_build, .. } in &pending {
         let row = if *version >= OLDEST_BUILD_SINCE {
@@ -63,34 +63,34 @@ pub(crate) async fn apply_pending(link: &Link) -> Result<Vec<Migration>, StoreEr
         } else {
             format!("(version, name) VALUES ({version}, '{name}')")
         };
-        run(link, &format!("{sql}; INSERT INTO schema_migrations {row};")).await?;
+        run(connection, &format!("{sql}; INSERT INTO schema_migrations {row};")).await?;
     }
-    run(link, "COMMIT").await?;
+    run(connection, "COMMIT").await?;
     Ok(pending)
 }
 
 /// Creates the schema and its list of steps if they are missing. Existing ones are not created again, not even with `IF NOT EXISTS`,
 /// because that needs the privilege to create anyway.
-async fn prepare_schema(link: &Link) -> Result<(), StoreError> {
-    let Server { schema, place, .. } = &*link.server;
-    let rows = link.query(SCHEMA_STATE, &[schema]).await?;
+async fn prepare_schema(connection: &Connection) -> Result<(), StoreError> {
+    let Server { schema, place, .. } = &*connection.server;
+    let rows = connection.query(SCHEMA_STATE, &[schema]).await?;
     let state = rows.first().ok_or_else(|| Fault::Unable("the server says nothing of the schema".into()))?;
     let (is_there, has_list, role): (bool, bool, &str) = (state.get(0), state.get(1), state.get(2));
     if !is_there {
         let hint = format!("CREATE SCHEMA {schema} AUTHORIZATION \"{role}\"");
-        let created = run(link, &format!("CREATE SCHEMA \"{schema}\"")).await;
+        let created = run(connection, &format!("CREATE SCHEMA \"{schema}\"")).await;
         created.map_err(|fault| denied(fault, &format!("create the schema {schema} in {place}"), &hint))?;
     }
     if !has_list {
         let hint = format!("GRANT USAGE, CREATE ON SCHEMA {schema} TO \"{role}\"");
-        let created = run(link, CREATE_LIST).await;
+        let created = run(connection, CREATE_LIST).await;
         created.map_err(|fault| denied(fault, &format!("create tables in the schema {schema} of {place}"), &hint))?;
     }
     Ok(())
 }
 
-async fn run(link: &Link, sql: &str) -> Result<(), Fault> {
-    Ok(link.client.batch_execute(sql).await?)
+async fn run(connection: &Connection, sql: &str) -> Result<(), Fault> {
+    Ok(connection.client.batch_execute(sql).await?)
 }
 
 fn denied(fault: Fault, what: &str, hint: &str) -> StoreError {
@@ -101,28 +101,28 @@ fn denied(fault: Fault, what: &str, hint: &str) -> StoreError {
 }
 
 /// Refuses a schema that this build cannot use.
-pub(crate) async fn check(link: &Link) -> Result<(), StoreError> {
-    let pending = pending(link).await?;
+pub(crate) async fn check(connection: &Connection) -> Result<(), StoreError> {
+    let pending = pending(connection).await?;
     if pending.is_empty() {
         return Ok(());
     }
     let names: Vec<String> = pending.iter().map(|step| format!("{:04}_{}", step.version, step.name)).collect();
     Err(StoreError::Refused(format!(
         "the schema {} in {} is not up to date; pending: {}; run `oncegate migrate`",
-        link.server.schema,
-        link.server.place,
+        connection.server.schema,
+        connection.server.place,
         names.join(", ")
     )))
 }
 
 /// The steps that the schema has not had. A schema with steps unknown to this build is accepted if each of them says that this build
 /// still runs on it. So replicas can be upgraded one by one.
-async fn pending(link: &Link) -> Result<Vec<Migration>, StoreError> {
-    let applied = applied(link).await?;
+async fn pending(connection: &Connection) -> Result<Vec<Migration>, StoreError> {
+    let applied = applied(connection).await?;
     let is_too_new =
         |(version, oldest_build): &(&i64, &i64)| **version > SCHEMA_VERSION && **oldest_build > SCHEMA_VERSION;
     if let Some((newest, _)) = applied.iter().rfind(is_too_new) {
-        let Server { schema, place, .. } = &*link.server;
+        let Server { schema, place, .. } = &*connection.server;
         return Err(StoreError::Refused(format!(
             "the schema {schema} in {place} is version {newest}; this program knows versions up to {SCHEMA_VERSION}. \
              hint: run the newer oncegate that wrote it"
@@ -132,12 +132,12 @@ async fn pending(link: &Link) -> Result<Vec<Migration>, StoreError> {
 }
 
 /// The steps that the schema has had, and the oldest build that runs on each.
-async fn applied(link: &Link) -> Result<BTreeMap<i64, i64>, Fault> {
-    let is_there = link.query("SELECT to_regclass('schema_migrations') IS NOT NULL", &[]).await?;
+async fn applied(connection: &Connection) -> Result<BTreeMap<i64, i64>, Fault> {
+    let is_there = connection.query("SELECT to_regclass('schema_migrations') IS NOT NULL", &[]).await?;
     if !is_there.iter().any(|row| row.get(0)) {
         return Ok(BTreeMap::new());
     }
-    let rows = link.query(APPLIED_STEPS, &[]).await?;
+    let rows = connection.query(APPLIED_STEPS, &[]).await?;
     Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
 }
 

@@ -6,15 +6,15 @@
 use oncegate_store::StoreError;
 use tokio_postgres::SimpleQueryMessage;
 
+use crate::connection::Connection;
 use crate::fault::Fault;
-use crate::link::Link;
 
 /// How often to check: other clients of the pooler may hide it by chance.
 const LOOKS: usize = 3;
 
 /// Refuses a pooler in transaction mode. Without one, two open connections never share a backend, and each keeps its own. Behind such a
 /// pooler a transaction of one connection takes the backend of the other.
-pub(crate) async fn refuse_transaction_pooling(one: &Link, other: &Link) -> Result<(), StoreError> {
+pub(crate) async fn refuse_transaction_pooling(one: &Connection, other: &Connection) -> Result<(), StoreError> {
     let mut is_shared = false;
     for _ in 0..LOOKS {
         let before = backend(one, "SELECT pg_backend_pid()").await?;
@@ -33,8 +33,8 @@ pub(crate) async fn refuse_transaction_pooling(one: &Link, other: &Link) -> Resu
 }
 
 /// Uses the simple protocol, because such a pooler breaks prepared statements.
-async fn backend(link: &Link, sql: &str) -> Result<String, Fault> {
-    let said = link.within(link.client.simple_query(sql)).await?;
+async fn backend(connection: &Connection, sql: &str) -> Result<String, Fault> {
+    let said = connection.within(connection.client.simple_query(sql)).await?;
     let pid = said.iter().find_map(|message| match message {
         SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
         _ => None,

@@ -3,10 +3,10 @@
 use oncegate_core::Time;
 use oncegate_store::Report;
 
-use crate::desk::Desk;
 use crate::fault::Fault;
 use crate::migrate::SCHEMA_VERSION;
 use crate::server::Server;
+use crate::shared_connection::SharedConnection;
 
 const REPORT: &str = include_str!("../sql/report.sql");
 
@@ -18,7 +18,7 @@ struct Settings<'a> {
     has_standbys: bool,
 }
 
-pub(crate) async fn report(desk: &Desk, server: &Server) -> Result<Report, Fault> {
+pub(crate) async fn report(desk: &SharedConnection, server: &Server) -> Result<Report, Fault> {
     let rows = desk.ask(REPORT, &[&desk.injected_time()]).await?;
     let row = rows.first().ok_or_else(|| Fault::Unable("the server has nothing to report".into()))?;
     let settings = Settings {

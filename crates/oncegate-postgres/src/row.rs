@@ -7,8 +7,8 @@ use bytes::Bytes;
 use oncegate_core::{Claim, ClaimKey, Lost, Moment, State, Time, Token};
 use tokio_postgres::Row;
 
+use crate::connection::Connection;
 use crate::fault::Fault;
-use crate::link::Link;
 
 const READ_CLAIMS: &str = include_str!("../sql/read_claims.sql");
 
@@ -30,14 +30,14 @@ pub(crate) struct Records {
 }
 
 /// Reads the records under `keys`, in one snapshot. Expired ones too: they hold the last token.
-pub(crate) async fn read(link: &Link, keys: &[&ClaimKey]) -> Result<Records, Fault> {
+pub(crate) async fn read(connection: &Connection, keys: &[&ClaimKey]) -> Result<Records, Fault> {
     let workspaces: Vec<&str> = keys.iter().map(|key| key.workspace.as_str()).collect();
     let ids: Vec<&[u8]> = keys.iter().map(|key| &key.id.as_bytes()[..]).collect();
     let guards: Vec<&str> = keys.iter().map(|key| key.guard.as_str()).collect();
-    let rows = link.query(READ_CLAIMS, &[&link.server.injected_time(), &workspaces, &ids, &guards]).await?;
+    let rows = connection.query(READ_CLAIMS, &[&connection.server.injected_time(), &workspaces, &ids, &guards]).await?;
     let first = rows.first().ok_or_else(|| Fault::Unable("the table `meta` has lost its row".into()))?;
     // The server may have lost claims whose tokens were given out.
-    let token_floor = Token(first.get(1)).max(link.server.health.largest_token());
+    let token_floor = Token(first.get(1)).max(connection.server.health.largest_token());
     let moment = Moment { now: Time::from_micros(first.get(0)), token_floor };
     let mut claims = vec![None; keys.len()];
     for row in &rows {
@@ -46,11 +46,11 @@ pub(crate) async fn read(link: &Link, keys: &[&ClaimKey]) -> Result<Records, Fau
             // The id's hash includes the guard, so an id together with another guard matches nothing.
             let is_named = row.get::<_, &str>(3 + CLAIM_COLUMNS) == keys[place].guard.as_str();
             claims[place] = is_named.then(|| Arc::new(claim(row, 3, keys[place].clone())));
-            claims[place].iter().for_each(|claim| link.server.health.saw_token(claim.token));
+            claims[place].iter().for_each(|claim| connection.server.health.saw_token(claim.token));
         }
     }
-    let generation = link.generation;
-    let read = Read { moment, generation, is_confirmed: link.server.health.is_confirmed() };
+    let generation = connection.generation;
+    let read = Read { moment, generation, is_confirmed: connection.server.health.is_confirmed() };
     Ok(Records { read, claims })
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use oncegate_store::{Clock, StoreError};
 use tokio_postgres::config::{Host, TargetSessionAttrs};
 use tokio_postgres::tls::MakeTlsConnect;
-use tokio_postgres::{Client, Config, Connection, SimpleQueryMessage, Socket};
+use tokio_postgres::{Client, Config, SimpleQueryMessage, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::fault::{Fault, describe};
@@ -29,9 +29,9 @@ const SCHEMA: &str = "oncegate";
 /// A PostgreSQL identifier has at most 63 bytes, and the channel's name needs some of them.
 const SCHEMA_BYTES_MAX: usize = 48;
 
-/// Measured with 256 callers: one lane is the fastest where a COMMIT takes 0.1 ms. Two lanes lose little there, and gain where a COMMIT
-/// takes 4 ms. More lanes only divide the batches.
-const LANES: usize = 2;
+/// Measured with 256 callers: one pipeline is the fastest where a COMMIT takes 0.1 ms. Two pipelines lose little there, and gain where a COMMIT
+/// takes 4 ms. More pipelines only divide the batches.
+const PIPELINES: usize = 2;
 
 /// How to open a store.
 #[derive(Clone)]
@@ -42,19 +42,20 @@ pub struct Options {
     pub schema: Option<String>,
     /// Connections that write and commit, each a batch at a time. A few are enough, because commits that wait for the same one share
     /// its COMMIT.
-    pub lanes: usize,
+    pub pipelines: usize,
     /// Whether to bring an old schema up to date. Otherwise it is refused.
     pub migrate: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { clock: None, schema: None, lanes: LANES, migrate: true }
+        Options { clock: None, schema: None, pipelines: PIPELINES, migrate: true }
     }
 }
 
 /// A connection whose driver is not running yet.
-pub(crate) type Raw = (Client, Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream>);
+pub(crate) type Raw =
+    (Client, tokio_postgres::Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream>);
 
 pub(crate) struct Server {
     config: Config,

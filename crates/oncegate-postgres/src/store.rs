@@ -14,19 +14,19 @@ use oncegate_store::{
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
 
-use crate::desk::{Desk, counted};
+use crate::connection::{Connection, Params};
 use crate::fault::Fault;
 use crate::finder::Finder;
-use crate::job::Reply;
-use crate::lane::{Lane, expire};
-use crate::link::{Link, Params};
 use crate::listen::{Channel, listen};
 use crate::migrate;
+use crate::pending::Reply;
+use crate::pending_queue::PendingQueue;
+use crate::pipeline::{Pipeline, expire};
 use crate::pooling;
-use crate::queue::Queue;
 use crate::report::report;
 use crate::row::{self, CLAIM_COLUMNS, state_code};
 use crate::server::{ANSWERED_WITHIN, Options, Server};
+use crate::shared_connection::{SharedConnection, counted};
 
 const COUNT_DUPLICATES: &str = include_str!("../sql/count_duplicates.sql");
 const EXPECT_WAKE: &str = include_str!("../sql/expect_wake.sql");
@@ -40,74 +40,74 @@ const USAGE_RECORDS: &str = include_str!("../sql/usage_records.sql");
 /// How many blocks of 8 KiB one step of the usage count reads: some milliseconds, if they are in memory.
 const USAGE_BLOCKS: i64 = 1_000;
 
-/// The connections that a replica needs beside the writing lanes. One reads for the lanes, one listens, and each desk has one. One more
+/// The connections that a replica needs beside the writing pipelines. One reads for the pipelines, one listens, and each shared connection has one. One more
 /// is opened for a moment, to look up a lost COMMIT or to check whether the server can be reached.
-const CONNECTIONS_BESIDE_LANES: usize = 8;
+const CONNECTIONS_BESIDE_PIPELINES: usize = 8;
 
 /// Claims in PostgreSQL.
 pub struct PostgresStore {
     server: Arc<Server>,
-    queue: Arc<Queue>,
+    queue: Arc<PendingQueue>,
     channel: Arc<Channel>,
     /// For statements that a caller waits for.
-    pub(crate) front: Arc<Desk>,
+    pub(crate) front: Arc<SharedConnection>,
     /// For statements that may take longer: lists, sweeping, counting.
-    pub(crate) back: Desk,
+    pub(crate) back: SharedConnection,
     claim_finder: Finder<Claim>,
     pub(crate) finder: Finder<Record>,
     pub(crate) job_finder: Finder<job::Job>,
     /// For leasing jobs, which takes a transaction: one at a time.
-    pub(crate) leasing: Arc<tokio::sync::Mutex<Desk>>,
+    pub(crate) leasing: Arc<tokio::sync::Mutex<SharedConnection>>,
     /// One for lookups of records, one for lookups of claims and jobs.
-    finding: [Arc<Desk>; 2],
+    finding: [Arc<SharedConnection>; 2],
     /// How many connections a replica needs.
     needed: usize,
-    lanes: Mutex<JoinSet<()>>,
+    pipelines: Mutex<JoinSet<()>>,
     listener: JoinHandle<()>,
     teller: JoinHandle<()>,
 }
 
 impl PostgresStore {
-    /// Connects, prepares the schema, and starts the lanes. Opens all connections now, so that a server with too few connections
+    /// Connects, prepares the schema, and starts the pipelines. Opens all connections now, so that a server with too few connections
     /// for this replica is found before anything depends on it.
     pub async fn open(url: &str, options: Options) -> Result<PostgresStore, StoreError> {
         let server = Arc::new(Server::new(url, &options)?);
-        let writing_lanes = options.lanes.max(1);
-        let needed = CONNECTIONS_BESIDE_LANES + writing_lanes;
+        let writing_pipelines = options.pipelines.max(1);
+        let needed = CONNECTIONS_BESIDE_PIPELINES + writing_pipelines;
         let too_few = |fault: Fault| fault.if_too_many_connections(needed);
-        let front = Arc::new(Desk::new(server.clone()));
-        let link = front.link().await.map_err(too_few)?;
-        let spare = Link::open(server.clone()).await.map_err(too_few)?;
-        pooling::refuse_transaction_pooling(&link, &spare).await?;
+        let front = Arc::new(SharedConnection::new(server.clone()));
+        let connection = front.connection().await.map_err(too_few)?;
+        let spare = Connection::open(server.clone()).await.map_err(too_few)?;
+        pooling::refuse_transaction_pooling(&connection, &spare).await?;
         if options.migrate {
-            migrate::apply_pending(&link).await?;
+            migrate::apply_pending(&connection).await?;
         } else {
-            migrate::check(&link).await?;
+            migrate::check(&connection).await?;
         }
-        let back = Desk::new(server.clone());
-        let leasing = Desk::for_probes(server.clone());
-        let finding = [(); 2].map(|()| Arc::new(Desk::for_probes(server.clone())));
+        let back = SharedConnection::new(server.clone());
+        let leasing = SharedConnection::for_probes(server.clone());
+        let finding = [(); 2].map(|()| Arc::new(SharedConnection::for_probes(server.clone())));
         for desk in [&back, &leasing, &finding[0], &finding[1]] {
-            desk.link().await.map_err(too_few)?;
+            desk.connection().await.map_err(too_few)?;
         }
-        let reading = Link::open_for_probes(server.clone()).await.map_err(too_few)?;
+        let reading = Connection::open_for_probes(server.clone()).await.map_err(too_few)?;
         let mut writing = vec![];
-        for _ in 0..writing_lanes {
-            writing.push(Link::open_for_probes(server.clone()).await.map_err(too_few)?);
+        for _ in 0..writing_pipelines {
+            writing.push(Connection::open_for_probes(server.clone()).await.map_err(too_few)?);
         }
         // One more connection must be possible, because the listener opens its own.
-        Link::open(server.clone()).await.map_err(too_few)?;
+        Connection::open(server.clone()).await.map_err(too_few)?;
         drop(spare);
 
         let channel = Arc::new(Channel::of_schema(&server.schema));
-        let queue = Arc::new(Queue::new());
-        let mut lanes = JoinSet::new();
-        let lane = || Lane { queue: queue.clone(), server: server.clone(), channel: channel.clone() };
-        lanes.spawn(lane().keep_reading(reading));
-        for link in writing {
-            lanes.spawn(lane().keep_writing(link));
+        let queue = Arc::new(PendingQueue::new());
+        let mut pipelines = JoinSet::new();
+        let pipeline = || Pipeline { queue: queue.clone(), server: server.clone(), channel: channel.clone() };
+        pipelines.spawn(pipeline().keep_reading(reading));
+        for connection in writing {
+            pipelines.spawn(pipeline().keep_writing(connection));
         }
-        lanes.spawn(expire(queue.clone()));
+        pipelines.spawn(expire(queue.clone()));
         let listener = tokio::spawn(listen(server.clone(), channel.clone()));
         let teller = {
             let (channel, desk) = (channel.clone(), front.clone());
@@ -119,7 +119,7 @@ impl PostgresStore {
             finder: Finder::start(of_records.clone()),
             job_finder: Finder::start(of_others.clone()),
             leasing: Arc::new(tokio::sync::Mutex::new(leasing)),
-            lanes: Mutex::new(lanes),
+            pipelines: Mutex::new(pipelines),
             server,
             queue,
             channel,
@@ -132,7 +132,7 @@ impl PostgresStore {
         })
     }
 
-    /// Waits for the answer to a commit for a limited time. A lane that is processing the commit goes on with it.
+    /// Waits for the answer to a commit for a limited time. A pipeline that is processing the commit goes on with it.
     async fn answered(&self, answer: oneshot::Receiver<Reply>) -> Result<Committed, StoreError> {
         match tokio::time::timeout(ANSWERED_WITHIN, answer).await {
             Ok(Ok(answered)) => answered,
@@ -155,20 +155,20 @@ impl PostgresStore {
     async fn check_connections(&self) -> Result<(), Fault> {
         let [of_records, of_others] = &self.finding;
         let leasing = async {
-            // If the desk is taken, it is leasing jobs at this moment.
+            // If the shared connection is taken, it is leasing jobs at this moment.
             match self.leasing.try_lock() {
-                Ok(leasing) => leasing.link().await.map(drop),
+                Ok(leasing) => leasing.connection().await.map(drop),
                 Err(_) => Ok(()),
             }
         };
-        let linked = |desk| async move { Desk::link(desk).await.map(drop) };
+        let linked = |desk| async move { SharedConnection::connection(desk).await.map(drop) };
         let desks = try_join_all([&*self.front, &self.back, of_records, of_others].map(linked));
         let checked = tokio::try_join!(desks, leasing);
         checked.map(drop).map_err(|fault| fault.if_too_many_connections(self.needed))
     }
 
-    /// Runs before a write that does not go through a lane. After a failed write, a commit has to succeed first. A server that waits
-    /// for an absent standby would keep a backend for each attempt; a lane keeps only one.
+    /// Runs before a write that does not go through a pipeline. After a failed write, a commit has to succeed first. A server that waits
+    /// for an absent standby would keep a backend for each attempt; a pipeline keeps only one.
     pub(crate) async fn resolve_doubt(&self) -> Result<(), StoreError> {
         if self.server.health.is_in_doubt() {
             self.confirm().await?;
@@ -318,8 +318,8 @@ impl Store for PostgresStore {
 
     async fn close(&self) {
         self.queue.close();
-        let mut lanes = std::mem::take(&mut *self.lanes.lock().expect("no holder of this lock panics"));
-        while lanes.join_next().await.is_some() {}
+        let mut pipelines = std::mem::take(&mut *self.pipelines.lock().expect("no holder of this lock panics"));
+        while pipelines.join_next().await.is_some() {}
         self.listener.abort();
         self.teller.abort();
         self.front.close().await;
@@ -341,11 +341,11 @@ impl PostgresStore {
     }
 }
 
-/// Accepted commits are still processed: the lanes end when the queue is empty.
+/// Accepted commits are still processed: the pipelines end when the queue is empty.
 impl Drop for PostgresStore {
     fn drop(&mut self) {
         self.queue.close();
-        self.lanes.get_mut().expect("no holder of this lock panics").detach_all();
+        self.pipelines.get_mut().expect("no holder of this lock panics").detach_all();
         self.listener.abort();
         self.teller.abort();
     }

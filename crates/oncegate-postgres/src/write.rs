@@ -9,9 +9,9 @@ use uuid::Uuid;
 
 use crate::batch::Batch;
 use crate::changes::Changes;
+use crate::connection::Connection;
 use crate::decide::Write;
 use crate::fault::Fault;
-use crate::link::Link;
 use crate::listen::Channel;
 use crate::mark::Mark;
 use crate::row::{lost_code, micros, state_code};
@@ -40,38 +40,43 @@ pub(crate) struct Written {
 }
 
 /// Begins a transaction over the connection with this mark, and runs the batch's statements.
-pub(crate) async fn write(link: &Link, connection: Uuid, channel: &Channel, batch: &Batch) -> Result<Written, Fault> {
+pub(crate) async fn write(
+    connection: &Connection,
+    connection_id: Uuid,
+    channel: &Channel,
+    batch: &Batch,
+) -> Result<Written, Fault> {
     let commit = Uuid::now_v7();
-    let create = link.prepared(CREATE_CLAIMS).await?;
-    let replace = link.prepared(REPLACE_CLAIMS).await?;
-    let seal = link.prepared(SEAL).await?;
-    let changes = Changes::prepare(link, batch.changes().collect()).await?;
-    let now = link.server.injected_time();
+    let create = connection.prepared(CREATE_CLAIMS).await?;
+    let replace = connection.prepared(REPLACE_CLAIMS).await?;
+    let seal = connection.prepared(SEAL).await?;
+    let changes = Changes::prepare(connection, batch.changes().collect()).await?;
+    let now = connection.server.injected_time();
     let creation = Columns::of(batch, |write| write.was.is_none());
     let replacement = Columns::of(batch, |write| write.was.is_some());
     // Sent without waiting for answers in between. The order of polling is the order of sending.
     let all = async {
         let (begun, created, replaced, changed, sealed) = join5(
-            link.client.batch_execute("BEGIN"),
-            creation.create(link, &create, now),
-            replacement.replace(link, &replace, now, channel),
-            changes.write(link),
-            link.client.query_opt(&seal, &[&connection, &commit]),
+            connection.client.batch_execute("BEGIN"),
+            creation.create(connection, &create, now),
+            replacement.replace(connection, &replace, now, channel),
+            changes.write(connection),
+            connection.client.query_opt(&seal, &[&connection_id, &commit]),
         )
         .await;
         begun?;
         Ok((created?, replaced?, changed?, sealed?))
     };
-    let (created, replaced, changes, sealed) = link.within(all).await?;
+    let (created, replaced, changes, sealed) = connection.within(all).await?;
     let mut claims = vec![false; batch.writes().count()];
     creation.mark_created(&created, &mut claims);
     replacement.mark_replaced(&replaced, &mut claims);
     let Some(sealed) = sealed else {
-        link.give_up();
+        connection.give_up();
         return Err(Fault::Gone("the mark of this connection is gone".into()));
     };
     let seal = Seal {
-        mark: Mark { connection, commit, number: sealed.get(3), marked_at: Time::from_micros(sealed.get(4)) },
+        mark: Mark { connection_id, commit, number: sealed.get(3), marked_at: Time::from_micros(sealed.get(4)) },
         transaction: sealed.get(0),
         backend: sealed.get(1),
         token_floor: Token(sealed.get(2)),
@@ -111,14 +116,15 @@ impl<'a> Columns<'a> {
 
     async fn create(
         &self,
-        link: &Link,
+        connection: &Connection,
         statement: &tokio_postgres::Statement,
         now: Option<i64>,
     ) -> Result<Vec<Row>, tokio_postgres::Error> {
         if self.writes.is_empty() {
             return Ok(vec![]);
         }
-        link.client
+        connection
+            .client
             .query(
                 statement,
                 &[
@@ -146,7 +152,7 @@ impl<'a> Columns<'a> {
 
     async fn replace(
         &self,
-        link: &Link,
+        connection: &Connection,
         statement: &tokio_postgres::Statement,
         now: Option<i64>,
         channel: &Channel,
@@ -156,7 +162,8 @@ impl<'a> Columns<'a> {
         }
         let (tokens, versions): (Vec<i64>, Vec<i64>) =
             self.writes.iter().filter_map(|write| write.was).map(|(token, version)| (token.0, version)).unzip();
-        link.client
+        connection
+            .client
             .query(
                 statement,
                 &[

@@ -15,7 +15,7 @@ const FOLLOWED: &str = "SELECT count(*) = 1 FROM pg_stat_replication WHERE state
 const SYNCHRONOUS: &str = "SELECT count(*) = 1 FROM pg_stat_replication WHERE sync_state = 'sync'";
 
 async fn open(url: &str, clock: Option<Arc<dyn Clock>>) -> PostgresStore {
-    PostgresStore::open(url, Options { clock, lanes: 1, ..Options::default() }).await.expect("opens")
+    PostgresStore::open(url, Options { clock, pipelines: 1, ..Options::default() }).await.expect("opens")
 }
 
 /// A server, and the standby that its COMMIT waits for.

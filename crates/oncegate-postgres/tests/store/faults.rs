@@ -25,10 +25,10 @@ impl Broken {
         let schema = Schema::create().await;
         let direct = schema.open(clock.clone()).await;
         let proxy = Proxy::start().await;
-        let options = Options { lanes: 1, ..schema.options(clock) };
+        let options = Options { pipelines: 1, ..schema.options(clock) };
         let store = Arc::new(PostgresStore::open(&proxy.url(&schema.name), options).await.expect("opens"));
         let broken = Broken { proxy, store, direct, schema };
-        // Connects every lane and prepares its statements.
+        // Connects every pipeline and prepares its statements.
         let token = broken.win(&key("warm")).await;
         broken.apply(&key("warm"), settle(token, "1")).await.expect("settles");
         broken
@@ -263,16 +263,16 @@ async fn terminated_backends_cost_no_acknowledged_work_and_give_no_wrong_answer(
     }
 }
 
-// One thread: both commits are queued before any lane runs, so they are read together.
+// One thread: both commits are queued before any pipeline runs, so they are read together.
 #[tokio::test]
 #[ignore = "needs PostgreSQL: run make test"]
 async fn who_follows_a_caller_that_went_away_is_served_all_the_same() {
     let schema = Schema::create().await;
-    let options = Options { lanes: 1, ..schema.options(None) };
+    let options = Options { pipelines: 1, ..schema.options(None) };
     let store = Arc::new(PostgresStore::open(&server_url(), options).await.expect("opens"));
     let token = win(&*store, &key("held")).await;
 
-    // The only writing lane waits for a row.
+    // The only writing pipeline waits for a row.
     let holder = connect().await;
     let hold = format!("BEGIN; SELECT FROM {}.claims FOR UPDATE", schema.name);
     holder.batch_execute(&hold).await.expect("locks");

@@ -60,7 +60,7 @@ impl Replicas {
 }
 
 async fn open(url: &str) -> PostgresStore {
-    PostgresStore::open(url, Options { lanes: 1, ..Options::default() }).await.expect("opens")
+    PostgresStore::open(url, Options { pipelines: 1, ..Options::default() }).await.expect("opens")
 }
 
 fn claim_op(part: &str) -> Op {

@@ -24,7 +24,8 @@ async fn what_no_standby_has_confirmed_is_not_answered_as_committed() {
 }
 
 async fn on_a_server_without_its_standby() {
-    let store = PostgresStore::open(&server_url(), Options { lanes: 1, ..Options::default() }).await.expect("opens");
+    let store =
+        PostgresStore::open(&server_url(), Options { pipelines: 1, ..Options::default() }).await.expect("opens");
     assert!(matches!(claim(&store, "before").await, Ok(Answer::Won(_))));
     let admin = connect().await;
     let set_standbys = async |value: &str| {

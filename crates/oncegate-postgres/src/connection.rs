@@ -17,13 +17,13 @@ use crate::server::{STATEMENT_WITHIN, Server};
 
 pub(crate) type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
 
-/// Dropping a link closes its connection, and the server undoes what was not committed.
-pub(crate) struct Link {
+/// One connection. Dropping it closes its session, and the server undoes what was not committed.
+pub(crate) struct Connection {
     pub client: Client,
     pub server: Arc<Server>,
-    /// The server that the link leads to: another one after a restart or a failover.
+    /// The server that the connection leads to: another one after a restart or a failover.
     pub identity: Identity,
-    /// The generation of the server. A link to an earlier generation is of no more use.
+    /// The generation of the server. A connection to an earlier generation is of no more use.
     pub generation: u64,
     statements: Mutex<HashMap<&'static str, Statement>>,
     _driver: AbortOnDrop,
@@ -40,22 +40,22 @@ pub(crate) struct Link {
 const PLANNING: &str = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_hashjoin = off;
     SET enable_mergejoin = off";
 
-impl Link {
+impl Connection {
     /// A connection for statements that run all the time, whatever the tables' size.
-    pub async fn open_for_probes(server: Arc<Server>) -> Result<Link, Fault> {
-        let link = Link::open(server).await?;
-        link.within(link.client.batch_execute(PLANNING)).await?;
-        Ok(link)
+    pub async fn open_for_probes(server: Arc<Server>) -> Result<Connection, Fault> {
+        let connection = Connection::open(server).await?;
+        connection.within(connection.client.batch_execute(PLANNING)).await?;
+        Ok(connection)
     }
 
-    pub async fn open(server: Arc<Server>) -> Result<Link, Fault> {
-        let (client, mut connection) = server.connect().await?;
+    pub async fn open(server: Arc<Server>) -> Result<Connection, Fault> {
+        let (client, mut driven_by) = server.connect().await?;
         let (driving, driven) = watch::channel(());
         let was_warned = Arc::new(AtomicBool::new(false));
         let warned = was_warned.clone();
         let driver = tokio::spawn(async move {
             // The client reports the error to its next caller.
-            while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
+            while let Some(Ok(message)) = poll_fn(|context| driven_by.poll_message(context)).await {
                 if let AsyncMessage::Notice(notice) = message
                     && notice.parsed_severity() == Some(Severity::Warning)
                 {
@@ -64,12 +64,22 @@ impl Link {
             }
             drop(driving);
         });
-        // Aborted when the link is dropped, also if the session cannot begin.
+        // Aborted when the connection is dropped, also if the session cannot begin.
         let driver = AbortOnDrop(driver);
         let identity = server.begin_session(&client).await?;
         let generation = server.health.met(&identity)?;
         let (statements, is_broken) = (Mutex::default(), AtomicBool::new(false));
-        Ok(Link { client, server, identity, generation, statements, _driver: driver, driven, is_broken, was_warned })
+        Ok(Connection {
+            client,
+            server,
+            identity,
+            generation,
+            statements,
+            _driver: driver,
+            driven,
+            is_broken,
+            was_warned,
+        })
     }
 
     pub fn is_usable(&self) -> bool {
@@ -90,7 +100,7 @@ impl Link {
         Ok(!self.was_warned.load(Ordering::SeqCst))
     }
 
-    /// Marks the link as broken, so that no more statements use it.
+    /// Marks the connection as broken, so that no more statements use it.
     pub fn give_up(&self) {
         self.is_broken.store(true, Ordering::Relaxed);
     }

@@ -6,25 +6,25 @@ use oncegate_store::StoreError;
 use tokio::sync::Mutex;
 use tokio_postgres::Row;
 
+use crate::connection::{Connection, Params};
 use crate::fault::Fault;
-use crate::link::{Link, Params};
 use crate::server::{ANSWERED_WITHIN, STATEMENT_WITHIN, Server};
 
-pub(crate) struct Desk {
+pub(crate) struct SharedConnection {
     server: Arc<Server>,
-    link: Mutex<Option<Arc<Link>>>,
+    connection: Mutex<Option<Arc<Connection>>>,
     /// All statements on this connection are index probes.
     probes: bool,
 }
 
-impl Desk {
-    pub fn new(server: Arc<Server>) -> Desk {
-        Desk { server, link: Mutex::new(None), probes: false }
+impl SharedConnection {
+    pub fn new(server: Arc<Server>) -> SharedConnection {
+        SharedConnection { server, connection: Mutex::new(None), probes: false }
     }
 
     /// For statements that run all the time, whatever the tables' size.
-    pub fn for_probes(server: Arc<Server>) -> Desk {
-        Desk { probes: true, ..Desk::new(server) }
+    pub fn for_probes(server: Arc<Server>) -> SharedConnection {
+        SharedConnection { probes: true, ..SharedConnection::new(server) }
     }
 
     pub fn injected_time(&self) -> Option<i64> {
@@ -32,18 +32,19 @@ impl Desk {
     }
 
     /// The connection. While the server is away, callers share one attempt to connect instead of waiting for each other's attempts.
-    pub async fn link(&self) -> Result<Arc<Link>, Fault> {
+    pub async fn connection(&self) -> Result<Arc<Connection>, Fault> {
         let linked = async {
-            let mut slot = self.link.lock().await;
-            if let Some(link) = slot.as_ref().filter(|link| link.is_usable()) {
-                return Ok(link.clone());
+            let mut slot = self.connection.lock().await;
+            if let Some(connection) = slot.as_ref().filter(|connection| connection.is_usable()) {
+                return Ok(connection.clone());
             }
             *slot = None;
             let server = self.server.clone();
-            let link = if self.probes { Link::open_for_probes(server).await? } else { Link::open(server).await? };
-            let link = Arc::new(link);
-            *slot = Some(link.clone());
-            Ok(link)
+            let connection =
+                if self.probes { Connection::open_for_probes(server).await? } else { Connection::open(server).await? };
+            let connection = Arc::new(connection);
+            *slot = Some(connection.clone());
+            Ok(connection)
         };
         let waited = tokio::time::timeout(STATEMENT_WITHIN, linked).await;
         waited.unwrap_or_else(|_| Err(Fault::silent_for(STATEMENT_WITHIN)))
@@ -53,10 +54,10 @@ impl Desk {
     /// network is, the caller is answered in time.
     pub async fn ask(&self, sql: &'static str, params: Params<'_>) -> Result<Vec<Row>, Fault> {
         let asked = async {
-            let link = self.link().await?;
-            let was_closed = |fault: &Fault| matches!(fault, Fault::Gone(_)) && link.client.is_closed();
-            match link.query(sql, params).await {
-                Err(fault) if was_closed(&fault) => self.link().await?.query(sql, params).await,
+            let connection = self.connection().await?;
+            let was_closed = |fault: &Fault| matches!(fault, Fault::Gone(_)) && connection.client.is_closed();
+            match connection.query(sql, params).await {
+                Err(fault) if was_closed(&fault) => self.connection().await?.query(sql, params).await,
                 answered => answered,
             }
         };
@@ -67,16 +68,16 @@ impl Desk {
     /// Runs a statement that must not run twice.
     pub async fn tell(&self, sql: &'static str, params: Params<'_>) -> Result<u64, StoreError> {
         let told = async {
-            let link = self.link().await?;
-            let statement = link.prepared(sql).await?;
-            link.within(link.client.execute(&statement, params)).await.map_err(Fault::of_commit)
+            let connection = self.connection().await?;
+            let statement = connection.prepared(sql).await?;
+            connection.within(connection.client.execute(&statement, params)).await.map_err(Fault::of_commit)
         };
         let told = tokio::time::timeout(ANSWERED_WITHIN, told).await;
         Ok(told.unwrap_or_else(|_| Err(Fault::silent_for(ANSWERED_WITHIN).of_commit()))?)
     }
 
     pub async fn close(&self) {
-        *self.link.lock().await = None;
+        *self.connection.lock().await = None;
     }
 }
 

@@ -11,11 +11,11 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use crate::changes::job;
-use crate::desk::{Desk, counted};
+use crate::connection::Params;
 use crate::fault::Fault;
 use crate::finder::record;
 use crate::lease::{LEASE_ROUNDS_MAX, lease};
-use crate::link::Params;
+use crate::shared_connection::{SharedConnection, counted};
 use crate::store::PostgresStore;
 
 const COUNT_JOBS: &str = include_str!("../sql/count_jobs.sql");
@@ -128,13 +128,13 @@ impl PostgresStore {
 }
 
 /// Leases one caller at a time, because a transaction needs the connection to itself.
-async fn lease_by_turns(leasing: &Mutex<Desk>, wanted: &Wanted) -> Result<Reading<Leased>, StoreError> {
+async fn lease_by_turns(leasing: &Mutex<SharedConnection>, wanted: &Wanted) -> Result<Reading<Leased>, StoreError> {
     let desk = leasing.lock().await;
-    let link = desk.link().await?;
+    let connection = desk.connection().await?;
     for _ in 0..LEASE_ROUNDS_MAX {
-        let leased = lease(&link, wanted).await;
-        if leased.is_err() && link.is_usable() {
-            link.within(link.client.batch_execute("ROLLBACK")).await?;
+        let leased = lease(&connection, wanted).await;
+        if leased.is_err() && connection.is_usable() {
+            connection.within(connection.client.batch_execute("ROLLBACK")).await?;
         }
         match leased {
             // Another replica has taken the same lane at the same moment.

@@ -1,6 +1,6 @@
 //! Commits on their way: waiting to be read and decided, or waiting to be written.
 //!
-//! Bounded in number, bytes and time: a commit that no lane takes up in time is answered, not forgotten. While the server is known to
+//! Bounded in number, bytes and time: a commit that no pipeline takes up in time is answered, not forgotten. While the server is known to
 //! be away, no caller waits at all.
 
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -10,15 +10,15 @@ use oncegate_store::{Commit, StoreError};
 use tokio::sync::{Notify, Semaphore, oneshot};
 
 use crate::decide::Decided;
-use crate::job::{Job, Reply, weigh};
 use crate::line::{InLine, Line};
+use crate::pending::{Pending, Reply, weigh};
 
 /// The total weight of commits on their way, by [`weigh`].
 const QUEUE_WEIGHT_MAX: usize = 128 * 1024;
 /// How long the server has to be away before callers get an error at once.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-pub(crate) struct Queue {
+pub(crate) struct PendingQueue {
     lines: Mutex<Lines>,
     some_unread: Notify,
     some_decided: Notify,
@@ -27,17 +27,17 @@ pub(crate) struct Queue {
 
 #[derive(Default)]
 struct Lines {
-    unread: Line<Job>,
+    unread: Line<Pending>,
     decided: Line<Decided>,
     is_closed: bool,
     lanes_up: usize,
     away: Option<(Instant, String)>,
 }
 
-impl Queue {
-    pub fn new() -> Queue {
+impl PendingQueue {
+    pub fn new() -> PendingQueue {
         let room = Arc::new(Semaphore::new(QUEUE_WEIGHT_MAX));
-        Queue { lines: Mutex::default(), some_unread: Notify::new(), some_decided: Notify::new(), room }
+        PendingQueue { lines: Mutex::default(), some_unread: Notify::new(), some_decided: Notify::new(), room }
     }
 
     /// Adds a commit to the queue.
@@ -59,7 +59,7 @@ impl Queue {
         let Ok(room) = self.room.clone().try_acquire_many_owned(weight) else {
             return Err(StoreError::Unavailable("too many operations wait for the server".into()));
         };
-        let (job, answer) = Job::new(commit, is_probe, room);
+        let (job, answer) = Pending::new(commit, is_probe, room);
         let mut lines = self.lock();
         if lines.is_closed {
             return Err(StoreError::Unavailable("the store is closed".into()));
@@ -84,10 +84,10 @@ impl Queue {
         }
     }
 
-    /// Returns commits that a lane could not finish to the head of the queue. Answers them with `why` after too many tries.
-    pub fn push_again(&self, jobs: Vec<Job>, why: &str) {
+    /// Returns commits that a pipeline could not finish to the head of the queue. Answers them with `why` after too many tries.
+    pub fn push_again(&self, jobs: Vec<Pending>, why: &str) {
         let now = Instant::now();
-        let (given_up, again): (Vec<Job>, Vec<Job>) = jobs.into_iter().partition(|job| job.is_hopeless(now));
+        let (given_up, again): (Vec<Pending>, Vec<Pending>) = jobs.into_iter().partition(|job| job.is_hopeless(now));
         given_up.into_iter().for_each(|job| job.answer(Err(StoreError::Unavailable(why.into()))));
         if !again.is_empty() {
             self.lock().unread.push_front(again);
@@ -96,7 +96,7 @@ impl Queue {
     }
 
     /// A batch of commits to read; `None` when the queue is finished.
-    pub async fn next_unread(&self) -> Option<Vec<Job>> {
+    pub async fn next_unread(&self) -> Option<Vec<Pending>> {
         self.next(&self.some_unread, |lines| &mut lines.unread).await
     }
 
@@ -142,12 +142,12 @@ impl Queue {
         late.for_each(|job| job.answer(Err(StoreError::Unavailable(why.clone()))));
     }
 
-    /// Accepts no more commits. The lanes still finish the ones on their way.
+    /// Accepts no more commits. The pipelines still finish the ones on their way.
     pub fn close(&self) {
         self.lock().is_closed = true;
     }
 
-    /// Whether the queue is closed and all commits are answered. Then it wakes the lanes, so that they end.
+    /// Whether the queue is closed and all commits are answered. Then it wakes the pipelines, so that they end.
     pub fn is_finished(&self) -> bool {
         let is_finished = self.lock().is_closed && self.is_idle();
         if is_finished {

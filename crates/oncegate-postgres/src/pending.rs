@@ -8,14 +8,14 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::line::InLine;
 
-/// The time from the call to the last moment at which a lane may still take the commit up.
+/// The time from the call to the last moment at which a pipeline may still take the commit up.
 const TAKEN_UP_WITHIN: Duration = Duration::from_millis(2500);
 /// How often a commit may lose its race before the store gives it up.
 const RACES_MAX: u32 = 32;
 
 pub(crate) type Reply = Result<Committed, StoreError>;
 
-pub(crate) struct Job {
+pub(crate) struct Pending {
     pub commit: Commit,
     /// Written in its own batch, so that its faults affect no other commit.
     pub alone: bool,
@@ -27,11 +27,11 @@ pub(crate) struct Job {
     room: OwnedSemaphorePermit,
 }
 
-impl Job {
-    pub fn new(commit: Commit, is_probe: bool, room: OwnedSemaphorePermit) -> (Job, oneshot::Receiver<Reply>) {
+impl Pending {
+    pub fn new(commit: Commit, is_probe: bool, room: OwnedSemaphorePermit) -> (Pending, oneshot::Receiver<Reply>) {
         let (reply, answer) = oneshot::channel();
         let late_at = Instant::now() + TAKEN_UP_WITHIN;
-        (Job { commit, alone: false, is_probe, races: 0, reply, late_at, room }, answer)
+        (Pending { commit, alone: false, is_probe, races: 0, reply, late_at, room }, answer)
     }
 
     /// Whether it has several writes, which succeed or fail together.
@@ -72,14 +72,14 @@ impl Job {
     }
 }
 
-impl AsRef<Job> for Job {
-    fn as_ref(&self) -> &Job {
+impl AsRef<Pending> for Pending {
+    fn as_ref(&self) -> &Pending {
         self
     }
 }
 
-impl InLine for Job {
-    fn into_followers(self) -> Vec<Job> {
+impl InLine for Pending {
+    fn into_followers(self) -> Vec<Pending> {
         vec![]
     }
 }
