@@ -37,7 +37,6 @@ mod tenants;
 mod tls;
 mod trace;
 mod transports;
-mod worker;
 
 use std::process::ExitCode;
 

@@ -42,7 +42,7 @@ use crate::tenants::Tenants;
 use crate::tls::Tls;
 use crate::trace;
 use crate::transports::Consumers;
-use crate::worker::Worker;
+use oncegate::worker::Worker;
 
 /// Connections beyond `limits.connections`, for health checks.
 const SPARE_CONNECTIONS: usize = 64;

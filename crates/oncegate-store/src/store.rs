@@ -412,6 +412,11 @@ pub trait MainStore: Store + Keyring {
     /// The queued jobs with these ids, one entry for each id, as last committed.
     async fn find_jobs(&self, ids: &[(WorkspaceName, Uuid)]) -> Result<Reading<Vec<Option<Job>>>, StoreError>;
 
+    /// The store's time.
+    async fn now(&self) -> Result<Time, StoreError> {
+        Ok(self.find_jobs(&[]).await?.now)
+    }
+
     async fn list_jobs(&self, listing: JobListing) -> Result<Vec<Job>, StoreError>;
 
     /// How many jobs a listing finds. The count stops at the listing's limit.

@@ -47,6 +47,7 @@ mod run;
 pub mod sagas;
 pub mod sends;
 mod sweeper;
+pub mod worker;
 
 pub use gate::{Gate, OpenError, StoreUrl};
 pub use guard::{Claimed, Guard, GuardError, Owner, OwnerError, ResolveError};

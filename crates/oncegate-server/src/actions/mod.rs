@@ -39,7 +39,7 @@ use crate::sends::SendLog;
 use crate::task::to_the_end;
 use crate::trace::Ended;
 use crate::transports::{AmqpPublisher, NatsPublisher};
-use crate::worker::Worker;
+use oncegate::worker::Worker;
 
 pub struct Runner {
     pub config: config::Actions,

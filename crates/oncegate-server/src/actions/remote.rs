@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::Runner;
 use crate::crash;
-use crate::worker::Look;
+use oncegate::worker::Look;
 
 /// The most actions that one statement leases: each payload may be up to a megabyte.
 const AT_ONCE: usize = 8;

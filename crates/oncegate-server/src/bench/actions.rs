@@ -23,7 +23,7 @@ use crate::actions::Runner;
 use crate::cli::Failure;
 use crate::config::Config;
 use crate::sends::SendLog;
-use crate::worker::Worker;
+use oncegate::worker::Worker;
 
 const CALLERS: usize = 256;
 /// Actions that are due before the workers start.

@@ -23,7 +23,7 @@ use super::separate_guard::{self, Passed, Won, message_of};
 use crate::config::Mode;
 use crate::crash;
 use crate::problem::{Kind, Problem};
-use crate::worker::Held;
+use oncegate::worker::Held;
 
 /// How many times a request starts over because concurrent writes won.
 pub const ROUNDS_MAX: usize = 32;

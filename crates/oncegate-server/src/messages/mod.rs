@@ -39,8 +39,8 @@ use crate::channels::Channels;
 use crate::config;
 use crate::problem::{Kind, Problem};
 use crate::task::to_the_end;
-use crate::worker::Worker;
 use document::{Document, Kept, Lead, Message, by_id};
+use oncegate::worker::Worker;
 use reply::Reply;
 
 /// The guards of the contents and of the keys. Only this module makes claims under them.

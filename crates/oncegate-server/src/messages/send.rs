@@ -19,7 +19,7 @@ use crate::channels::Receipt;
 use crate::crash;
 use crate::problem::Problem;
 use crate::trace;
-use crate::worker::{Handler, Held};
+use oncegate::worker::{Handler, Held};
 
 /// The pause between two attempts to write the outcome.
 const WRITE_PAUSE: Duration = Duration::from_millis(100);

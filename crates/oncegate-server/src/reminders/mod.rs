@@ -21,7 +21,7 @@ use crate::channels::Channels;
 use crate::config::Config;
 use crate::problem::Problem;
 use crate::task::to_the_end;
-use crate::worker::Worker;
+use oncegate::worker::Worker;
 
 pub struct Desk {
     pub reminders: Reminders,

@@ -12,7 +12,7 @@ use super::{Desk, Event};
 use crate::channels::{Outgoing, Sent, failure};
 use crate::crash;
 use crate::trace;
-use crate::worker::{Handler, Held};
+use oncegate::worker::{Handler, Held};
 
 /// The pause between two attempts to write the outcome.
 const WRITE_PAUSE: Duration = Duration::from_millis(100);

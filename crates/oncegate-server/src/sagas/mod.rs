@@ -28,7 +28,7 @@ use crate::config::{self, Config};
 use crate::crash;
 use crate::observe;
 use crate::trace;
-use crate::worker::Worker;
+use oncegate::worker::Worker;
 
 /// Runs sagas with the workers of actions.
 pub struct Director {

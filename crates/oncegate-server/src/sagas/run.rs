@@ -9,7 +9,7 @@ use oncegate::sagas::{Fired, TIMER};
 use super::{Director, tell};
 use crate::crash;
 use crate::trace;
-use crate::worker::{Handler, Held};
+use oncegate::worker::{Handler, Held};
 
 #[async_trait]
 impl Handler for Director {

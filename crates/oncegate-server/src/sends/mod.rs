@@ -24,8 +24,8 @@ pub use view::{ResolvedView, SendView};
 use crate::audit::{Act, Audit, By, Receipt};
 use crate::config::Config;
 use crate::trace;
-use crate::worker::Worker;
 use hook::{Hook, Said};
+use oncegate::worker::Worker;
 
 /// The name of the reconcile hook in stored records and in the log.
 const HOOK: &str = "reconcile hook";

@@ -8,7 +8,7 @@ use oncegate::sends::{Kept, Tended};
 
 use super::{Event, SendLog};
 use crate::crash;
-use crate::worker::{Handler, Held};
+use oncegate::worker::{Handler, Held};
 
 #[async_trait]
 impl Handler for SendLog {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use oncegate_core::job::{Command, Job, Refusal};
 use oncegate_core::{Time, Token, WorkspaceName};
-use oncegate_store::{Change, Commit, JobListing, KindFilter, Listed, Listing, Reading, StoreError};
+use oncegate_store::{Change, Commit, JobListing, KindFilter, Listed, Listing, StoreError};
 use uuid::Uuid;
 
 use super::coalesce::Standing;
@@ -212,7 +212,7 @@ impl Actions {
                 return Err(Refused::Status(found.status().as_str(), "only what has failed can be tried again".into()));
             }
         };
-        let Reading { now, .. } = self.store.find_jobs(&[]).await?;
+        let now = self.store.now().await?;
         let mut action = Action { ended: None, record_version: found.record_version + 1, ..found.action };
         let mut due_at = now;
         if let Some(recurrence) = action.recurrence.take() {
@@ -255,7 +255,7 @@ impl Actions {
                     return Err(Refused::Status(found.status().as_str(), why));
                 }
             };
-            let Reading { now, .. } = self.store.find_jobs(&[]).await?;
+            let now = self.store.now().await?;
             let resolved = Resolved { was: ended.status, by: by.to_owned(), note: note.clone(), at_us: now.micros() };
             let ended = Some(Ended { status, resolved: Some(resolved), ..ended });
             let record_version = found.record_version + 1;

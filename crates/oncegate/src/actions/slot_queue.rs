@@ -120,7 +120,7 @@ impl Actions {
             repeats.at_least(self.limits.interval_min)?;
         }
         for _ in 0..ROUNDS_MAX {
-            let now = self.store.find_jobs(&[]).await?.now;
+            let now = self.store.now().await?;
             if let Some(repeats) = schedule.repeats.as_ref().filter(|_| self.limits.interval_min.is_some()) {
                 repeats.begins_now_or_later(schedule.when, now)?;
             }

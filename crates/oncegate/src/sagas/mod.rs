@@ -194,7 +194,7 @@ impl Sagas {
 
     /// The store's time.
     async fn now(&self) -> Result<Time, StoreError> {
-        Ok(self.store.find_jobs(&[]).await?.now)
+        self.store.now().await
     }
 
     pub fn definitions(&self) -> &[Arc<Definition>] {

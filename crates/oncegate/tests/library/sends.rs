@@ -55,7 +55,7 @@ async fn the_first_proceeds_and_whoever_comes_later_reads_its_outcome(on: On) {
         let sends = over(&world.store, lost);
         let recipient = lost.as_str();
         let asked = to(recipient).job("job 1").and_then(|begin| begin.template("welcome")).expect("is right");
-        let now = world.store.find_jobs(&[]).await.expect("the store is there").now;
+        let now = world.store.now().await.expect("the store is there");
         let ours = proceeds(sends.begin(&workspace(), &asked).await.expect("the store is there"));
         assert_eq!((ours.attempt, ours.lease_until), (1, now + LEASE));
         world.clock.advance(SECOND);
@@ -123,7 +123,7 @@ async fn after_a_worker_that_died_its_policy_says_what_happens_to_the_millisecon
         assert_eq!(found(&sends, &first).await.send.state, State::Sending);
         world.clock.advance(MILLI);
         let kept = found(&sends, &first).await;
-        let now = world.store.find_jobs(&[]).await.expect("the store is there").now;
+        let now = world.store.now().await.expect("the store is there");
         let state = if lost == Lost::Resend { State::Lost } else { State::Unknown };
         assert_eq!(kept.send.state_at(now), state, "whether or not anybody has written it down");
         for _ in 0..2 {

@@ -163,7 +163,7 @@ async fn what_has_been_kept_for_long_enough_is_gone_to_the_millisecond(on: On) {
 async fn whoever_meets_a_claim_can_look_at_its_send(on: On) {
     let world = World::open(on).await;
     for lost in POLICIES {
-        let begun_at = world.store.find_jobs(&[]).await.expect("the store is there").now;
+        let begun_at = world.store.now().await.expect("the store is there");
         let hooked = Hooked::over(world.store.clone());
         let slow: Arc<dyn MainStore> = hooked.clone();
         // Time passes between the read of the clock and the commit, so the claim lasts longer than its send.
@@ -289,7 +289,7 @@ async fn the_hook_is_asked_again_after_a_late_word_that_says_no_more(on: On) {
 async fn the_sends_of_an_earlier_version_end_like_others(on: On) {
     let world = World::open(on).await;
     for lost in POLICIES {
-        let begun_at = world.store.find_jobs(&[]).await.expect("the store is there").now;
+        let begun_at = world.store.now().await.expect("the store is there");
         let sends = over(&world.store, lost);
         let mut before = vec![];
         for state in [State::Sent, State::Failed, State::Unknown] {

@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use oncegate::store::{
+use oncegate_core::job::{self, Decision, Failure, Job, Reached};
+use oncegate_core::{Time, WorkspaceName};
+use oncegate_store::{
     Change, Commit, Leased, Listener, MainStore, Reading, StoreError, Waiters, Wanted, Whose, find_written,
 };
-use oncegate::{Time, WorkspaceName};
-use oncegate_core::job::{self, Decision, Failure, Job, Reached};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
