@@ -312,11 +312,6 @@ impl Tenant {
         self.answers.clone().try_acquire_many_owned(self.kib(bytes).min(there_is)).ok().map(Unread)
     }
 
-    /// Refuses a request whose answer will have no room at all, before its work starts.
-    pub fn check_answers(&self) -> Result<(), Problem> {
-        if self.answers.available_permits() > 0 { Ok(()) } else { Err(self.no_room_for_answers()) }
-    }
-
     fn no_room_for_answers(&self) -> Problem {
         let most = self.limits.workspace.answer_bytes;
         let detail = format!("a workspace may have {most} bytes of answers that are not read yet");
