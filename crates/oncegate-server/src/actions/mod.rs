@@ -251,8 +251,15 @@ impl Runner {
         to_the_end(async move {
             // A line of the audit log is never removed. So an operation that the action's status does not allow writes no
             // line.
-            let found = self.actions.find(&workspace, id).await?.ok_or(Refused::Missing)?;
-            if found.job.is_none() && matches!(verb, Verb::Cancel | Verb::RunNow) {
+            let is_over = |found: &Found| found.job.is_none() && matches!(verb, Verb::Cancel | Verb::RunNow);
+            let mut found = self.actions.find(&workspace, id).await?;
+            if found.as_ref().is_none_or(is_over) {
+                // A server that was replaced may have misled the first look: the second one is behind a commit.
+                self.store.confirm().await?;
+                found = self.actions.find(&workspace, id).await?;
+            }
+            let found = found.ok_or(Refused::Missing)?;
+            if is_over(&found) {
                 return Err(Refused::Status(found.status().as_str(), "it is not in the queue any more".into()).into());
             }
             let event = verb.audited();
