@@ -9,7 +9,6 @@
 -- Columns that other callers write while the owner works (`duplicates`, `awaited`) keep their current values, not the values that were
 -- read, unless a new first owner starts from the beginning. Only an awaited claim is announced, because a NOTIFY takes a lock at commit
 -- that every other NOTIFY queues for.
--- commit that every other one queues for.
 WITH locked AS MATERIALIZED (
     SELECT w.*, w.announce AND c.awaited AS announced
     FROM unnest($3::text[], $4::bytea[], $5::bigint[], $6::bigint[], $7::bigint[], $8::boolean[], $9::boolean[],
