@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -22,6 +22,7 @@ use hyper_util::server::graceful::Watcher;
 use oncegate::WorkspaceName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
+use tokio::task::AbortHandle;
 
 use crate::auth::Peer;
 use crate::client_stream::{ClientStream, Closes};
@@ -40,8 +41,8 @@ pub struct Connection {
     pub peer: Peer,
     /// The workspace of the last request. The connection counts as one of that workspace.
     counted: Mutex<Option<(WorkspaceName, Taken)>>,
-    /// Notified when the connection has to make room for others.
-    makes_room: Notify,
+    /// The task that serves the connection. It is aborted when the connection has to make room for others.
+    task: OnceLock<AbortHandle>,
 }
 
 impl Connection {
@@ -69,13 +70,8 @@ impl Connection {
         self.counted.lock().expect("no holder of this lock panics").is_some()
     }
 
-    /// Serves the connection, unless it has to make room for others first.
-    pub async fn unless_it_makes_room<T>(&self, serves: impl Future<Output = T>) -> Option<T> {
-        tokio::select! {
-            biased;
-            served = serves => Some(served),
-            () = self.makes_room.notified() => None,
-        }
+    pub fn is_served_by(&self, task: AbortHandle) {
+        _ = self.task.set(task);
     }
 }
 
@@ -124,8 +120,10 @@ impl Newcomers {
 
 /// Whether the connection makes room.
 fn pushed_out(connection: &Weak<Connection>) -> bool {
-    let connection = connection.upgrade().filter(|connection| !connection.is_counted());
-    connection.inspect(|connection| connection.makes_room.notify_one()).is_some()
+    let Some(connection) = connection.upgrade().filter(|connection| !connection.is_counted()) else { return false };
+    tracing::debug!(event = "http.connection_made_room");
+    _ = connection.task.get().map(AbortHandle::abort);
+    true
 }
 
 /// Serves a connection until it ends.

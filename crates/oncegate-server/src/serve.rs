@@ -13,7 +13,7 @@ use futures::FutureExt;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::server::graceful::GracefulShutdown;
-use metrics::gauge;
+use metrics::{Gauge, gauge};
 use oncegate::store::{MainStore, Store, Usage, UsageFrom};
 use oncegate::{Ledger, StoreError, WorkspaceName};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -28,7 +28,7 @@ use crate::auth::{self, FirstKey, Keys, Peer};
 use crate::channels::Channels;
 use crate::cli::Failure;
 use crate::config::Config;
-use crate::connection::{self, Asked, Connection, Newcomers};
+use crate::connection::{self, Connection, Newcomers};
 use crate::decisions::timeline::{self, Timelines};
 use crate::decisions::{Decisions, tally};
 use crate::messages::{self, Messages};
@@ -425,59 +425,59 @@ impl Connections {
             place = Place { _permit: permit, is_spare: false };
         }
         let connection = Arc::new(Connection::new(Peer::of(&stream)));
-        if place.is_spare {
-            self.newcomers.make_room();
-            self.spare_newcomers.admit(&connection);
-        } else {
-            self.newcomers.admit(&connection);
-        }
         let mut handle = Handle::new(self.app.clone(), connection.clone());
         handle.is_spare = place.is_spare;
-        let app = Arc::new(handle);
-        let router = self.router.clone();
-        let service = service_fn(move |request: Request<Incoming>| match app.is_spare && !is_about_health(&request) {
-            true => refuse(&app, request).left_future(),
-            false => answer(&app, &router, request).right_future(),
-        });
+        let is_spare = handle.is_spare;
+        let (app, router, served) = (Arc::new(handle), self.router.clone(), connection.clone());
+        let service = service_fn(move |request: Request<Incoming>| answer(&app, &router, request));
         let (tls, stop, mut starting) = (self.tls.clone(), self.stop.watcher(), self.starting.subscribe());
-        tokio::spawn(async move {
-            let open = gauge!("oncegate_http_connections");
-            open.increment(1.0);
+        let task = tokio::spawn(async move {
+            // Both are dropped if the task is aborted.
+            let (_open, _place) = (OpenConnection::new(), place);
             let serves = async {
-                let Some(tls) = tls else { return connection::serve(stream, connection.clone(), stop, service).await };
+                let Some(tls) = tls else { return connection::serve(stream, served, stop, service).await };
                 let agreed = tokio::select! {
                     agreed = tls.accept(stream) => agreed,
                     // A server that stops takes no more requests.
                     _ = starting.changed() => return Ok(()),
                 };
                 match agreed {
-                    Ok(stream) => connection::serve(stream, connection.clone(), stop, service).await,
+                    Ok(stream) => connection::serve(stream, served, stop, service).await,
                     Err(error) => {
                         tracing::debug!(event = "http.no_tls", %error);
                         Ok(())
                     }
                 }
             };
-            match connection.unless_it_makes_room(serves).await {
-                Some(Ok(())) => {}
-                Some(Err(error)) => tracing::debug!(event = "http.connection_ended", %error),
-                None => tracing::debug!(event = "http.connection_made_room"),
+            if let Err(error) = serves.await {
+                tracing::debug!(event = "http.connection_ended", %error);
             }
-            open.decrement(1.0);
-            drop(place);
         });
+        connection.is_served_by(task.abort_handle());
+        if is_spare {
+            self.newcomers.make_room();
+            self.spare_newcomers.admit(&connection);
+        } else {
+            self.newcomers.admit(&connection);
+        }
     }
 }
 
-fn is_about_health(request: &Request<Incoming>) -> bool {
-    matches!(request.uri().path(), "/healthz" | "/readyz")
+/// A connection in the metric of open connections, until it is dropped.
+struct OpenConnection(Gauge);
+
+impl OpenConnection {
+    fn new() -> OpenConnection {
+        let open = gauge!("oncegate_http_connections");
+        open.increment(1.0);
+        OpenConnection(open)
+    }
 }
 
-/// The answer when there is no connection left for this request.
-fn refuse(app: &Handle, request: Request<Incoming>) -> impl Future<Output = Result<Reply, Infallible>> + use<> {
-    let problem = Kind::ServerBusy.because("all connections are taken").retry_after(1);
-    let reply = api::refuse(app, Asked::of(request), problem);
-    std::future::ready(Ok(reply))
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.0.decrement(1.0);
+    }
 }
 
 /// Always returns an answer: a panic is a defect of the server, and the client gets a problem.

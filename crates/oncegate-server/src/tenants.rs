@@ -428,8 +428,11 @@ impl Tenant {
 
     /// Adds stored data: it counts until the next measurement.
     pub fn stores(&self, claims: usize, bytes: usize) {
-        self.stored.claims.since.fetch_add(claims as u64, Relaxed);
-        self.stored.bytes.since.fetch_add(bytes as u64, Relaxed);
+        for (stored, more) in [(&self.stored.claims, claims), (&self.stored.bytes, bytes)] {
+            if more > 0 {
+                stored.since.fetch_add(more as u64, Relaxed);
+            }
+        }
     }
 }
 

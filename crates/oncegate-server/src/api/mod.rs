@@ -364,8 +364,19 @@ pub fn router(app: Arc<App>) -> Router {
 /// that a connection reuses from its last request is still in the processor's cache.
 pub fn answer(app: &Arc<Handle>, router: &Router, request: Request<Incoming>) -> impl Future<Output = Reply> + use<> {
     let request = Asked::of(request);
-    if request.method() == Method::POST && request.uri().path() == claims::PATH {
+    if request.method() == Method::POST && request.uri().path() == claims::PATH && !app.is_spare {
         return claims::claim(app.clone(), request).left_future();
+    }
+    Box::pin(answer_routed(app.clone(), router.clone(), request)).right_future()
+}
+
+async fn answer_routed(app: Arc<Handle>, router: Router, request: Request<Asked>) -> Reply {
+    if app.is_spare && !matches!(request.uri().path(), "/healthz" | "/readyz") {
+        drop(request);
+        let problem = Kind::ServerBusy.because("all connections are taken").retry_after(1);
+        let mut reply = app.reply(problem.answer(HeaderMap::new()));
+        reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        return reply;
     }
     let exchange = Arc::new(Exchange::new(app.connection.clone()));
     let mut request = request.map(Body::new);
@@ -373,25 +384,12 @@ pub fn answer(app: &Arc<Handle>, router: &Router, request: Request<Incoming>) ->
     // Browsers may cache the assets. Every other answer is personal or short-lived.
     let is_asset = request.uri().path().starts_with(dashboard::ASSET_PATHS);
     let only_reads = only_reads(request.method(), request.uri().path());
-    let routed = router.clone().oneshot(request);
-    let app = app.clone();
-    let answering = async move {
-        let mut response = routed.await.unwrap_or_else(|never| match never {});
-        if !is_asset {
-            response.headers_mut().insert(header::CACHE_CONTROL, NO_STORE);
-        }
-        response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, NO_SNIFF);
-        count_answer(&app, &exchange, only_reads, response.map(Either::Right))
-    };
-    Box::pin(answering).right_future()
-}
-
-/// Refuses a request without reading it.
-pub fn refuse(app: &Handle, request: Request<Asked>, problem: Problem) -> Reply {
-    drop(request);
-    let mut reply = app.reply(problem.answer(HeaderMap::new()));
-    reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-    reply
+    let mut response = router.oneshot(request).await.unwrap_or_else(|never| match never {});
+    if !is_asset {
+        response.headers_mut().insert(header::CACHE_CONTROL, NO_STORE);
+    }
+    response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, NO_SNIFF);
+    count_answer(&app, &exchange, only_reads, response.map(Either::Right))
 }
 
 /// An answer as it leaves. Its body carries the share of its workspace's bytes that it takes.

@@ -18,7 +18,7 @@ use crate::problem::{Kind, Problem};
 use crate::tenants::Tenant;
 
 /// The most bytes of outcomes in one answer. Further outcomes are left out, and the answer says so.
-const OUTCOMES_BYTES_MAX: usize = 8 * 1024 * 1024;
+const OUTCOMES_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// The memory that outcomes take while the answer is built: some exist twice.
 const MAKING_BYTES: usize = OUTCOMES_BYTES_MAX + OUTCOMES_BYTES_MAX / 2;
 /// The most bytes that one answer takes in the list without its outcome. A problem takes the most.
