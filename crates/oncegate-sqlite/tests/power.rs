@@ -279,6 +279,29 @@ async fn a_disk_that_fails_is_told_and_loses_nothing_that_was_acknowledged() {
     }
 }
 
+/// A process dies right after a failed sync, before it has started the log over. The next process knows nothing of that sync.
+#[tokio::test]
+async fn a_process_that_dies_after_a_failed_sync_leaves_no_log_that_loses_later_claims() {
+    for seed in 1..=10 {
+        let mut world = World::new();
+        let mut running = world.start(true);
+        running.wait_for_work();
+        world.power.fail_syncs(Some(errno::EIO)).expect("sets");
+        running.wait_for("a refusal", |line| line.starts_with("refused"));
+        running.child.kill().expect("it is ours");
+        running.child.wait().expect("it is ours");
+        while running.lines.recv_timeout(PATIENCE).is_ok() {}
+        world.acknowledged.extend(running.acknowledged.lock().expect("no panic").drain(..));
+        world.power.fail_syncs(None).expect("sets");
+
+        let running = world.start(true);
+        running.wait_for_work();
+        world.cut(running, seed);
+        let lost = world.lost().await;
+        assert!(lost.is_empty(), "seed {seed}: {} of {} lost", lost.len(), world.acknowledged.len());
+    }
+}
+
 const RACES: &str = "ONCEGATE_TEST_RACES";
 const ROUNDS: usize = 200;
 
