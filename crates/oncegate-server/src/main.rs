@@ -17,6 +17,7 @@ mod decisions;
 mod demo;
 mod drill;
 mod events;
+mod jobs;
 mod keys;
 mod late;
 mod log;

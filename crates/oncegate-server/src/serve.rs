@@ -42,7 +42,7 @@ use crate::tenants::Tenants;
 use crate::tls::Tls;
 use crate::trace;
 use crate::transports::Consumers;
-use oncegate::worker::Worker;
+use oncegate::worker::Queue;
 
 /// Connections beyond `limits.connections`, for health checks.
 const SPARE_CONNECTIONS: usize = 64;
@@ -102,7 +102,7 @@ pub async fn serve(
         tracing::info!(event = "metrics.listening", %address);
     }
     // Only after every step that can fail: work that is started must also be ended.
-    tokio::spawn(app.messages.worker.clone().keep_leasing(vec![messages::JOB.into()], app.messages.clone()));
+    tokio::spawn(app.messages.queue.clone().keep_leasing(vec![messages::JOB.into()], app.messages.clone()));
     app.actions.start();
     app.sagas.start();
     app.sends.start();
@@ -164,14 +164,14 @@ async fn start(
     let main = Arc::new(Ledger::start(store.clone(), telemetry.clone()));
     let apart = guards.map(|guards| Arc::new(Ledger::start(guards, telemetry)));
     let ledger = apart.clone().unwrap_or_else(|| main.clone());
-    let worker = Worker::new(store.clone(), main.waiters().clone(), config.messages.lease, config.messages.workers);
+    let queue = Queue::new(store.clone(), main.waiters().clone(), config.messages.lease, config.messages.workers);
     let engine = sagas::engine(&config, store.clone(), main.clone()).map_err(crate::cli::not_loaded)?;
     let channels = Arc::new(Channels::open(&config).map_err(Failure::new)?);
-    let tenders = Worker::new(store.clone(), main.waiters().clone(), config.outgoing.timeout + TENDED_WITHIN, TENDERS);
+    let tenders = Queue::new(store.clone(), main.waiters().clone(), config.outgoing.timeout + TENDED_WITHIN, TENDERS);
     let sends = SendLog::new(&config, store.clone(), main.clone(), tenders);
-    let reminders = Desk::new(&config, store.clone(), main.clone(), channels.clone(), worker.clone());
+    let reminders = Desk::new(&config, store.clone(), main.clone(), channels.clone(), queue.clone());
     let actions = Runner::open(&config, store.clone(), main.clone(), &engine, &sends).map_err(Failure::new)?;
-    let sagas = Director::new(engine, store.clone(), actions.worker.clone());
+    let sagas = Director::new(engine, store.clone(), actions.queue.clone());
     let messages = Arc::new(Messages {
         config: config.messages.clone(),
         store_parts: config.privacy.store_parts,
@@ -180,7 +180,7 @@ async fn start(
         main,
         apart,
         channels,
-        worker,
+        queue,
         over: Default::default(),
         room: Arc::new(Semaphore::new(config.limits.connections)),
     });
@@ -354,9 +354,9 @@ async fn accept_until_stopped(
     app.messages.main.stop_waiting();
     app.ledger.stop_waiting();
     let deadline = tokio::time::Instant::now() + STOP_GRACE;
-    app.messages.worker.stop_by(deadline);
-    app.actions.worker.stop_by(deadline);
-    app.sends.worker.stop_by(deadline);
+    app.messages.queue.stop_by(deadline);
+    app.actions.queue.stop_by(deadline);
+    app.sends.queue.stop_by(deadline);
     let stopped = tokio::spawn(tokio::time::timeout_at(deadline, consumers.stop()));
     drop(connections.starting);
     if tokio::time::timeout_at(deadline, connections.stop.shutdown()).await.is_err() {
@@ -364,9 +364,9 @@ async fn accept_until_stopped(
     }
     // An unacknowledged message returns to its queue.
     let _ = stopped.await;
-    app.messages.worker.finish_by(deadline).await;
-    app.actions.worker.finish_by(deadline).await;
-    app.sends.worker.finish_by(deadline).await;
+    app.messages.queue.finish_by(deadline).await;
+    app.actions.queue.finish_by(deadline).await;
+    app.sends.queue.finish_by(deadline).await;
 }
 
 struct Connections {

@@ -1,6 +1,7 @@
 //! The entry point: opens a store by its URL.
 
 use std::fmt;
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -105,61 +106,18 @@ impl StoreUrl {
     }
 }
 
-/// An open store in one workspace. Cheap to clone.
+/// The guards of a store, in one workspace. For stores that keep only claims; a [`Gate`] has guards and all other policies. Cheap to
+/// clone.
 #[derive(Clone)]
-pub struct Gate {
+pub struct Guards {
     ledger: Arc<Ledger>,
-    actions: Option<Actions>,
-    main: Option<Arc<dyn MainStore>>,
     workspace: WorkspaceName,
 }
 
-impl Gate {
-    /// Opens the store at `url`, in the workspace `default`.
-    pub async fn open(url: &str) -> Result<Gate, OpenError> {
-        let store = url.parse::<StoreUrl>()?.open().await?;
-        let gate = Gate::over(store.clone(), Arc::new(()));
-        Ok(Gate { main: Some(store.clone()), actions: Some(Actions::over(store)), ..gate })
-    }
-
-    /// Uses a store that is already open. The observer hears of every decision.
-    pub fn over(store: Arc<dyn Store>, observer: Arc<dyn Observer>) -> Gate {
-        let ledger = Arc::new(Ledger::start(store, observer));
-        Gate { ledger, actions: None, main: None, workspace: WorkspaceName::default_workspace() }
-    }
-
-    /// The same store, in another workspace.
-    pub fn in_workspace(&self, name: &str) -> Result<Gate, InvalidName> {
-        Ok(Gate { workspace: WorkspaceName::new(name)?, ..self.clone() })
-    }
-
-    pub fn workspace(&self) -> &WorkspaceName {
-        &self.workspace
-    }
-
-    /// Scheduled actions; the workers of the server run them. `None` if the store keeps only claims.
-    pub fn actions(&self) -> Option<&Actions> {
-        self.actions.as_ref()
-    }
-
-    /// Sagas with these definitions, each with a unique name. `None` if the store keeps only claims.
-    #[cfg(feature = "sagas")]
-    pub fn sagas(
-        &self,
-        definitions: impl IntoIterator<Item = crate::sagas::Definition>,
-        options: crate::sagas::Options,
-    ) -> Option<crate::sagas::Sagas> {
-        Some(crate::sagas::Sagas::over(self.main.clone()?, self.ledger.clone(), definitions, options))
-    }
-
-    /// The send log. `None` if the store keeps only claims. The servers on the same store record the end of a worker's lease.
-    pub fn sends(&self, options: crate::sends::Options) -> Option<crate::sends::Sends> {
-        Some(crate::sends::Sends::over(self.main.clone()?, self.ledger.clone(), options))
-    }
-
-    /// Reminders; the servers on the same store send them. `None` if the store keeps only claims.
-    pub fn reminders(&self, options: crate::reminders::Options) -> Option<crate::reminders::Reminders> {
-        Some(crate::reminders::Reminders::over(self.main.clone()?, self.ledger.clone(), options))
+impl Guards {
+    /// The guards of an open store, in the workspace `default`. The observer hears of every decision.
+    pub fn over(store: Arc<dyn Store>, observer: Arc<dyn Observer>) -> Guards {
+        Guards { ledger: Arc::new(Ledger::start(store, observer)), workspace: WorkspaceName::default_workspace() }
     }
 
     /// A guard: claims under `name`, with `policy`.
@@ -170,6 +128,171 @@ impl Gate {
     /// Finishes the background work. Claims in flight stay in flight until their leases end.
     pub async fn close(&self) {
         self.ledger.close().await;
+    }
+}
+
+/// An open store in one workspace. Cheap to clone.
+#[derive(Clone)]
+pub struct Gate {
+    guards: Guards,
+    store: Arc<dyn MainStore>,
+}
+
+impl Gate {
+    /// Opens the store at `url`, in the workspace `default`.
+    pub async fn open(url: &str) -> Result<Gate, OpenError> {
+        Gate::builder(url).open().await
+    }
+
+    /// A gate to open with an observer, a clock or a workspace of its own.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use oncegate::Gate;
+    ///
+    /// let gate = Gate::builder("memory:").workspace("acme")?.open().await?;
+    /// assert_eq!(gate.workspace().as_str(), "acme");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn builder(url: &str) -> GateBuilder {
+        GateBuilder {
+            url: url.to_owned(),
+            observer: Arc::new(()),
+            clock: None,
+            workspace: WorkspaceName::default_workspace(),
+        }
+    }
+
+    /// Uses a store that is already open. The observer hears of every decision.
+    pub fn over(store: Arc<dyn MainStore>, observer: Arc<dyn Observer>) -> Gate {
+        Gate { guards: Guards::over(store.clone(), observer), store }
+    }
+
+    /// The same store, in another workspace.
+    pub fn in_workspace(&self, name: &str) -> Result<Gate, InvalidName> {
+        let guards = Guards { workspace: WorkspaceName::new(name)?, ..self.guards.clone() };
+        Ok(Gate { guards, ..self.clone() })
+    }
+
+    /// The workspace of this gate.
+    pub fn workspace(&self) -> &WorkspaceName {
+        &self.guards.workspace
+    }
+
+    /// The open store.
+    pub fn store(&self) -> &Arc<dyn MainStore> {
+        &self.store
+    }
+
+    pub(crate) fn ledger(&self) -> &Arc<Ledger> {
+        &self.guards.ledger
+    }
+
+    /// A guard: claims under `name`, with `policy`.
+    pub fn guard(&self, name: &str, policy: Policy) -> Result<Guard, GuardError> {
+        self.guards.guard(name, policy)
+    }
+
+    /// Scheduled actions of this workspace. A [`Gate::worker`] runs them, or the workers of a server on the same store.
+    pub fn actions(&self) -> Scoped<Actions> {
+        self.scoped(Actions::over(self.store.clone()))
+    }
+
+    /// Sagas with these definitions, each with a name of its own.
+    #[cfg(feature = "sagas")]
+    pub fn sagas(
+        &self,
+        definitions: impl IntoIterator<Item = crate::sagas::Definition>,
+        options: crate::sagas::Options,
+    ) -> Result<Scoped<crate::sagas::Sagas>, crate::sagas::NameTaken> {
+        let sagas = crate::sagas::Sagas::over(self.store.clone(), self.ledger().clone(), definitions, options)?;
+        Ok(self.scoped(sagas))
+    }
+
+    /// The send log of this workspace. A [`Gate::worker`] or a server on the same store records the end of a worker's lease.
+    pub fn sends(&self, options: crate::sends::Options) -> Scoped<crate::sends::Sends> {
+        self.scoped(crate::sends::Sends::over(self.store.clone(), self.ledger().clone(), options))
+    }
+
+    /// Reminders of this workspace. A [`Gate::worker`] or a server on the same store sends them.
+    pub fn reminders(&self, options: crate::reminders::Options) -> Scoped<crate::reminders::Reminders> {
+        self.scoped(crate::reminders::Reminders::over(self.store.clone(), self.ledger().clone(), options))
+    }
+
+    fn scoped<T>(&self, policy: T) -> Scoped<T> {
+        Scoped { policy, workspace: self.workspace().clone() }
+    }
+
+    /// Finishes the background work. Claims in flight stay in flight until their leases end.
+    pub async fn close(&self) {
+        self.guards.close().await;
+    }
+}
+
+impl fmt::Debug for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gate").field("workspace", self.workspace()).finish_non_exhaustive()
+    }
+}
+
+/// See [`Gate::builder`].
+pub struct GateBuilder {
+    url: String,
+    observer: Arc<dyn Observer>,
+    clock: Option<Arc<dyn Clock>>,
+    workspace: WorkspaceName,
+}
+
+impl GateBuilder {
+    /// The observer hears of every decision.
+    pub fn observer(self, observer: impl Observer) -> GateBuilder {
+        GateBuilder { observer: Arc::new(observer), ..self }
+    }
+
+    /// The clock of a test, in place of the store's own.
+    pub fn clock(self, clock: Arc<dyn Clock>) -> GateBuilder {
+        GateBuilder { clock: Some(clock), ..self }
+    }
+
+    /// The workspace. `default` unless it is set.
+    pub fn workspace(self, name: &str) -> Result<GateBuilder, InvalidName> {
+        Ok(GateBuilder { workspace: WorkspaceName::new(name)?, ..self })
+    }
+
+    /// Opens the store and brings its schema up to date.
+    pub async fn open(self) -> Result<Gate, OpenError> {
+        let store = self.url.parse::<StoreUrl>()?.open_with(self.clock).await?;
+        let Gate { guards, store } = Gate::over(store, self.observer);
+        Ok(Gate { guards: Guards { workspace: self.workspace, ..guards }, store })
+    }
+}
+
+/// A policy in one workspace: its operations need no workspace. The operations of the policy itself are there too, by [`Deref`].
+#[derive(Clone, Debug)]
+pub struct Scoped<T> {
+    policy: T,
+    workspace: WorkspaceName,
+}
+
+impl<T> Scoped<T> {
+    /// The workspace.
+    pub fn workspace(&self) -> &WorkspaceName {
+        &self.workspace
+    }
+
+    /// The policy, whose operations take the workspace.
+    pub fn policy(&self) -> &T {
+        &self.policy
+    }
+}
+
+impl<T> Deref for Scoped<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.policy
     }
 }
 

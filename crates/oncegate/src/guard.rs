@@ -1,17 +1,18 @@
 //! A guard: one policy for all claims under one name.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use oncegate_core::limits::{LEASE_MAX, SPAN_MIN};
 use oncegate_core::{
-    Answer, Claim, ClaimKey, Command, GuardName, InvalidName, Policy, Refusal, Terms, Time, Token, Verdict,
+    Answer, Claim, ClaimKey, Command, GuardName, InvalidName, Policy, Refusal, State, Terms, Time, Token, Verdict,
     WorkspaceName,
 };
-use oncegate_store::StoreError;
+use oncegate_store::{Cursor, Page, Query, Reading, StoreError};
 
-use crate::key::Part;
+use crate::key::{IntoKey, Part};
 use crate::ledger::Ledger;
 
 /// Makes claims under one name, with one policy. Cheap to clone. [`Guard::run`] runs a closure under a claim.
@@ -65,12 +66,13 @@ impl Guard {
     }
 
     /// The key made of these parts, under this guard.
-    pub fn key<K>(&self, parts: K) -> ClaimKey
-    where
-        K: IntoIterator,
-        K::Item: Into<Part>,
-    {
-        self.key_of(&crate::key::parts(parts))
+    pub fn key(&self, parts: impl IntoKey) -> ClaimKey {
+        self.key_of(&parts.into_key())
+    }
+
+    /// The name of the guard.
+    pub fn name(&self) -> &GuardName {
+        &self.name
     }
 
     pub(crate) fn key_of(&self, parts: &[Part]) -> ClaimKey {
@@ -104,10 +106,29 @@ impl Guard {
         Ok(self.ledger.read(key).await?.value)
     }
 
+    /// The state of the claim under `key`; `None` if there is no claim. A claim in flight whose lease has ended is in the state that
+    /// its policy gives it.
+    pub async fn state(&self, key: &ClaimKey) -> Result<Option<State>, StoreError> {
+        let Reading { value, now } = self.ledger.read(key).await?;
+        Ok(value.map(|claim| claim.state_at(now)))
+    }
+
+    /// Lists the claims of this guard, newest first. A page may have fewer than `limit` claims, or none, although there are more: then it
+    /// has a cursor.
+    pub async fn list(&self, state: Option<State>, limit: usize, after: Option<Cursor>) -> Result<Page, StoreError> {
+        let (workspace, guard) = (self.workspace.clone(), Some(self.name.clone()));
+        self.ledger.store().scan(Query { workspace, guard, state, limit, after }).await
+    }
+
+    /// Removes the claim under `key`, so that the next caller wins. An owner that is still at work is fenced. False: there was no claim.
+    pub async fn forget(&self, key: &ClaimKey) -> Result<bool, StoreError> {
+        Ok(!matches!(self.ledger.apply(key, Command::Forget).await?.value, Answer::Refused(_)))
+    }
+
     /// Resolves an unknown claim, once a person, or a program that asked the provider, knows whether the effect happened.
     ///
     /// Later callers get `outcome`. For [`Guard::run`] the outcome is its value as JSON; for the tower layer it is a response,
-    /// made by `layer::outcome_of`.
+    /// made by `tower::outcome_of`.
     pub async fn resolve(&self, key: &ClaimKey, done: bool, outcome: Option<Bytes>) -> Result<(), ResolveError> {
         match self.ledger.apply(key, Command::Resolve { done, outcome }).await?.value {
             Answer::Refused(refusal) => Err(ResolveError::Refused(refusal)),
@@ -133,7 +154,14 @@ fn parts_as_json(parts: &[Part]) -> String {
     serde_json::to_string(parts).expect("text and integers are JSON")
 }
 
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guard").field("name", &self.name).field("policy", &self.policy).finish_non_exhaustive()
+    }
+}
+
 /// The result of a claim.
+#[derive(Clone, Debug)]
 pub enum Claimed {
     Won(Owner),
     /// An earlier owner has settled the claim.
@@ -158,6 +186,12 @@ pub enum Claimed {
 pub struct Owner {
     ledger: Arc<Ledger>,
     claim: Arc<Claim>,
+}
+
+impl fmt::Debug for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Owner").field("claim", &self.claim).finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug, thiserror::Error)]

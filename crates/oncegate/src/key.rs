@@ -2,6 +2,7 @@
 
 use oncegate_core::KeyPart;
 use serde::{Serialize, Serializer};
+use uuid::Uuid;
 
 /// One part of a key: text, bytes, an integer, or absent, which is a value of its own.
 ///
@@ -28,6 +29,25 @@ impl From<String> for Part {
     }
 }
 
+impl From<&String> for Part {
+    fn from(text: &String) -> Self {
+        Part(Kind::Bytes(text.as_bytes().to_vec()))
+    }
+}
+
+/// The same part as its text with hyphens, which is what callers over HTTP send.
+impl From<Uuid> for Part {
+    fn from(id: Uuid) -> Self {
+        Part::from(id.to_string())
+    }
+}
+
+impl From<&Uuid> for Part {
+    fn from(id: &Uuid) -> Self {
+        Part::from(*id)
+    }
+}
+
 impl From<&[u8]> for Part {
     fn from(bytes: &[u8]) -> Self {
         Part(Kind::Bytes(bytes.to_vec()))
@@ -50,7 +70,7 @@ macro_rules! integers {
     };
 }
 // Each of these fits into an `i128`.
-integers!(u8 u16 u32 u64 usize i8 i16 i32 i64 isize);
+integers!(u8 u16 u32 u64 usize i8 i16 i32 i64 i128 isize);
 
 impl<T: Into<Part>> From<Option<T>> for Part {
     fn from(part: Option<T>) -> Self {
@@ -79,11 +99,72 @@ impl Serialize for Part {
     }
 }
 
-/// The parts of a key, in order.
-pub fn parts<I>(parts: I) -> Vec<Part>
-where
-    I: IntoIterator,
-    I::Item: Into<Part>,
-{
-    parts.into_iter().map(Into::into).collect()
+/// A value that names a claim: one part, or several in order.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use oncegate::{Gate, Policy};
+/// let guard = Gate::open("memory:").await?.guard("charge", Policy::default())?;
+/// let order = String::from("order 17");
+///
+/// // Parts of one type, of several types, and a single part.
+/// assert_eq!(guard.key(["order 17", "card"]), guard.key((&order, "card")));
+/// assert_eq!(guard.key(["order 17"]), guard.key(&order));
+/// // A number is not the text of its digits.
+/// assert_ne!(guard.key(17), guard.key("17"));
+/// # Ok(())
+/// # }
+/// ```
+pub trait IntoKey {
+    /// The parts of the key, in order.
+    fn into_key(self) -> Vec<Part>;
+}
+
+impl<P: Into<Part>, const N: usize> IntoKey for [P; N] {
+    fn into_key(self) -> Vec<Part> {
+        self.into_iter().map(Into::into).collect()
+    }
+}
+
+impl<P: Into<Part>> IntoKey for Vec<P> {
+    fn into_key(self) -> Vec<Part> {
+        self.into_iter().map(Into::into).collect()
+    }
+}
+
+impl<P: Into<Part> + Clone> IntoKey for &[P] {
+    fn into_key(self) -> Vec<Part> {
+        self.iter().cloned().map(Into::into).collect()
+    }
+}
+
+macro_rules! tuples {
+    ($(($($part:ident)+))*) => {
+        $(impl<$($part: Into<Part>),+> IntoKey for ($($part,)+) {
+            fn into_key(self) -> Vec<Part> {
+                #[allow(non_snake_case, reason = "the names of the types serve as names of the parts")]
+                let ($($part,)+) = self;
+                vec![$($part.into()),+]
+            }
+        })*
+    };
+}
+tuples!((A) (A B) (A B C) (A B C D) (A B C D E) (A B C D E F) (A B C D E F G) (A B C D E F G H));
+
+macro_rules! single {
+    ($($part:ty)*) => {
+        $(impl IntoKey for $part {
+            fn into_key(self) -> Vec<Part> {
+                vec![self.into()]
+            }
+        })*
+    };
+}
+single!(&str String &String Uuid &Uuid u8 u16 u32 u64 usize i8 i16 i32 i64 i128 isize);
+
+impl IntoKey for Part {
+    fn into_key(self) -> Vec<Part> {
+        vec![self]
+    }
 }

@@ -37,8 +37,6 @@ mod gate;
 mod guard;
 mod idempotency;
 mod key;
-#[cfg(feature = "tower-bare")]
-pub mod layer;
 mod ledger;
 pub mod reminders;
 mod renewals;
@@ -47,12 +45,14 @@ mod run;
 pub mod sagas;
 pub mod sends;
 mod sweeper;
+#[cfg(feature = "tower-bare")]
+pub mod tower;
 pub mod worker;
 
-pub use gate::{Gate, OpenError, StoreUrl};
+pub use gate::{Gate, GateBuilder, Guards, OpenError, Scoped, StoreUrl};
 pub use guard::{Claimed, Guard, GuardError, Owner, OwnerError, ResolveError};
 pub use idempotency::{WRONG_KEY, idempotency_key};
-pub use key::{Part, parts};
+pub use key::{IntoKey, Part};
 pub use ledger::{Decided, Ledger, Observer};
 pub use oncegate_core::{
     Answer, Claim, ClaimId, ClaimKey, Command, GuardName, InvalidName, Lost, OnFailure, OnStoreError, Policy, Refusal,

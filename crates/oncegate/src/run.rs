@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 
 use crate::background::retry_within_lease;
 use crate::guard::{Claimed, Guard, Owner, OwnerError};
-use crate::key::Part;
+use crate::key::IntoKey;
 use crate::renewals;
 
 /// A value and where it came from.
@@ -112,12 +112,45 @@ impl Guard {
     pub async fn run<T, E, K, F, Fut>(&self, key: K, effect: F) -> Result<Ran<T>, RunError<E>>
     where
         T: Serialize + DeserializeOwned,
-        K: IntoIterator,
-        K::Item: Into<Part>,
+        K: IntoKey,
         F: FnOnce(Option<Owner>) -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
-        self.run_or_unknown(key, async |owner| effect(owner).await.map_err(Failure::NotDone)).await
+        self.run_with(key, effect, Failure::NotDone).await
+    }
+
+    /// Like [`Guard::run`], with a function that says of each error whether the effect surely did not happen, or may have.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::io::{Error, ErrorKind};
+    /// use oncegate::{Failure, Gate, Policy, RunError};
+    /// # async fn charge_the_card() -> Result<String, Error> { Err(ErrorKind::TimedOut.into()) }
+    ///
+    /// let charges = Gate::open("memory:").await?.guard("charge", Policy::default())?;
+    /// let verdict = |error: Error| match error.kind() {
+    ///     ErrorKind::ConnectionRefused => Failure::NotDone(error),
+    ///     _ => Failure::Unknown(error),
+    /// };
+    /// let ran = charges.run_with("order 17", |_| charge_the_card(), verdict).await;
+    /// assert!(matches!(ran, Err(RunError::MayHaveHappened(_))));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn run_with<T, E, K, F, Fut>(
+        &self,
+        key: K,
+        effect: F,
+        verdict: impl FnOnce(E) -> Failure<E>,
+    ) -> Result<Ran<T>, RunError<E>>
+    where
+        T: Serialize + DeserializeOwned,
+        K: IntoKey,
+        F: FnOnce(Option<Owner>) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        self.run_or_unknown(key, async |owner| effect(owner).await.map_err(verdict)).await
     }
 
     /// Like [`Guard::run`], for an effect that can fail without knowing whether it happened.
@@ -149,12 +182,11 @@ impl Guard {
     pub async fn run_or_unknown<T, E, K, F, Fut>(&self, key: K, effect: F) -> Result<Ran<T>, RunError<E>>
     where
         T: Serialize + DeserializeOwned,
-        K: IntoIterator,
-        K::Item: Into<Part>,
+        K: IntoKey,
         F: FnOnce(Option<Owner>) -> Fut,
         Fut: Future<Output = Result<T, Failure<E>>>,
     {
-        let parts = crate::key::parts(key);
+        let parts = key.into_key();
         let key = self.key_of(&parts);
         match self.claim_of(&key, Some(&parts)).await {
             Ok(Claimed::Won(owner)) => self.run_owned(owner, effect).await,

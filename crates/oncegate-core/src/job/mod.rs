@@ -265,6 +265,37 @@ pub struct Failure {
     pub retry_in: Option<Duration>,
 }
 
+impl Failure {
+    /// The effect surely did not happen, and a retry would not help.
+    pub fn refused(error: impl Into<String>) -> Failure {
+        Failure { is_final: true, ..Failure::of(error, Reached::No) }
+    }
+
+    /// The effect surely did not happen. A retry may succeed, after this delay if the receiver has asked for one.
+    pub fn busy(error: impl Into<String>, retry_in: Option<Duration>) -> Failure {
+        Failure { retry_in, ..Failure::of(error, Reached::No) }
+    }
+
+    /// The effect may have happened.
+    pub fn unknown(error: impl Into<String>) -> Failure {
+        Failure::of(error, Reached::Maybe)
+    }
+
+    /// A failure that may be retried. The error may quote the receiver. Control characters are replaced, because stores refuse them and
+    /// terminals obey them.
+    pub fn of(error: impl Into<String>, reached: Reached) -> Failure {
+        let error = error.into().replace(char::is_control, " ");
+        Failure { error, reached, is_final: false, retry_in: None }
+    }
+}
+
+/// With `?`, the effect counts as one that may have happened.
+impl<E: std::error::Error> From<E> for Failure {
+    fn from(error: E) -> Failure {
+        Failure::unknown(error.to_string())
+    }
+}
+
 /// The result of a command, and what to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "most of them carry a job")]

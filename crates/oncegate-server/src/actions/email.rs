@@ -19,7 +19,7 @@ use uuid::Uuid;
 use super::{Effect, NotRun};
 use crate::channels::http::Provider;
 use crate::channels::smtp::{Mail, MailServer, NotMailed};
-use crate::channels::{Receipt, busy, refused, secret, unknown};
+use crate::channels::{Receipt, secret};
 use crate::config::HandlerKind;
 use crate::crash;
 use crate::sends::SendLog;
@@ -111,16 +111,19 @@ impl Email {
         within: Duration,
     ) -> Result<Option<Box<RawValue>>, NotRun> {
         let payload: Payload = serde_json::from_str(effect.payload.get())
-            .map_err(|_| refused("the payload of an email has `to` and `text`, and maybe `subject`"))?;
+            .map_err(|_| Failure::refused("the payload of an email has `to` and `text`, and maybe `subject`"))?;
         match (&payload.campaign_id, &payload.recipient_id) {
             (None, None) => Ok(self.send(workspace, &payload, effect.effect_key, within).await.map(|_| None)?),
             (Some(campaign), Some(recipient)) => {
                 let lease = self.sends.sends.options().lease.max(within + LEASE_MARGIN);
-                let begin = begin(campaign, recipient, &payload, effect.id, lease).map_err(refused)?;
+                let begin = begin(campaign, recipient, &payload, effect.id, lease).map_err(Failure::refused)?;
                 let ours = Lease { until: Instant::now() + lease, within };
                 self.guarded(workspace, &begin, &payload, ours).await
             }
-            _ => Err(refused("the payload of an email has both `campaignId` and `recipientId`, or neither").into()),
+            _ => {
+                Err(Failure::refused("the payload of an email has both `campaignId` and `recipientId`, or neither")
+                    .into())
+            }
         }
     }
 
@@ -134,7 +137,7 @@ impl Email {
         crash::point("send.asking").await;
         let begun = self.sends.begin(workspace, begin).await;
         crash::point("send.begun").await;
-        let said = match begun.map_err(|error| busy(error.to_string(), None))? {
+        let said = match begun.map_err(|error| Failure::busy(error.to_string(), None))? {
             Begun::Proceed(proceed) => return Ok(self.proceed(workspace, &proceed, payload, ours).await?),
             // The other worker may finish before its lease ends.
             Begun::Busy { lease_left } => {
@@ -147,7 +150,7 @@ impl Email {
             }
             Begun::Unknown { id } => {
                 let why = format!("the send {id} is unknown: it may have been sent, and is not sent again");
-                return Err(Failure { is_final: true, ..unknown(why) }.into());
+                return Err(Failure { is_final: true, ..Failure::unknown(why) }.into());
             }
         };
         Ok(Some(to_raw_value(&said).expect("an object is JSON")))
@@ -163,7 +166,7 @@ impl Email {
         let Proceed { id, token, provider_key, .. } = proceed;
         let sent = match ours.for_call() {
             // This worker was paused past its lease: another one may have begun.
-            Duration::ZERO => Err(busy("the lease ended before the provider was called", None)),
+            Duration::ZERO => Err(Failure::busy("the lease ended before the provider was called", None)),
             within => self.send(workspace, payload, *provider_key, within).await,
         };
         crash::point("send.sent").await;
@@ -183,7 +186,7 @@ impl Email {
         crash::point("send.settled").await;
         // An email that may have been sent is never reported as unsent, whatever the outcome of the write.
         let reached = sent.as_ref().map_or_else(|failure| failure.reached, |_| Reached::Maybe);
-        let kept = written.map_err(|error| Failure { reached, ..busy(error.to_string(), None) })?;
+        let kept = written.map_err(|error| Failure { reached, ..Failure::busy(error.to_string(), None) })?;
         sent.map_err(|failure| Failure { is_final: failure.is_final && failure.reached == Reached::No, ..failure })?;
         let said = json!({"send": "sent", "sendId": id, "attempt": kept.send.attempt});
         Ok(Some(to_raw_value(&said).expect("an object is JSON")))
@@ -201,14 +204,17 @@ impl Email {
             By::Smtp(server) => {
                 let mail = Mail { workspace, id: key, to: Some(to), subject, text: payload.text.clone() };
                 server.send(&mail, within).await.map(|()| Receipt::default()).map_err(|error| match error {
-                    NotMailed::Unreached(error) => busy(error, None),
+                    NotMailed::Unreached(error) => Failure::busy(error, None),
                     NotMailed::Failed(failure) => failure,
                 })
             }
             By::Http { provider, from } => {
                 let posted = Posted { id: key, from, to, subject, text: &payload.text };
                 let body = serde_json::to_vec(&posted).expect("an email is JSON");
-                provider.post(workspace, key, body, within).await.unwrap_or_else(|unsent| Err(busy(unsent.0, None)))
+                provider
+                    .post(workspace, key, body, within)
+                    .await
+                    .unwrap_or_else(|unsent| Err(Failure::busy(unsent.0, None)))
             }
         }
     }

@@ -2,7 +2,8 @@
 
 use metrics::counter;
 use oncegate::WorkspaceName;
-use oncegate::actions::{GUARD, Status};
+use oncegate::actions::{self, GUARD, Status, type_of};
+use oncegate_core::job::Job;
 use uuid::Uuid;
 
 use crate::observe::STOPPED;
@@ -50,4 +51,14 @@ impl Event {
             _ => tracing::info!(event, workspace, actionId = %id, actionType = action_type),
         }
     }
+}
+
+/// Logs one line for the end of a run.
+pub fn tell(job: &Job, event: actions::Event) {
+    let (event, id) = match event {
+        actions::Event::Failed => (Event::Failed, job.id),
+        actions::Event::Ended(id, status) => (Event::Ended(status), id),
+        actions::Event::LeaseLost => (Event::LeaseLost, job.id),
+    };
+    event.tell(&job.workspace, id, type_of(job));
 }

@@ -5,18 +5,17 @@
 mod email;
 mod events;
 mod remote;
-mod run;
 mod saga;
 mod view;
 mod webhook;
 
-use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use ipnet::IpNet;
 use oncegate::actions::{
-    Action, Actions, Found, Leased, Outcome, Refused, Schedule, ScheduleError, ScheduleLimits, Scheduled,
+    ActionJobs, Actions, Found, Outcome, Refused, Schedule, ScheduleError, ScheduleLimits, Scheduled,
 };
 use oncegate::sagas::Sagas;
 use oncegate::store::{Clock, MainStore, SystemClock};
@@ -26,32 +25,31 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-pub use events::Event;
+pub use events::{Event, tell};
 pub use remote::LeaseRequest;
 pub use view::ActionView;
 
 use crate::audit::{self, Act, Audit, By, Receipt};
+
 use crate::channels::lines::JsonLines;
 use crate::config::{self, Config, HandlerKind};
+use crate::jobs::ServerWatcher;
 use crate::observe;
 use crate::problem::Problem;
 use crate::sends::SendLog;
 use crate::task::to_the_end;
-use crate::trace::Ended;
+use crate::trace::{self, Ended};
 use crate::transports::{AmqpPublisher, NatsPublisher};
-use oncegate::worker::Worker;
+use oncegate::worker::{Handlers, NotRun, Queue, Run};
 
 pub struct Runner {
-    pub config: config::Actions,
     pub actions: Actions,
     pub store: Arc<dyn MainStore>,
     pub main: Arc<Ledger>,
-    pub worker: Arc<Worker>,
+    pub queue: Arc<Queue>,
     /// Whether a worker's result is kept with its action.
     pub keeps_results: bool,
-    handlers: BTreeMap<String, Handler>,
-    /// The handlers of workspaces that have settings of their own.
-    of_workspaces: HashMap<(WorkspaceName, String), Handler>,
+    handlers: Handlers,
 }
 
 /// An operation of a person on an action.
@@ -126,16 +124,16 @@ pub struct Effect<'a> {
 }
 
 impl<'a> Effect<'a> {
-    fn of(leased: &'a Leased) -> Effect<'a> {
-        let Leased { job, action } = leased;
+    fn of(run: &'a Run, payload: &'a RawValue) -> Effect<'a> {
+        let Run { workspace, id, effect_key, action_type, revision, attempt, .. } = run;
         Effect {
-            workspace: &job.workspace,
-            id: job.id,
-            effect_key: leased.effect_key(),
-            action_type: &action.action_type,
-            revision: action.revision,
-            attempt: job.tried,
-            payload: &action.payload,
+            workspace,
+            id: *id,
+            effect_key: *effect_key,
+            action_type,
+            revision: *revision,
+            attempt: *attempt,
+            payload,
         }
     }
 }
@@ -148,16 +146,6 @@ struct Line<'a> {
     effect: Effect<'a>,
 }
 
-/// Why an action was not performed.
-enum NotRun {
-    Failed(Failure),
-    /// The action was not attempted, and cannot be for this long.
-    PutOff {
-        why: &'static str,
-        wait: Duration,
-    },
-}
-
 impl Ended for NotRun {
     fn failed(&self) -> Option<&'static str> {
         match self {
@@ -167,15 +155,17 @@ impl Ended for NotRun {
     }
 }
 
-impl From<Failure> for NotRun {
-    fn from(failure: Failure) -> Self {
-        NotRun::Failed(failure)
+#[async_trait]
+impl oncegate::worker::Handler for Handler {
+    async fn run(&self, run: &Run, payload: &RawValue) -> Result<Option<Box<RawValue>>, NotRun> {
+        let about = &[("oncegate.action.id", &run.id as _), ("oncegate.action.type", &run.action_type as _)];
+        trace::work("run action", &run.workspace, about, self.perform(Effect::of(run, payload))).await
     }
 }
 
 impl Handler {
     /// Performs the effect. Returns the receiver's answer, if it is worth keeping.
-    async fn run(&self, effect: Effect<'_>) -> Result<Option<Box<RawValue>>, NotRun> {
+    async fn perform(&self, effect: Effect<'_>) -> Result<Option<Box<RawValue>>, NotRun> {
         let ran = match &self.how {
             How::Log(lines) => {
                 let written = lines.write(&Line { at: SystemClock.now().to_string(), effect });
@@ -315,45 +305,44 @@ impl Runner {
             nats: config.nats.url.clone().map(NatsPublisher::new),
             lines: None,
         };
-        let (mut handlers, mut of_workspaces) = (BTreeMap::new(), HashMap::new());
+        let mut handlers = Handlers::default();
         for (name, of_type) in &config.actions.types {
             let Some(kind) = &of_type.handler else { continue };
             if let HandlerKind::Webhook { secret_file: None, .. } = kind {
                 tracing::warn!(event = "action.webhook_unsigned", actionType = name, hint = "write secret_file");
             }
             let how = making.how(kind).map_err(|error| format!("[actions.type.{name:?}]: {error}"))?;
-            handlers.insert(name.clone(), Handler { how, timeout: of_type.timeout });
+            handlers.set(name, Arc::new(Handler { how, timeout: of_type.timeout }));
             for (workspace, kind) in &of_type.of_workspaces {
                 let wrong = |error| format!("[workspace.{workspace}.actions.type.{name:?}]: {error}");
                 let how = making.how(kind).map_err(wrong)?;
-                of_workspaces.insert((workspace.clone(), name.clone()), Handler { how, timeout: of_type.timeout });
+                let handler = Handler { how, timeout: of_type.timeout };
+                handlers.set_for(workspace.clone(), name, Arc::new(handler));
             }
         }
         let limits = ScheduleLimits::new(Some(config.limits.schedules), Some(config.limits.schedule_interval));
         let config::Actions { lease, workers, .. } = config.actions;
         Ok(Arc::new(Runner {
-            config: config.actions.clone(),
             actions: Actions::over(store.clone()).limited(limits),
             keeps_results: config.privacy.store_outcome_body,
-            worker: Worker::new(store.clone(), main.waiters().clone(), lease, workers),
+            queue: Queue::new(store.clone(), main.waiters().clone(), lease, workers),
             store,
             main,
             handlers,
-            of_workspaces,
         }))
-    }
-
-    /// The handler of an action type for a workspace.
-    fn handler(&self, workspace: &WorkspaceName, action_type: &str) -> Option<&Handler> {
-        let own = self.of_workspaces.get(&(workspace.clone(), action_type.to_owned()));
-        own.or_else(|| self.handlers.get(action_type))
     }
 
     /// Starts to lease the actions that this server runs.
     pub fn start(self: &Arc<Runner>) {
-        let kinds: Vec<String> = self.handlers.keys().map(|name| Action::job_kind(name)).collect();
+        let kinds = self.handlers.kinds();
         if !kinds.is_empty() {
-            tokio::spawn(self.worker.clone().keep_leasing(kinds, self.clone()));
+            let jobs = ActionJobs {
+                actions: self.actions.clone(),
+                queue: self.queue.clone(),
+                handlers: self.handlers.clone(),
+                watcher: Arc::new(ServerWatcher),
+            };
+            tokio::spawn(self.queue.clone().keep_leasing(kinds, Arc::new(jobs)));
         }
     }
 

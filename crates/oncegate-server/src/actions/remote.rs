@@ -107,7 +107,7 @@ impl Runner {
             let is_over = tokio::select! {
                 biased;
                 () = tokio::time::sleep_until(deadline) => true,
-                () = self.worker.stopped() => true,
+                () = self.queue.stopped() => true,
                 () = &mut gone => true,
                 () = look.heard_or_due(&listener) => false,
             };
@@ -138,7 +138,7 @@ impl Runner {
             }
         }
         for job in back {
-            self.give_back_job(&job).await;
+            self.actions.give_back(&job).await;
         }
         match failed {
             Some(error) if begun.is_empty() => Err(error),
@@ -150,7 +150,7 @@ impl Runner {
         let token = job.token;
         if job.fate().is_some() {
             let applied = self.actions.work(&job, Command::GiveUp { token }, now).await?;
-            super::run::tell(&job, &applied);
+            super::tell(&job, oncegate::actions::Event::of(&applied));
             return Ok(None);
         }
         let leased = Leased::read(job)?;
@@ -166,14 +166,8 @@ impl Runner {
     /// Gives the jobs back as if they had not been leased.
     pub async fn give_back(&self, leased: Vec<Leased>) {
         for Leased { job, .. } in leased {
-            self.give_back_job(&job).await;
+            self.actions.give_back(&job).await;
         }
-    }
-
-    async fn give_back_job(&self, job: &Job) {
-        let command = Command::GiveBack { token: job.token };
-        // If this write fails, the lease ends by itself.
-        let _ = self.actions.apply(&job.workspace, job.id, command).await;
     }
 }
 

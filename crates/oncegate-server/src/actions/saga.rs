@@ -7,7 +7,6 @@ use serde_json::json;
 use serde_json::value::RawValue;
 
 use super::Effect;
-use crate::channels::{busy, refused, unknown};
 
 /// The source of the events. Their ids are the effect keys of actions.
 const SOURCE: &str = "oncegate:action";
@@ -19,7 +18,7 @@ pub async fn feed(
     workspace: &WorkspaceName,
     effect: Effect<'_>,
 ) -> Result<Option<Box<RawValue>>, Failure> {
-    let data = serde_json::from_str(effect.payload.get()).map_err(|error| refused(error.to_string()))?;
+    let data = serde_json::from_str(effect.payload.get()).map_err(|error| Failure::refused(error.to_string()))?;
     let event = Event::new(event_type.unwrap_or(effect.action_type), data).id(effect.effect_key.to_string());
     let event = Event { source: Some(SOURCE.into()), ..event };
     match sagas.handle(workspace, &event).await {
@@ -30,8 +29,8 @@ pub async fn feed(
             handled.iter().for_each(|handled| crate::sagas::tell(workspace, &event.event_type, handled));
             Ok(Some(result))
         }
-        Err(StoreError::Unavailable(why)) => Err(busy(why, None)),
-        Err(StoreError::Unknown(why)) => Err(unknown(why)),
-        Err(StoreError::Refused(why)) => Err(refused(why)),
+        Err(StoreError::Unavailable(why)) => Err(Failure::busy(why, None)),
+        Err(StoreError::Unknown(why)) => Err(Failure::unknown(why)),
+        Err(StoreError::Refused(why)) => Err(Failure::refused(why)),
     }
 }

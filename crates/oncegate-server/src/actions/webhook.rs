@@ -23,7 +23,7 @@ use url::Url;
 use uuid::Uuid;
 
 use super::Effect;
-use crate::channels::{busy, refused, secret, unknown};
+use crate::channels::secret;
 use crate::outgoing::{self, NotPosted, Posted, post};
 
 /// The longest URL that a payload may name.
@@ -70,9 +70,9 @@ impl Webhook {
         let headers = self.headers(effect.workspace, effect.effect_key, &body);
         match post(&url, effect.effect_key, &headers, body, allow, within).await {
             Ok(posted) => read(&posted, by),
-            Err(NotPosted::Forbidden(error)) => Err(refused(error)),
-            Err(NotPosted::Unsent(error)) => Err(busy(error, None)),
-            Err(NotPosted::Broke(error)) => Err(unknown(error)),
+            Err(NotPosted::Forbidden(error)) => Err(Failure::refused(error)),
+            Err(NotPosted::Unsent(error)) => Err(Failure::busy(error, None)),
+            Err(NotPosted::Broke(error)) => Err(Failure::unknown(error)),
         }
     }
 
@@ -82,7 +82,7 @@ impl Webhook {
         struct Addressed {
             url: Option<String>,
         }
-        let wrong = || refused("payload.url: not an http or https URL, without a user or a password in it");
+        let wrong = || Failure::refused("payload.url: not an http or https URL, without a user or a password in it");
         let is_object = payload.get().starts_with('{');
         let addressed = match self.allow_payload.is_some() && is_object {
             true => serde_json::from_str::<Addressed>(payload.get()).map_err(|_| wrong())?,
@@ -91,7 +91,7 @@ impl Webhook {
         let named = addressed.url;
         let Some(named) = named else {
             let url = self.url.clone();
-            let url = url.ok_or_else(|| refused("the payload has no `url`, and neither has the config"))?;
+            let url = url.ok_or_else(|| Failure::refused("the payload has no `url`, and neither has the config"))?;
             return Ok(To { url, by: By::Config });
         };
         let is_right = |url: &Url| {
@@ -164,12 +164,12 @@ fn read(posted: &Posted, by: By) -> Result<Option<Box<RawValue>>, Failure> {
             let result = format!(r#"{{"status":{}}}"#, posted.status.as_u16());
             Ok(Some(RawValue::from_string(result).expect("is JSON")))
         }
-        410 => Err(refused(error)),
-        408 => Err(unknown(error)),
-        400..=499 => Err(busy(error, posted.retry_in())),
-        503 if posted.headers.contains_key(RETRY_AFTER) => Err(busy(error, posted.retry_in())),
+        410 => Err(Failure::refused(error)),
+        408 => Err(Failure::unknown(error)),
+        400..=499 => Err(Failure::busy(error, posted.retry_in())),
+        503 if posted.headers.contains_key(RETRY_AFTER) => Err(Failure::busy(error, posted.retry_in())),
         // A redirection is not followed. The receiver may have acted before it redirected.
-        _ => Err(unknown(error)),
+        _ => Err(Failure::unknown(error)),
     }
 }
 

@@ -23,7 +23,7 @@ use crate::actions::Runner;
 use crate::cli::Failure;
 use crate::config::Config;
 use crate::sends::SendLog;
-use oncegate::worker::Worker;
+use oncegate::worker::Queue;
 
 const CALLERS: usize = 256;
 /// Actions that are due before the workers start.
@@ -148,7 +148,7 @@ async fn running(names: &Names, store: Arc<dyn MainStore>, setting: &Setting) ->
     let config = loaded.map_err(|errors| Failure::new(format!("{:?}", errors.first())))?.config;
     let ledger = Arc::new(Ledger::start(store.clone(), Arc::new(())));
     let sagas = crate::sagas::engine(&config, store.clone(), ledger.clone()).map_err(crate::cli::not_loaded)?;
-    let worker = Worker::new(store.clone(), ledger.waiters().clone(), config.messages.lease, 1);
+    let worker = Queue::new(store.clone(), ledger.waiters().clone(), config.messages.lease, 1);
     let sends = SendLog::new(&config, store.clone(), ledger.clone(), worker);
     let runner = Runner::open(&config, store, ledger.clone(), &sagas, &sends).map_err(Failure::new)?;
     let actions = &runner.actions;
@@ -176,8 +176,8 @@ async fn running(names: &Names, store: Arc<dyn MainStore>, setting: &Setting) ->
     let (loaded, late) = tokio::join!(others, late(names.late_loaded, actions, &lines));
     loaded?;
     measured.push(late?);
-    runner.worker.stop_by(tokio::time::Instant::now() + Duration::from_secs(5));
-    runner.worker.finish_by(tokio::time::Instant::now() + Duration::from_secs(5)).await;
+    runner.queue.stop_by(tokio::time::Instant::now() + Duration::from_secs(5));
+    runner.queue.finish_by(tokio::time::Instant::now() + Duration::from_secs(5)).await;
     ledger.close().await;
     Ok(measured)
 }

@@ -42,7 +42,7 @@ async fn on(names: [&'static str; 2], store: Arc<dyn MainStore>, span: Duration)
     let definition = Draft::read("search-import.toml", SEARCH_IMPORT).and_then(Draft::check);
     let definition = definition.map_err(|defects| Failure::new(defects.to_string()))?;
     let ledger = Arc::new(Ledger::start(store.clone(), Arc::new(())));
-    let sagas = Sagas::over(store, ledger.clone(), [definition], SagaOptions::default());
+    let sagas = Sagas::over(store, ledger.clone(), [definition], SagaOptions::default()).expect("one saga");
     let [applied, ignored] = names;
     let measured = vec![load(applied, &sagas, span, apply).await?, load(ignored, &sagas, span, ignore).await?];
     ledger.close().await;

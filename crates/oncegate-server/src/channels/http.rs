@@ -7,12 +7,13 @@ use std::time::Duration;
 use hyper::header::{HeaderValue, RETRY_AFTER};
 use ipnet::IpNet;
 use oncegate::WorkspaceName;
+use oncegate_core::job::Failure;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::Value;
 use url::Url;
 use uuid::Uuid;
 
-use super::{Outgoing, Receipt, Sent, busy, refused, unknown};
+use super::{Outgoing, Receipt, Sent};
 use crate::outgoing::{self, NotPosted, Posted, post};
 
 /// The most characters of a provider's message id that are kept.
@@ -39,7 +40,9 @@ impl Provider {
     /// a later request may send.
     pub async fn send(&self, message: &Outgoing<'_>, names: &BTreeMap<String, String>, within: Duration) -> Sent {
         let body = serde_json::to_vec(&Named { message, names }).expect("fields are JSON");
-        self.post(message.workspace, message.id, body, within).await.unwrap_or_else(|Unsent(error)| Err(refused(error)))
+        self.post(message.workspace, message.id, body, within)
+            .await
+            .unwrap_or_else(|Unsent(error)| Err(Failure::refused(error)))
     }
 
     /// Posts a body, and reads the provider's answer. If there was no connection, the caller decides what that means.
@@ -54,9 +57,9 @@ impl Provider {
         more.extend(self.authorization.iter().map(|value| ("authorization", value.clone())));
         match post(&self.url, key, &more, body.into(), &self.allow, within).await {
             Ok(posted) => Ok(read(&posted)),
-            Err(NotPosted::Forbidden(error)) => Ok(Err(refused(error))),
+            Err(NotPosted::Forbidden(error)) => Ok(Err(Failure::refused(error))),
             Err(NotPosted::Unsent(error)) => Err(Unsent(error)),
-            Err(NotPosted::Broke(error)) => Ok(Err(unknown(error))),
+            Err(NotPosted::Broke(error)) => Ok(Err(Failure::unknown(error))),
         }
     }
 }
@@ -91,12 +94,12 @@ fn read(posted: &Posted) -> Sent {
         200..=299 => taken(),
         // The key belongs to this message alone, so a conflict means that the provider has the message already.
         409 => taken(),
-        425 | 429 => Err(busy(error, posted.retry_in())),
-        503 if posted.headers.contains_key(RETRY_AFTER) => Err(busy(error, posted.retry_in())),
-        408 | 500..=599 => Err(unknown(error)),
-        400..=499 => Err(refused(error)),
+        425 | 429 => Err(Failure::busy(error, posted.retry_in())),
+        503 if posted.headers.contains_key(RETRY_AFTER) => Err(Failure::busy(error, posted.retry_in())),
+        408 | 500..=599 => Err(Failure::unknown(error)),
+        400..=499 => Err(Failure::refused(error)),
         // A redirection is not followed. The provider may have acted before it redirected.
-        _ => Err(unknown(error)),
+        _ => Err(Failure::unknown(error)),
     }
 }
 

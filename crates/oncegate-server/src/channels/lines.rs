@@ -8,8 +8,6 @@ use std::sync::Mutex;
 use oncegate_core::job::Failure;
 use serde::Serialize;
 
-use super::{refused, unknown};
-
 pub struct JsonLines {
     name: &'static str,
     lines: Mutex<Lines>,
@@ -46,11 +44,11 @@ impl JsonLines {
             Ok(written) => {
                 lines.is_broken = written < text.len();
                 match lines.is_broken {
-                    true => Err(unknown(format!("{} took a part of the line", self.name))),
+                    true => Err(Failure::unknown(format!("{} took a part of the line", self.name))),
                     false => Ok(()),
                 }
             }
-            Err(error) => Err(refused(format!("{}: {error}", self.name))),
+            Err(error) => Err(Failure::refused(format!("{}: {error}", self.name))),
         }
     }
 }

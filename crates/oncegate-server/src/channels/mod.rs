@@ -15,7 +15,8 @@ use std::time::Duration;
 use ipnet::IpNet;
 use oncegate::WorkspaceName;
 use oncegate::store::{Clock, SystemClock};
-use oncegate_core::job::{Delivery, Failure, Reached};
+pub use oncegate::worker::{Receipt, Sent};
+use oncegate_core::job::{Delivery, Failure};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -73,40 +74,10 @@ struct Line<'a> {
     message: &'a Outgoing<'a>,
 }
 
-/// The message was sent.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Receipt {
-    /// The provider's id of the message.
-    pub provider_message_id: Option<String>,
-}
-
 impl Ended for Receipt {
     fn failed(&self) -> Option<&'static str> {
         None
     }
-}
-
-pub type Sent = Result<Receipt, Failure>;
-
-/// Certainly not sent, and a retry would not help.
-pub fn refused(error: impl Into<String>) -> Failure {
-    Failure { is_final: true, ..failure(error, Reached::No) }
-}
-
-/// Certainly not sent; a retry may succeed.
-pub fn busy(error: impl Into<String>, retry_in: Option<Duration>) -> Failure {
-    Failure { retry_in, ..failure(error, Reached::No) }
-}
-
-/// It may have been sent.
-pub fn unknown(error: impl Into<String>) -> Failure {
-    failure(error, Reached::Maybe)
-}
-
-/// The error may quote the receiver. Control characters are replaced, because stores refuse them and terminals obey them.
-pub fn failure(error: impl Into<String>, reached: Reached) -> Failure {
-    let error = error.into().replace(char::is_control, " ");
-    Failure { error, reached, is_final: false, retry_in: None }
 }
 
 pub struct Channel {
@@ -137,7 +108,7 @@ impl Channel {
             How::Smtp(server) => match server.send(&message.mail(), within).await {
                 Ok(()) => Ok(Receipt::default()),
                 // A request waits for this send, so the failure is final; a later request may send.
-                Err(smtp::NotMailed::Unreached(error)) => Err(refused(error)),
+                Err(smtp::NotMailed::Unreached(error)) => Err(Failure::refused(error)),
                 Err(smtp::NotMailed::Failed(failure)) => Err(failure),
             },
         }

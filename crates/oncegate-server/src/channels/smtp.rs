@@ -21,7 +21,7 @@ use tokio::time::{Instant, timeout_at};
 use url::Url;
 use uuid::Uuid;
 
-use super::{busy, refused, secret, unknown};
+use super::secret;
 use crate::outgoing::{self, NoConnection};
 
 /// The longest subject that is taken from the text.
@@ -109,8 +109,8 @@ impl MailServer {
         let sent = match answered {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) if error.status().is_some() => Err(no(&error)),
-            Ok(Err(error)) => Err(unknown(format!("no reply to the final dot: {error}")).into()),
-            Err(_) => Err(unknown(format!("no reply to the final dot within {within:?}")).into()),
+            Ok(Err(error)) => Err(Failure::unknown(format!("no reply to the final dot: {error}")).into()),
+            Err(_) => Err(Failure::unknown(format!("no reply to the final dot within {within:?}")).into()),
         };
         // The server has answered already, so QUIT gets at most a second.
         let _ = timeout_at(deadline.min(Instant::now() + Duration::from_secs(1)), connection.quit()).await;
@@ -129,13 +129,13 @@ impl MailServer {
         };
         let addresses = outgoing::addresses(&self.url, port, &self.allow).await;
         let addresses = addresses.map_err(|error| match error {
-            NoConnection::Refused(_) => refused(error.to_string()).into(),
+            NoConnection::Refused(_) => Failure::refused(error.to_string()).into(),
             _ => NotMailed::Unreached(error.to_string()),
         })?;
         let hello = ClientId::default();
         let tls = || {
             let host = self.url.host_str().unwrap_or_default().trim_matches(['[', ']']);
-            TlsParameters::new(host.to_owned()).map_err(|error| refused(error.to_string()))
+            TlsParameters::new(host.to_owned()).map_err(|error| Failure::refused(error.to_string()))
         };
         let implicit = if is_encrypted { Some(tls()?) } else { None };
         let no = |error| no(&error);
@@ -146,12 +146,14 @@ impl MailServer {
         }
         if is_upgraded && !connection.is_encrypted() {
             // A proxy in between may have stripped the offer of STARTTLS. A retry may see it again.
-            return Err(busy("the server offers no STARTTLS, and the config wants it", None).into());
+            return Err(Failure::busy("the server offers no STARTTLS, and the config wants it", None).into());
         }
         if let Some(credentials) = &self.credentials {
             let is_near = addresses.iter().all(|address| address.ip().is_loopback());
             if !connection.is_encrypted() && !is_near {
-                return Err(refused("the server offers no encryption, and a password is not sent without").into());
+                return Err(
+                    Failure::refused("the server offers no encryption, and a password is not sent without").into()
+                );
             }
             connection.auth(DEFAULT_MECHANISMS, credentials).await.map_err(no)?;
         }
@@ -164,8 +166,9 @@ impl MailServer {
     }
 
     fn compose(&self, mail: &Mail<'_>) -> Result<(Envelope, Vec<u8>), Failure> {
-        let address = mail.to.ok_or_else(|| refused("there is no email address to send to"))?;
-        let to: Mailbox = address.parse().map_err(|_| refused("the email address is not one that SMTP can take"))?;
+        let address = mail.to.ok_or_else(|| Failure::refused("there is no email address to send to"))?;
+        let to: Mailbox =
+            address.parse().map_err(|_| Failure::refused("the email address is not one that SMTP can take"))?;
         let first_line = mail.text.trim().lines().next().unwrap_or_default();
         let subject = match mail.subject.or(self.subject.as_deref()) {
             Some(subject) => subject.to_owned(),
@@ -179,7 +182,7 @@ impl MailServer {
             .header(ContentType::TEXT_PLAIN)
             .header(Workspace(mail.workspace.to_string()))
             .body(mail.text.clone())
-            .map_err(|error| refused(format!("no mail can be made of it: {error}")))?;
+            .map_err(|error| Failure::refused(format!("no mail can be made of it: {error}")))?;
         Ok((mail.envelope().clone(), mail.formatted()))
     }
 }
@@ -188,7 +191,7 @@ impl MailServer {
 fn no(error: &lettre::transport::smtp::Error) -> NotMailed {
     match (error.status(), error.is_transient()) {
         (None, _) => NotMailed::Unreached(format!("the mail server was not reached: {error}")),
-        (Some(_), true) => busy(format!("the mail server refused for now: {error}"), None).into(),
-        (Some(_), false) => refused(format!("the mail server did not take it: {error}")).into(),
+        (Some(_), true) => Failure::busy(format!("the mail server refused for now: {error}"), None).into(),
+        (Some(_), false) => Failure::refused(format!("the mail server did not take it: {error}")).into(),
     }
 }

@@ -76,7 +76,7 @@ impl Messages {
         body: Bytes,
         answer: oneshot::Sender<Answered>,
     ) {
-        let _under_way = self.worker.under_way();
+        let _under_way = self.queue.under_way();
         crash::point("message.received").await;
         // The client may have hung up.
         match self.accept(&workspace, asked.as_ref(), &body).await {
@@ -177,7 +177,7 @@ impl Messages {
         guard: &mut Guard,
         key: &ClaimKey,
     ) -> Result<Outcome, Trouble> {
-        let mut slot = self.worker.try_slot(request.workspace);
+        let mut slot = self.queue.try_slot(request.workspace);
         for round in 0..ROUNDS_MAX {
             if round > 0 {
                 found = self.look(request.workspace, &request.post.contact).await?;

@@ -111,7 +111,7 @@ impl Messages {
         deadline: Instant,
     ) -> Result<Option<(Kept<Message>, Kept<Lead>)>, Problem> {
         loop {
-            let is_stopped = self.worker.is_stopped();
+            let is_stopped = self.queue.is_stopped();
             let message = self.find::<Message>(workspace, id).await?;
             let is_open = message.is_some_and(|message| match message.document.status {
                 Status::Queued => !is_stopped,
@@ -122,8 +122,8 @@ impl Messages {
             }
             tokio::select! {
                 () = tokio::time::sleep_until(deadline.min(Instant::now() + LOOK_EVERY)) => {}
-                () = self.worker.stopped(), if !is_stopped => {}
-                () = self.worker.cut_off() => return self.load(workspace, id).await,
+                () = self.queue.stopped(), if !is_stopped => {}
+                () = self.queue.cut_off() => return self.load(workspace, id).await,
             }
         }
     }

@@ -40,7 +40,7 @@ use crate::config;
 use crate::problem::{Kind, Problem};
 use crate::task::to_the_end;
 use document::{Document, Kept, Lead, Message, by_id};
-use oncegate::worker::Worker;
+use oncegate::worker::Queue;
 use reply::Reply;
 
 /// The guards of the contents and of the keys. Only this module makes claims under them.
@@ -60,7 +60,7 @@ pub struct Messages {
     /// The ledger over the separate guard store, if there is one.
     pub apart: Option<Arc<Ledger>>,
     pub channels: Arc<Channels>,
-    pub worker: Arc<Worker>,
+    pub queue: Arc<Queue>,
     pub over: Over,
     /// Limits the requests in progress, including those whose clients have hung up.
     pub room: Arc<Semaphore>,

@@ -19,7 +19,7 @@ use crate::channels::Receipt;
 use crate::crash;
 use crate::problem::Problem;
 use crate::trace;
-use oncegate::worker::{Handler, Held};
+use oncegate::worker::{Held, RunJob};
 
 /// The pause between two attempts to write the outcome.
 const WRITE_PAUSE: Duration = Duration::from_millis(100);
@@ -50,7 +50,7 @@ pub enum Tried {
 }
 
 #[async_trait]
-impl Handler for Messages {
+impl RunJob for Messages {
     async fn run(self: Arc<Self>, held: Held) {
         crash::point("message.leased").await;
         match self.task(&held.job).await {

@@ -148,7 +148,7 @@ async fn sent_and_queued(is_written: bool) -> (usize, Option<Job>) {
         store: store.clone(),
         apart: None,
         channels: Arc::new(Channels::open(&config).unwrap()),
-        worker: Worker::new(store.clone(), main.waiters().clone(), config.messages.lease, 1),
+        queue: Queue::new(store.clone(), main.waiters().clone(), config.messages.lease, 1),
         main,
         over: Over::default(),
         room: Arc::new(Semaphore::new(1)),

@@ -1,8 +1,8 @@
 //! What is logged and counted about reminders: never a text, never an address.
 
 use metrics::counter;
-use oncegate::WorkspaceName;
-use oncegate::reminders::{GUARD, Kept, State};
+use oncegate::reminders::GUARD;
+use oncegate::{WorkspaceName, reminders};
 use uuid::Uuid;
 
 use crate::observe::STOPPED;
@@ -24,15 +24,6 @@ pub enum Event {
 
 impl Event {
     pub const COUNTER: &str = "oncegate_reminder_events_total";
-
-    /// The event to log after an attempt.
-    pub fn of(kept: &Kept) -> Event {
-        match kept.reminder.state {
-            State::Sent => Event::Sent,
-            State::Missed => Event::Missed,
-            State::Scheduled | State::Sending | State::Cancelled => Event::Failed,
-        }
-    }
 
     const fn name(self) -> &'static str {
         match self {
@@ -61,6 +52,17 @@ impl Event {
                 tracing::info!(event, workspace, reminderId = %id);
             }
             _ => tracing::info!(event, workspace, reminderId = %id),
+        }
+    }
+}
+
+impl From<reminders::Event> for Event {
+    fn from(event: reminders::Event) -> Event {
+        match event {
+            reminders::Event::Sent => Event::Sent,
+            reminders::Event::Missed => Event::Missed,
+            reminders::Event::Failed => Event::Failed,
+            reminders::Event::LeaseLost => Event::LeaseLost,
         }
     }
 }

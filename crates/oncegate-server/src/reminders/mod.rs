@@ -3,12 +3,13 @@
 //! The library (`oncegate::reminders`) defines what a reminder is and when its flag is set.
 
 mod events;
-mod run;
 mod view;
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use oncegate::reminders::{JOB, Kept, Options, Reminders};
+use async_trait::async_trait;
+use oncegate::reminders::{JOB, Kept, Options, ReminderJobs, Reminders};
 use oncegate::store::MainStore;
 use oncegate::{Ledger, WorkspaceName};
 use uuid::Uuid;
@@ -17,17 +18,18 @@ pub use events::Event;
 pub use view::ReminderView;
 
 use crate::audit::{self, Act, Audit, By, Receipt};
-use crate::channels::Channels;
+use crate::channels::{self, Channels};
 use crate::config::Config;
+use crate::jobs::ServerWatcher;
 use crate::problem::Problem;
 use crate::task::to_the_end;
-use oncegate::worker::Worker;
+use crate::trace;
+use oncegate::worker::{Channel, Outgoing, Queue, Sent};
 
 pub struct Desk {
     pub reminders: Reminders,
     pub channels: Arc<Channels>,
-    store: Arc<dyn MainStore>,
-    worker: Arc<Worker>,
+    queue: Arc<Queue>,
 }
 
 /// The options from the configuration.
@@ -41,9 +43,9 @@ impl Desk {
         store: Arc<dyn MainStore>,
         ledger: Arc<Ledger>,
         channels: Arc<Channels>,
-        worker: Arc<Worker>,
+        queue: Arc<Queue>,
     ) -> Arc<Desk> {
-        Arc::new(Desk { reminders: Reminders::over(store.clone(), ledger, options(config)), channels, store, worker })
+        Arc::new(Desk { reminders: Reminders::over(store, ledger, options(config)), channels, queue })
     }
 
     /// Sends a missed reminder on a person's request, with the person and the reason in the log.
@@ -116,6 +118,26 @@ impl Desk {
 
     /// Starts to send the reminders that are due.
     pub fn start(self: &Arc<Desk>) {
-        tokio::spawn(self.worker.clone().keep_leasing(vec![JOB.to_owned()], self.clone()));
+        let jobs = ReminderJobs {
+            reminders: self.reminders.clone(),
+            channel: Arc::new(Carriers(self.channels.clone())),
+            watcher: Arc::new(ServerWatcher),
+        };
+        tokio::spawn(self.queue.clone().keep_leasing(vec![JOB.to_owned()], Arc::new(jobs)));
+    }
+}
+
+/// The configured channels, for reminders.
+struct Carriers(Arc<Channels>);
+
+#[async_trait]
+impl Channel for Carriers {
+    async fn send(&self, reminder: &Outgoing<'_>, within: Duration) -> Sent {
+        let Outgoing { workspace, id, channel, phone, email, text } = *reminder;
+        let outgoing =
+            channels::Outgoing { workspace, id, channel, phone, email, text, attachments: &[], metadata: None };
+        let channel = self.0.of(workspace, channel);
+        let about = &[("oncegate.reminder.id", &id as _), ("oncegate.channel", &channel.kind() as _)];
+        trace::call("send reminder", workspace, about, channel.send(&outgoing, within)).await
     }
 }

@@ -28,13 +28,13 @@ use crate::config::{self, Config};
 use crate::crash;
 use crate::observe;
 use crate::trace;
-use oncegate::worker::Worker;
+use oncegate::worker::Queue;
 
 /// Runs sagas with the workers of actions.
 pub struct Director {
     pub sagas: Sagas,
     store: Arc<dyn MainStore>,
-    worker: Arc<Worker>,
+    queue: Arc<Queue>,
 }
 
 /// Why a definition cannot be loaded.
@@ -84,12 +84,12 @@ pub fn engine(config: &Config, store: Arc<dyn MainStore>, ledger: Arc<Ledger>) -
         out_of_steps: Arc::new(|workspace| observe::limited(Some(workspace), "saga_steps")),
         commands: Box::new(commands),
     };
-    Ok(Sagas::over(store, ledger, load_all(&config.sagas)?, options))
+    Ok(Sagas::over(store, ledger, load_all(&config.sagas)?, options).expect("`load_all` refuses a name that is taken"))
 }
 
 impl Director {
-    pub fn new(sagas: Sagas, store: Arc<dyn MainStore>, worker: Arc<Worker>) -> Arc<Director> {
-        Arc::new(Director { sagas, store, worker })
+    pub fn new(sagas: Sagas, store: Arc<dyn MainStore>, queue: Arc<Queue>) -> Arc<Director> {
+        Arc::new(Director { sagas, store, queue })
     }
 
     /// Starts to handle timers and removals.
@@ -99,7 +99,7 @@ impl Director {
         if !self.sagas.definitions().is_empty() {
             kinds.push(TIMER.to_owned());
         }
-        tokio::spawn(self.worker.clone().keep_leasing(kinds, self.clone()));
+        tokio::spawn(self.queue.clone().keep_leasing(kinds, self.clone()));
     }
 
     /// Applies events; events about one instance are applied in their order. Each event waits for a permit of its

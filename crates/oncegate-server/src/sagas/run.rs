@@ -9,10 +9,10 @@ use oncegate::sagas::{Fired, TIMER};
 use super::{Director, tell};
 use crate::crash;
 use crate::trace;
-use oncegate::worker::{Handler, Held};
+use oncegate::worker::{Held, RunJob};
 
 #[async_trait]
-impl Handler for Director {
+impl RunJob for Director {
     async fn run(self: Arc<Self>, held: Held) {
         crash::point("saga.leased").await;
         let job = &held.job;

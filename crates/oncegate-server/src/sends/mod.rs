@@ -5,35 +5,35 @@
 
 mod events;
 mod hook;
-mod run;
 mod view;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use oncegate::sends::{Begin, Begun, JOB, Kept, NotTaken, Options, Sends};
+use async_trait::async_trait;
+use oncegate::sends::{Begin, Begun, JOB, Kept, NotTaken, Options, Reconcile, SendJobs, Sends};
 use oncegate::store::MainStore;
 use oncegate::{Ledger, StoreError, Token, WorkspaceName};
 use oncegate_core::job::Reached;
 use uuid::Uuid;
 
 pub use events::COUNTER;
-use events::Event;
+pub use events::Event;
 pub use view::{ResolvedView, SendView};
 
 use crate::audit::{Act, Audit, By, Receipt};
 use crate::config::Config;
+use crate::jobs::ServerWatcher;
 use crate::trace;
 use hook::{Hook, Said};
-use oncegate::worker::Worker;
+use oncegate::worker::Queue;
 
 /// The name of the reconcile hook in stored records and in the log.
 const HOOK: &str = "reconcile hook";
 
 pub struct SendLog {
     pub sends: Sends,
-    store: Arc<dyn MainStore>,
-    pub worker: Arc<Worker>,
+    pub queue: Arc<Queue>,
     pub audit: Arc<Audit>,
     hook: Option<Hook>,
 }
@@ -57,19 +57,24 @@ pub struct Resolution {
 }
 
 impl SendLog {
-    pub fn new(config: &Config, store: Arc<dyn MainStore>, ledger: Arc<Ledger>, worker: Arc<Worker>) -> Arc<SendLog> {
+    pub fn new(config: &Config, store: Arc<dyn MainStore>, ledger: Arc<Ledger>, queue: Arc<Queue>) -> Arc<SendLog> {
         let hook = config
             .sends
             .reconcile_url
             .clone()
             .map(|url| Hook::new(url, config.outgoing.allow.clone().into(), config.outgoing.timeout));
         let audit = Audit::new(store.clone());
-        Arc::new(SendLog { sends: Sends::over(store.clone(), ledger, options(config)), store, worker, audit, hook })
+        Arc::new(SendLog { sends: Sends::over(store, ledger, options(config)), queue, audit, hook })
     }
 
     /// Starts to handle leases that end.
     pub fn start(self: &Arc<SendLog>) {
-        tokio::spawn(self.worker.clone().keep_leasing(vec![JOB.to_owned()], self.clone()));
+        let jobs = SendJobs {
+            sends: self.sends.clone(),
+            reconcile: self.hook.is_some().then(|| self.clone() as Arc<dyn Reconcile>),
+            watcher: Arc::new(ServerWatcher),
+        };
+        tokio::spawn(self.queue.clone().keep_leasing(vec![JOB.to_owned()], Arc::new(jobs)));
     }
 
     /// A worker is about to send. If the send is unknown, the hook is asked first: the worker that asks can still send it.
@@ -136,8 +141,10 @@ impl SendLog {
         tell(workspace, id, sent, &by, note.as_deref(), &receipt);
         Ok(kept)
     }
+}
 
-    /// Asks the hook, and records its answer. False: the outcome is still unknown.
+#[async_trait]
+impl Reconcile for SendLog {
     async fn reconcile(&self, kept: &Kept) -> bool {
         let Some(hook) = &self.hook else { return false };
         let asked =

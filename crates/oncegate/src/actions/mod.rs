@@ -13,6 +13,7 @@ mod coalesce;
 mod query;
 mod recurrence;
 mod registry;
+mod run;
 mod schedule;
 mod slot_queue;
 mod work;
@@ -27,9 +28,11 @@ pub use action::{Action, Ended, Entity, JOBS, KIND, Resolved, Status, Try};
 pub use query::{Filter, Found, Page, Refused};
 pub use recurrence::{Recurrence, Repeats};
 pub use registry::ScheduleLimits;
+pub use run::{ActionJobs, Event, Handler, Handlers, NotRun, Run, type_of};
 pub use schedule::{Mode, Schedule, When, check_name};
 pub use work::{Applied, Done, Leased, effect_key};
 
+use crate::gate::Scoped;
 use registry::Full;
 use slot_queue::SlotQueues;
 
@@ -103,5 +106,44 @@ impl Actions {
     /// The slot of an action: the action's type, the entity's id and the entity's type.
     fn slot(workspace: &oncegate_core::WorkspaceName, action_type: &str, entity: &Entity) -> ClaimKey {
         ClaimKey::of(workspace, &GUARD, &[Some(action_type), Some(&entity.id), entity.entity_type.as_deref()])
+    }
+}
+
+impl std::fmt::Debug for Actions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Actions").finish_non_exhaustive()
+    }
+}
+
+/// The operations that need no workspace.
+impl Scoped<Actions> {
+    /// See [`Actions::schedule`].
+    pub async fn schedule(&self, schedule: Schedule) -> Result<Scheduled, ScheduleError> {
+        self.policy().schedule(self.workspace(), schedule).await
+    }
+
+    /// See [`Actions::find`].
+    pub async fn find(&self, id: Uuid) -> Result<Option<Found>, StoreError> {
+        self.policy().find(self.workspace(), id).await
+    }
+
+    /// See [`Actions::list`].
+    pub async fn list(&self, filter: &Filter) -> Result<Page, StoreError> {
+        self.policy().list(self.workspace(), filter).await
+    }
+
+    /// See [`Actions::cancel`].
+    pub async fn cancel(&self, id: Uuid) -> Result<Found, Refused> {
+        self.policy().cancel(self.workspace(), id).await
+    }
+
+    /// See [`Actions::retry`].
+    pub async fn retry(&self, id: Uuid) -> Result<Found, Refused> {
+        self.policy().retry(self.workspace(), id).await
+    }
+
+    /// See [`Actions::run_now`].
+    pub async fn run_now(&self, id: Uuid) -> Result<Found, Refused> {
+        self.policy().run_now(self.workspace(), id).await
     }
 }

@@ -69,11 +69,11 @@ pub enum When {
 /// use oncegate::actions::{Outcome, Schedule};
 ///
 /// let gate = Gate::open("memory:").await?; // or sqlite:FILE, postgres://…
-/// let actions = gate.actions().expect("all of these keep actions");
+/// let actions = gate.actions();
 /// let saved = |name: &str| Schedule::new("crm:sync", &serde_json::json!({ "entityId": "lead 7", "name": name }));
 ///
-/// let first = actions.schedule(gate.workspace(), saved("Ada")?).await?;
-/// let again = actions.schedule(gate.workspace(), saved("Ada Lovelace")?).await?;
+/// let first = actions.schedule(saved("Ada")?).await?;
+/// let again = actions.schedule(saved("Ada Lovelace")?).await?;
 /// assert_eq!((first.outcome, again.outcome), (Outcome::Created, Outcome::Updated));
 /// assert_eq!((first.id, again.revision), (again.id, 2));
 /// # Ok(())

@@ -12,6 +12,7 @@
 
 mod query;
 mod record;
+mod run;
 mod verbs;
 mod work;
 
@@ -25,9 +26,11 @@ use uuid::Uuid;
 
 pub use query::{Filter, Page};
 pub use record::{Kept, Reminder, Row, State, Text};
+pub use run::{Event, ReminderJobs};
 pub use verbs::{Edit, NotChanged};
 pub use work::Worked;
 
+use crate::gate::Scoped;
 use crate::ledger::Ledger;
 use record::key_of;
 
@@ -132,5 +135,34 @@ impl Reminders {
             outcome: Some(id.to_string().into()),
             replaces: None,
         }
+    }
+}
+
+impl std::fmt::Debug for Reminders {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reminders").finish_non_exhaustive()
+    }
+}
+
+/// The operations that need no workspace.
+impl Scoped<Reminders> {
+    /// See [`Reminders::set`].
+    pub async fn set(&self, new: &New) -> Result<Set, StoreError> {
+        self.policy().set(self.workspace(), new).await
+    }
+
+    /// See [`Reminders::find`].
+    pub async fn find(&self, id: Uuid) -> Result<Option<Kept>, StoreError> {
+        self.policy().find(self.workspace(), id).await
+    }
+
+    /// See [`Reminders::list`].
+    pub async fn list(&self, filter: &Filter) -> Result<Page, StoreError> {
+        self.policy().list(self.workspace(), filter).await
+    }
+
+    /// See [`Reminders::cancel`].
+    pub async fn cancel(&self, id: Uuid) -> Result<Kept, NotChanged> {
+        self.policy().cancel(self.workspace(), id).await
     }
 }

@@ -28,18 +28,18 @@
 //!     .unexpected("none", "Closed")
 //!     .check()?;
 //! let gate = Gate::open("memory:").await?; // or sqlite:FILE, postgres://…
-//! let sagas = gate.sagas([door], Options::default()).expect("all of these keep sagas");
+//! let sagas = gate.sagas([door], Options::default())?;
 //!
 //! let opened = Event::new("Opened", json!({ "doorId": "7" })).id("1");
-//! let first = sagas.handle(gate.workspace(), &opened).await?;
-//! let again = sagas.handle(gate.workspace(), &opened).await?;
+//! let first = sagas.handle(&opened).await?;
+//! let again = sagas.handle(&opened).await?;
 //! assert_eq!((first[0].outcome.as_str(), first[0].state.as_deref()), ("applied", Some("Open")));
 //! assert_eq!((again[0].outcome.as_str(), again[0].state.as_deref()), ("duplicate", Some("Open")));
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! Commands are actions, and timers are jobs: the servers on the same store run them.
+//! Commands are actions, and timers are jobs: a [`Gate::worker`](crate::Gate::worker) or a server on the same store runs them.
 
 mod apply;
 mod dead;
@@ -48,6 +48,7 @@ mod keyed_lock;
 mod query;
 mod record;
 mod retire;
+mod run;
 mod timer;
 
 use std::collections::HashMap;
@@ -67,9 +68,11 @@ pub use oncegate_saga::{
 };
 pub use query::{Found, LineSeen, Page};
 pub use record::{Line, Sent};
+pub(crate) use run::SagaJobs;
 pub use timer::Fired;
 
 use crate::actions::Schedule;
+use crate::gate::Scoped;
 use crate::ledger::Ledger;
 use evaluate::Evaluations;
 use keyed_lock::KeyedLocks;
@@ -95,6 +98,11 @@ pub struct Sagas {
     locks: Arc<KeyedLocks>,
     evaluations: Arc<Evaluations>,
 }
+
+/// Two definitions have this name. They would share their instances.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("two sagas are called {0}")]
+pub struct NameTaken(pub String);
 
 /// How sagas are run.
 pub struct Options {
@@ -169,11 +177,12 @@ impl Sagas {
         ledger: Arc<Ledger>,
         definitions: impl IntoIterator<Item = Definition>,
         options: Options,
-    ) -> Sagas {
+    ) -> Result<Sagas, NameTaken> {
         let definitions: Vec<Arc<Definition>> = definitions.into_iter().map(Arc::new).collect();
         for (i, definition) in definitions.iter().enumerate() {
-            let is_taken = definitions[..i].iter().any(|before| before.name() == definition.name());
-            assert!(!is_taken, "two sagas are called {}: they would share their instances", definition.name());
+            if definitions[..i].iter().any(|before| before.name() == definition.name()) {
+                return Err(NameTaken(definition.name().to_owned()));
+            }
         }
         let mut by_event: HashMap<String, Vec<Arc<Definition>>> = HashMap::new();
         for definition in &definitions {
@@ -181,7 +190,7 @@ impl Sagas {
                 by_event.entry(event.clone()).or_default().push(definition.clone());
             }
         }
-        Sagas {
+        Ok(Sagas {
             store,
             ledger,
             definitions: Arc::new(definitions),
@@ -189,7 +198,7 @@ impl Sagas {
             evaluations: Arc::new(Evaluations::new(options.steps, options.out_of_steps.clone())),
             options: Arc::new(options),
             locks: Arc::default(),
-        }
+        })
     }
 
     /// The store's time.
@@ -255,5 +264,30 @@ impl Sagas {
     ) -> Result<Handled, StoreError> {
         let handled = self.apply(workspace, definition, event, apply::Also::Nothing).await?;
         Ok(handled.expect("what comes from nowhere is nobody else's"))
+    }
+}
+
+/// The operations that need no workspace.
+impl Scoped<Sagas> {
+    /// See [`Sagas::handle`].
+    pub async fn handle(&self, event: &Event) -> Result<Vec<Handled>, StoreError> {
+        self.policy().handle(self.workspace(), event).await
+    }
+
+    /// See [`Sagas::find`].
+    pub async fn find(&self, saga: &str, correlation_id: &str) -> Result<Option<Found>, StoreError> {
+        self.policy().find(self.workspace(), saga, correlation_id).await
+    }
+
+    /// See [`Sagas::history`].
+    pub async fn history(&self, found: &Found, limit: usize) -> Result<(Vec<LineSeen>, bool), StoreError> {
+        self.policy().history(self.workspace(), found, limit).await
+    }
+}
+
+impl std::fmt::Debug for Sagas {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names: Vec<&str> = self.definitions.iter().map(|definition| definition.name()).collect();
+        f.debug_struct("Sagas").field("definitions", &names).finish_non_exhaustive()
     }
 }

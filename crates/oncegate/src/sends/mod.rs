@@ -13,15 +13,15 @@
 //! use oncegate::sends::{Begin, Begun, Options};
 //!
 //! let gate = Gate::open("memory:").await?; // or sqlite:FILE, postgres://…
-//! let sends = gate.sends(Options::default()).expect("all of these keep sends");
+//! let sends = gate.sends(Options::default());
 //! let begin = Begin::new("spring", "ada@example.com")?;
 //!
-//! let Begun::Proceed(ours) = sends.begin(gate.workspace(), &begin).await? else { panic!("nobody has sent it") };
+//! let Begun::Proceed(ours) = sends.begin(&begin).await? else { panic!("nobody has sent it") };
 //! // Here the provider is called, with ours.provider_key.
-//! sends.sent(gate.workspace(), ours.id, ours.token, Some("esp-1".into())).await?;
+//! sends.sent(ours.id, ours.token, Some("esp-1".into())).await?;
 //!
 //! // The job comes again.
-//! let again = sends.begin(gate.workspace(), &begin).await?;
+//! let again = sends.begin(&begin).await?;
 //! assert!(matches!(again, Begun::Sent(sent) if sent.esp_message_id.as_deref() == Some("esp-1")));
 //! # Ok(())
 //! # }
@@ -34,12 +34,14 @@
 mod lease_expiry;
 mod query;
 mod record;
+mod run;
+mod send;
 mod verbs;
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use oncegate_core::job::Job;
+use oncegate_core::job::{Job, Reached};
 use oncegate_core::limits::{LEASE_MAX, SPAN_MIN};
 use oncegate_core::{Answer, ClaimId, Command, GuardName, Refusal, Terms, Time, Token, WorkspaceName};
 use oncegate_store::{At, Commit, Committed, MainStore, Op, Reading, StoreError};
@@ -50,8 +52,12 @@ use uuid::Uuid;
 pub use lease_expiry::Tended;
 pub use query::{Filter, Page};
 pub use record::{Attempt, Kept, Lost, Resolved, Send, State};
+pub use run::{Reconcile, SendJobs};
+pub use send::{Delivery, SendError};
 
+use crate::gate::Scoped;
 use crate::ledger::Ledger;
+use crate::run::Failure;
 use record::key_of;
 
 /// The guard of sends. No other part of the system makes claims under it.
@@ -318,4 +324,55 @@ fn is_stale(committed: &Committed) -> bool {
 
 fn too_busy() -> StoreError {
     StoreError::Unavailable(format!("others were faster {ROUNDS} times"))
+}
+
+impl std::fmt::Debug for Sends {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sends").finish_non_exhaustive()
+    }
+}
+
+/// The operations that need no workspace.
+impl Scoped<Sends> {
+    /// See [`Sends::begin`].
+    pub async fn begin(&self, begin: &Begin) -> Result<Begun, StoreError> {
+        self.policy().begin(self.workspace(), begin).await
+    }
+
+    /// See [`Sends::sent`].
+    pub async fn sent(&self, id: Uuid, token: Token, esp_message_id: Option<String>) -> Result<Kept, NotTaken> {
+        self.policy().sent(self.workspace(), id, token, esp_message_id).await
+    }
+
+    /// See [`Sends::failed`].
+    pub async fn failed(&self, id: Uuid, token: Token, error: String, reached: Reached) -> Result<Kept, NotTaken> {
+        self.policy().failed(self.workspace(), id, token, error, reached).await
+    }
+
+    /// See [`Sends::renew`].
+    pub async fn renew(&self, id: Uuid, token: Token, lease: Option<Duration>) -> Result<Kept, NotTaken> {
+        self.policy().renew(self.workspace(), id, token, lease).await
+    }
+
+    /// See [`Sends::send`].
+    pub async fn send<E: std::fmt::Display, Fut>(
+        &self,
+        begin: &Begin,
+        provider: impl FnOnce(Proceed) -> Fut,
+    ) -> Result<Delivery, SendError<E>>
+    where
+        Fut: Future<Output = Result<Option<String>, Failure<E>>>,
+    {
+        self.policy().send(self.workspace(), begin, provider).await
+    }
+
+    /// See [`Sends::find`].
+    pub async fn find(&self, id: Uuid) -> Result<Option<(Kept, Time)>, StoreError> {
+        self.policy().find(self.workspace(), id).await
+    }
+
+    /// See [`Sends::list`].
+    pub async fn list(&self, filter: &Filter) -> Result<Page, StoreError> {
+        self.policy().list(self.workspace(), filter).await
+    }
 }

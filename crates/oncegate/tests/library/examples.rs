@@ -1,5 +1,9 @@
 //! The output of the examples is what they promise.
 
+#[path = "../../examples/embedded_saga.rs"]
+mod embedded_saga;
+#[path = "../../examples/embedded_worker.rs"]
+mod embedded_worker;
 #[path = "../../examples/first_duplicate.rs"]
 mod first_duplicate;
 #[path = "../../examples/lost_worker.rs"]
@@ -29,6 +33,28 @@ async fn a_lost_worker_is_taken_over_or_held_as_the_policy_says() {
         assert_eq!(
             lost_worker::story(&store).await.unwrap(),
             ["TakeOver: attempt 2 settled it, the dead one is fenced: true", "Hold: unknown, a person has to look"]
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_program_runs_the_actions_that_it_schedules() {
+    let (_folder, stores) = stores();
+    for store in stores {
+        assert_eq!(
+            embedded_worker::story(&store).await.unwrap(),
+            ["attempt 1, revision 3: Ada", "attempt 2, revision 3: Ada"]
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_program_runs_the_commands_and_the_time_outs_of_its_sagas() {
+    let (_folder, stores) = stores();
+    for store in stores {
+        assert_eq!(
+            embedded_saga::story(&store).await.unwrap(),
+            ["Placed: applied", "Placed: duplicate", "ChargeCard: \"17\"", "no payment came: Cancelled"]
         );
     }
 }

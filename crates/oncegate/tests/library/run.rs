@@ -8,7 +8,9 @@ use async_trait::async_trait;
 use oncegate::store::{
     Commit, Committed, DuplicateCount, MemoryStore, Page, Query, Reading, Report, Store, StoreError, Swept, Waiters,
 };
-use oncegate::{Claim, ClaimKey, Gate, Guard, GuardError, How, OnFailure, OnStoreError, Policy, RunError, State};
+use oncegate::{
+    Claim, ClaimKey, Gate, Guard, GuardError, Guards, How, OnFailure, OnStoreError, Policy, RunError, State,
+};
 
 async fn gate() -> Gate {
     Gate::open("memory:").await.expect("opens")
@@ -119,7 +121,7 @@ async fn a_dropped_run_leaves_the_claim_to_its_lease() {
 
 #[tokio::test]
 async fn a_store_that_is_away_lets_it_happen_or_not_as_the_policy_says() {
-    let away = Gate::over(Arc::new(Flaky::away_from(0, u32::MAX)), Arc::new(()));
+    let away = Guards::over(Arc::new(Flaky::away_from(0, u32::MAX)), Arc::new(()));
     let run = async |on_store_error| {
         let guard = away.guard("g", Policy { on_store_error, ..Policy::default() }).unwrap();
         guard.run(["k"], |_| async { Ok::<_, Io>(1) }).await
@@ -131,7 +133,7 @@ async fn a_store_that_is_away_lets_it_happen_or_not_as_the_policy_says() {
 #[tokio::test]
 async fn when_only_the_settle_fails_the_caller_gets_its_answer_and_the_settle_is_retried() {
     // The first commit is the claim. The next three commits try to settle, and fail because the store is unavailable.
-    let gate = Gate::over(Arc::new(Flaky::away_from(1, 3)), Arc::new(()));
+    let gate = Guards::over(Arc::new(Flaky::away_from(1, 3)), Arc::new(()));
     let guard = gate.guard("g", Policy::default()).unwrap();
     assert_eq!(guard.run(["k"], |_| async { Ok::<_, Io>(1) }).await.unwrap().value, 1);
     let key = guard.key(["k"]);

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use oncegate::store::Store;
-use oncegate::{ClaimKey, Claimed, Failure, Gate, Guard, How, Lost, Part, Policy, ResolveError, RunError, State};
+use oncegate::{
+    ClaimKey, Claimed, Failure, Gate, Guard, Guards, How, Lost, Part, Policy, ResolveError, RunError, State,
+};
 
 use crate::support::away::Away;
 
@@ -157,7 +159,7 @@ async fn a_closure_that_blocks_the_only_thread_keeps_its_lease() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_that_is_away_for_a_while_costs_renewals_and_not_the_lease() {
     let store = Arc::new(Away::default());
-    let guard = Gate::over(store.clone(), Arc::new(())).guard("g", policy(Lost::TakeOver, LEASE * 4)).unwrap();
+    let guard = Guards::over(store.clone(), Arc::new(())).guard("g", policy(Lost::TakeOver, LEASE * 4)).unwrap();
     let effect = |_| async {
         store.set_away(true);
         // The first renewal is due after a third of the lease. Two of them fail, and time is left for the next.
@@ -173,7 +175,7 @@ async fn a_store_that_is_away_for_a_while_costs_renewals_and_not_the_lease() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_that_finds_the_store_away_is_made_later() {
     let store = Arc::new(Away::default());
-    let guard = Gate::over(store.clone(), Arc::new(())).guard("g", policy(Lost::Hold, LONG_LEASE)).unwrap();
+    let guard = Guards::over(store.clone(), Arc::new(())).guard("g", policy(Lost::Hold, LONG_LEASE)).unwrap();
     let fails = |_| async {
         store.set_away(true);
         Err::<(), _>(Io::other("nothing happened"))
@@ -188,7 +190,7 @@ async fn a_release_that_finds_the_store_away_is_made_later() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_that_is_away_past_the_lease_costs_the_lease_and_the_caller_is_told() {
     let store = Arc::new(Away::default());
-    let guard = Gate::over(store.clone(), Arc::new(())).guard("g", policy(Lost::TakeOver, LEASE)).unwrap();
+    let guard = Guards::over(store.clone(), Arc::new(())).guard("g", policy(Lost::TakeOver, LEASE)).unwrap();
     let waiting = guard.clone().waiting(IN_TIME);
     let effect = |owner: Option<oncegate::Owner>| async move {
         store.set_away(true);

@@ -56,7 +56,7 @@ fn workspace() -> WorkspaceName {
 fn replica(store: &Arc<dyn MainStore>, name: &str) -> Sagas {
     let ledger = Arc::new(Ledger::start(store.clone(), Arc::new(())));
     let options = Options { retries: vec![5 * MILLI], replica: name.into(), ..Options::default() };
-    Sagas::over(store.clone(), ledger, [search_import()], options)
+    Sagas::over(store.clone(), ledger, [search_import()], options).expect("the names differ")
 }
 
 fn event(name: &str, id: &str, data: Value) -> Event {
@@ -168,7 +168,8 @@ async fn an_event_makes_an_instance_its_history_and_its_commands(on: On) {
 async fn an_event_that_comes_again_is_a_duplicate_whatever_state_it_finds(on: On) {
     let world = World::open(on).await;
     let ledger = Arc::new(Ledger::start(world.store.clone(), Arc::new(())));
-    let sagas = Sagas::over(world.store.clone(), ledger.clone(), [search_import()], Options::default());
+    let sagas = Sagas::over(world.store.clone(), ledger.clone(), [search_import()], Options::default())
+        .expect("the names differ");
     let events = [started("s"), saved("s", &["a"]), parsed("s", "a")];
     let mut last = None;
     for event in &events {
@@ -544,7 +545,7 @@ async fn a_timer_among_the_dead_letters_is_applied_only_while_it_is_awaited(on: 
         .check()
         .expect("it is right");
     let ledger = Arc::new(Ledger::start(world.store.clone(), Arc::new(())));
-    let sagas = Sagas::over(world.store.clone(), ledger, [definition], Options::default());
+    let sagas = Sagas::over(world.store.clone(), ledger, [definition], Options::default()).expect("the names differ");
     let set = |id: &str, event: &str| Event::new(event, json!({ "id": id }));
     let mut letters = vec![];
     for id in ["a", "b"] {
@@ -588,7 +589,7 @@ async fn what_can_never_be_written_goes_to_the_dead_letters(on: On) {
         .check()
         .expect("it is right");
     let ledger = Arc::new(Ledger::start(world.store.clone(), Arc::new(())));
-    let sagas = Sagas::over(world.store.clone(), ledger, [definition], Options::default());
+    let sagas = Sagas::over(world.store.clone(), ledger, [definition], Options::default()).expect("the names differ");
     // Each event nests the data deeper.
     let mut reasons = vec![];
     for number in 0..70 {
@@ -633,7 +634,7 @@ async fn an_event_that_runs_out_of_steps_is_told_once_with_its_workspace(on: On)
         let tell = move |workspace: &WorkspaceName| heard.lock().expect("not poisoned").push(workspace.clone());
         let options = Options { steps, out_of_steps: Arc::new(tell), ..Options::default() };
         let ledger = Arc::new(Ledger::start(world.store.clone(), Arc::new(())));
-        let sagas = Sagas::over(world.store.clone(), ledger, [definition], options);
+        let sagas = Sagas::over(world.store.clone(), ledger, [definition], options).expect("the names differ");
         for (id, count, outcome, times) in [("small", 20, "applied", 0), ("large", 300, "dead_letter", 1)] {
             let list: Vec<usize> = (0..count).collect();
             let handled = handle(&sagas, &event("Asked", id, json!({ "id": id, "list": list }))).await;
@@ -672,7 +673,7 @@ async fn a_dead_letter_that_no_saga_knew_is_applied_in_each_that_knows_it_now(on
         .unexpected("none", "Seen");
     let definitions = [seen("one"), seen("two"), late].map(|draft| draft.check().expect("it is right"));
     let ledger = Arc::new(Ledger::start(world.store.clone(), Arc::new(())));
-    let after = Sagas::over(world.store.clone(), ledger, definitions, Options::default());
+    let after = Sagas::over(world.store.clone(), ledger, definitions, Options::default()).expect("the names differ");
     for _ in 0..3 {
         let tried = after.retry_dead_letter(&workspace(), id).await.expect("it is tried");
         assert_eq!(tried.outcome.as_str(), "dead_letter");
@@ -702,7 +703,8 @@ async fn an_event_of_two_sagas_is_applied_in_both() {
             .expect("it is right")
     };
     let ledger = Arc::new(Ledger::start(world.store.clone(), Arc::new(())));
-    let sagas = Sagas::over(world.store.clone(), ledger, [counter("one"), counter("two")], Options::default());
+    let sagas = Sagas::over(world.store.clone(), ledger, [counter("one"), counter("two")], Options::default())
+        .expect("the names differ");
     for id in ["1", "2", "2"] {
         let handled = sagas.handle(&workspace(), &event("Seen", id, json!({ "id": "x" }))).await.expect("there");
         assert_eq!(handled.iter().map(|one| one.saga.as_deref()).collect::<Vec<_>>(), [Some("one"), Some("two")]);
@@ -728,7 +730,7 @@ async fn an_event_of_two_sagas_is_applied_in_both() {
     };
     let ledger = Arc::new(Ledger::start(world.store.clone(), Arc::new(())));
     let definitions = [other("apart", "event.data.own"), other("together", "event.data.shared")];
-    let ordered = Sagas::over(world.store.clone(), ledger, definitions, Options::default());
+    let ordered = Sagas::over(world.store.clone(), ledger, definitions, Options::default()).expect("the names differ");
     for round in 0..20 {
         let data = |own: &str| json!({ "own": format!("{own} {round}"), "shared": format!("{round}") });
         let events = [Event::new("First", data("a")), Event::new("Second", data("b"))];

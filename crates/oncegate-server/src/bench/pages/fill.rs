@@ -279,7 +279,8 @@ impl Fill<'_> {
     async fn sagas(&self) -> Result<(), Failure> {
         let definition = Draft::read("search-import.toml", SEARCH_IMPORT).and_then(Draft::check);
         let definition = definition.map_err(failed)?;
-        let sagas = Sagas::over(self.store.clone(), self.ledger.clone(), [definition], SagaOptions::default());
+        let sagas = Sagas::over(self.store.clone(), self.ledger.clone(), [definition], SagaOptions::default())
+            .expect("one saga");
         for piece in self.pieces("saga instances", OF_EACH) {
             let begin = async |number: usize| {
                 let search = format!("search {number}");

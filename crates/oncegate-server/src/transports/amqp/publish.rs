@@ -11,7 +11,6 @@ use serde_json::value::RawValue;
 
 use super::connect::Connector;
 use crate::actions::Effect;
-use crate::channels::{busy, refused, unknown};
 use crate::config::SecretUrl;
 use crate::outgoing::WORKSPACE;
 
@@ -47,8 +46,8 @@ impl Publisher {
     ) -> Result<Option<Box<RawValue>>, Failure> {
         // Nothing has happened before the message is published.
         let channel = match tokio::time::timeout(within, self.channel()).await {
-            Ok(channel) => channel.map_err(|why| busy(why, None))?,
-            Err(_) => return Err(busy(format!("no channel to the broker within {within:?}"), None)),
+            Ok(channel) => channel.map_err(|why| Failure::busy(why, None))?,
+            Err(_) => return Err(Failure::busy(format!("no channel to the broker within {within:?}"), None)),
         };
         let mut headers = FieldTable::default();
         headers.insert(WORKSPACE.into(), AMQPValue::LongString(effect.workspace.as_str().into()));
@@ -65,7 +64,7 @@ impl Publisher {
             channel.basic_publish(exchange.into(), routing_key.into(), options, payload, properties).await?.await
         };
         let Ok(confirmed) = tokio::time::timeout(within, published).await else {
-            return Err(unknown(format!("the broker did not confirm within {within:?}")));
+            return Err(Failure::unknown(format!("the broker did not confirm within {within:?}")));
         };
         let read = read(confirmed, exchange, routing_key);
         if channel.status().connected() {
@@ -99,17 +98,17 @@ impl Publisher {
 /// Reads the broker's confirmation of a message.
 fn read(confirmed: lapin::Result<Confirmation>, exchange: &str, routing_key: &str) -> Result<(), Failure> {
     // The failure is not final: the queue or the exchange may be created later.
-    let later = |error: String| Err(Failure { is_final: false, ..refused(error) });
+    let later = |error: String| Err(Failure { is_final: false, ..Failure::refused(error) });
     match confirmed {
         Ok(Confirmation::Ack(None)) => Ok(()),
         Ok(Confirmation::Ack(Some(returned)) | Confirmation::Nack(Some(returned))) => {
             let why = returned.reply_text.as_str();
             later(format!("no queue takes {routing_key:?} from exchange {exchange:?}: {why}"))
         }
-        Ok(Confirmation::Nack(None)) => Err(busy("the broker did not take it", None)),
-        Ok(Confirmation::NotRequested) => Err(unknown("the broker does not confirm")),
+        Ok(Confirmation::Nack(None)) => Err(Failure::busy("the broker did not take it", None)),
+        Ok(Confirmation::NotRequested) => Err(Failure::unknown("the broker does not confirm")),
         // The broker has closed the channel because of this message.
         Err(error) if error.is_amqp_soft_error() => later(format!("the broker refused it: {error}")),
-        Err(error) => Err(unknown(format!("the connection to the broker broke: {error}"))),
+        Err(error) => Err(Failure::unknown(format!("the connection to the broker broke: {error}"))),
     }
 }

@@ -12,7 +12,6 @@ use tokio::sync::Mutex;
 
 use super::connect;
 use crate::actions::Effect;
-use crate::channels::{busy, refused, unknown};
 use crate::config::SecretUrl;
 
 pub struct Publisher {
@@ -33,8 +32,8 @@ impl Publisher {
     ) -> Result<Option<Box<RawValue>>, Failure> {
         // Nothing has happened before the message is published.
         let context = match tokio::time::timeout(within, self.context()).await {
-            Ok(context) => context.map_err(|why| busy(why, None))?,
-            Err(_) => return Err(busy(format!("no connection within {within:?}"), None)),
+            Ok(context) => context.map_err(|why| Failure::busy(why, None))?,
+            Err(_) => return Err(Failure::busy(format!("no connection within {within:?}"), None)),
         };
         let message = PublishMessage::build()
             .payload(effect.payload.get().to_owned().into())
@@ -48,11 +47,11 @@ impl Publisher {
             Ok(Err(error)) => Err(match error.kind() {
                 // No stream has this subject. The failure is not final: a stream may be created later.
                 PublishErrorKind::StreamNotFound => {
-                    Failure { is_final: false, ..refused(format!("no stream takes {subject:?}")) }
+                    Failure { is_final: false, ..Failure::refused(format!("no stream takes {subject:?}")) }
                 }
-                _ => unknown(format!("the stream did not acknowledge: {error}")),
+                _ => Failure::unknown(format!("the stream did not acknowledge: {error}")),
             }),
-            Err(_) => Err(unknown(format!("the stream did not acknowledge within {within:?}"))),
+            Err(_) => Err(Failure::unknown(format!("the stream did not acknowledge within {within:?}"))),
         }
     }
 

@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use futures::future::BoxFuture;
 use oncegate::store::{
-    ApiKey, Commit, Committed, DuplicateCount, JobListing, Keyring, Leased, Listed, Listing, MainStore, ManualClock,
-    MemoryStore, Page, Place, Query, Reading, Record, Report, Store, Swept, Waiters, Wanted,
+    ApiKey, Clock, Commit, Committed, DuplicateCount, JobListing, Keyring, Leased, Listed, Listing, MainStore,
+    ManualClock, MemoryStore, Page, Place, Query, Reading, Record, Report, Store, Swept, SystemClock, Waiters, Wanted,
 };
 use oncegate::{Claim, ClaimKey, StoreError, Time, WorkspaceName};
 use oncegate_core::job::Job;
@@ -31,14 +31,26 @@ pub enum On {
 pub struct World {
     pub store: Arc<dyn MainStore>,
     pub clock: Arc<ManualClock>,
+    /// The store's clock.
+    time: Arc<dyn Clock>,
     schema: Option<String>,
     _folder: tempfile::TempDir,
 }
 
 impl World {
+    /// A store whose time passes by itself. The clock of the world has no effect on it.
+    pub async fn open_with_real_time(on: On) -> World {
+        World::open_by(on, true).await
+    }
+
     pub async fn open(on: On) -> World {
+        World::open_by(on, false).await
+    }
+
+    async fn open_by(on: On, is_real: bool) -> World {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let clock = Arc::new(ManualClock::starting_at(START));
+        let manual = Arc::new(ManualClock::starting_at(START));
+        let clock: Arc<dyn Clock> = if is_real { Arc::new(SystemClock) } else { manual.clone() };
         let folder = tempfile::TempDir::new().expect("a temporary folder");
         let mut schema = None;
         let store: Arc<dyn MainStore> = match on {
@@ -58,13 +70,13 @@ impl World {
                 Arc::new(oncegate_postgres::PostgresStore::open(&url(), options).await.expect("the server is there"))
             }
         };
-        World { store, clock, schema, _folder: folder }
+        World { store, clock: manual, time: clock, schema, _folder: folder }
     }
 
     /// The same store, opened as another replica.
     pub async fn again(&self) -> Arc<dyn MainStore> {
         let Some(schema) = &self.schema else { return self.store.clone() };
-        let (clock, schema) = (Some(self.clock.clone() as _), Some(schema.clone()));
+        let (clock, schema) = (Some(self.time.clone()), Some(schema.clone()));
         let options = oncegate_postgres::Options { clock, schema, ..Default::default() };
         Arc::new(oncegate_postgres::PostgresStore::open(&url(), options).await.expect("the server is there"))
     }

@@ -10,9 +10,9 @@ use axum::http::{HeaderMap, Request, StatusCode};
 use axum::response::IntoResponse;
 use axum::routing::post;
 use bytes::Bytes;
-use oncegate::layer::{self, Caller, OnceLayer};
 use oncegate::store::{MemoryStore, Op, Query, Store};
-use oncegate::{Claim, Command, Gate, Guard, Lost, Owner, Policy, State};
+use oncegate::tower::{Caller, OnceLayer};
+use oncegate::{Claim, Command, Gate, Guard, Guards, Lost, Owner, Policy, State};
 use tower::ServiceExt;
 
 /// Longer than any of these tests.
@@ -24,8 +24,9 @@ fn policy(lost: Lost) -> Policy {
 
 fn guard(lost: Lost) -> (Arc<MemoryStore>, Guard) {
     let store = Arc::new(MemoryStore::default());
-    let guard =
-        Gate::over(store.clone(), Arc::new(())).guard("http", policy(lost)).expect("the test store and service answer");
+    let guard = Guards::over(store.clone(), Arc::new(()))
+        .guard("http", policy(lost))
+        .expect("the test store and service answer");
     (store, guard)
 }
 
@@ -223,7 +224,7 @@ async fn a_program_resolves_a_held_request_with_a_response_or_as_not_done() {
         let app = Router::new().route("/pay", handler).layer(OnceLayer::idempotency_key(guard.clone()));
         ask(&app, "/pay", &[KEY]).await;
         let response = axum::http::Response::builder().status(201).header("location", "/charges/1");
-        let outcome = layer::outcome_of(response.body(Bytes::from("charged")).unwrap());
+        let outcome = oncegate::tower::outcome_of(response.body(Bytes::from("charged")).unwrap());
         guard.resolve(&only_claim(&store).await.key, done, done.then_some(outcome)).await.unwrap();
         let answered = ask(&app, "/pay", &[KEY]).await;
         if done {

@@ -8,7 +8,7 @@ use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{Request, StatusCode, header};
 use axum::routing::post;
-use oncegate::layer::OnceLayer;
+use oncegate::tower::OnceLayer;
 use oncegate::{Gate, Policy};
 use tokio::sync::Notify;
 use tower::ServiceExt;

@@ -31,9 +31,9 @@ const LAST_WORDS: Duration = Duration::from_millis(1500);
 /// A lease is renewed when this part of it has passed.
 const RENEWED_AFTER: f64 = 0.4;
 
-/// Runs jobs.
+/// Runs the jobs of some kinds.
 #[async_trait]
-pub trait Handler: Send + Sync + 'static {
+pub trait RunJob: Send + Sync + 'static {
     /// Runs the job, and writes the outcome. If that fails, the next worker runs the job when the lease ends.
     async fn run(self: Arc<Self>, held: Held);
 }
@@ -170,7 +170,8 @@ async fn renew(store: Arc<dyn MainStore>, job: Job, lease: Duration, now: Time) 
     }
 }
 
-pub struct Worker {
+/// Leases due jobs and runs them.
+pub struct Queue {
     store: Arc<dyn MainStore>,
     waiters: Arc<Waiters>,
     pub lease: Duration,
@@ -181,10 +182,10 @@ pub struct Worker {
     under_way: Arc<()>,
 }
 
-impl Worker {
-    pub fn new(store: Arc<dyn MainStore>, waiters: Arc<Waiters>, lease: Duration, slots: usize) -> Arc<Worker> {
+impl Queue {
+    pub fn new(store: Arc<dyn MainStore>, waiters: Arc<Waiters>, lease: Duration, slots: usize) -> Arc<Queue> {
         let free = Arc::new(Semaphore::new(slots));
-        Arc::new(Worker {
+        Arc::new(Queue {
             store,
             waiters,
             lease,
@@ -225,7 +226,7 @@ impl Worker {
     }
 
     /// Leases jobs of these kinds and runs them, until the worker is stopped.
-    pub async fn keep_leasing(self: Arc<Self>, kinds: Vec<String>, handler: Arc<dyn Handler>) {
+    pub async fn keep_leasing(self: Arc<Self>, kinds: Vec<String>, handler: Arc<dyn RunJob>) {
         let listener = self.waiters.jobs.listen(kinds.clone());
         let mut pause = LOOK_PAUSE;
         loop {
@@ -259,7 +260,7 @@ impl Worker {
         &self,
         kinds: &[String],
         mut permits: Vec<OwnedSemaphorePermit>,
-        handler: &Arc<dyn Handler>,
+        handler: &Arc<dyn RunJob>,
     ) -> Look {
         // Leased jobs are run, even if the worker is stopped just now.
         let _under_way = self.under_way();

@@ -1,0 +1,266 @@
+//! The worker that a program runs in its own process.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use oncegate_core::Policy;
+use oncegate_core::job::Failure;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::value::{RawValue, to_raw_value};
+use tokio::time::Instant;
+
+use super::{Channel, Handler, Handlers, NotRun, Outgoing, Queue, Run, RunJob, Sent, Watcher};
+use crate::actions::ActionJobs;
+use crate::gate::Gate;
+use crate::reminders::{self, ReminderJobs, Reminders};
+#[cfg(feature = "sagas")]
+use crate::sagas::{self, SagaJobs, Sagas};
+use crate::sends::{self, SendJobs, Sends};
+
+/// How many jobs run at once, unless [`Worker::concurrency`] says otherwise.
+const CONCURRENCY: usize = 16;
+/// How long running jobs may take to end once the worker is told to stop.
+const STOP_WITHIN: Duration = Duration::from_secs(8);
+
+/// Runs jobs in this process, on the gate's store: actions by their handlers, reminders by their channels, and the timers of sagas. Any
+/// number of workers, in any number of processes, share the jobs of a store.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use oncegate::Gate;
+/// use oncegate::actions::{Schedule, When};
+/// use oncegate::worker::Run;
+///
+/// #[derive(serde::Serialize, serde::Deserialize)]
+/// #[serde(rename_all = "camelCase")]
+/// struct Saved {
+///     entity_id: String,
+///     name: String,
+/// }
+///
+/// let gate = Gate::open("memory:").await?; // or sqlite:FILE, postgres://…
+/// let saved = Saved { entity_id: "lead 7".into(), name: "Ada".into() };
+/// gate.actions().schedule(Schedule::new("crm:sync", &saved)?.when(When::After(std::time::Duration::ZERO))).await?;
+///
+/// let (done, is_done) = tokio::sync::oneshot::channel();
+/// let done = std::sync::Mutex::new(Some(done));
+/// let sync = move |saved: Saved, run: Run| {
+///     // Here the CRM is called, with run.effect_key as the idempotency key.
+///     let told = done.lock().unwrap().take().map(|done| done.send((saved.name, run.attempt)));
+///     async move { Ok::<_, std::io::Error>(told.is_some()) }
+/// };
+/// let synced = async { is_done.await.map(|(name, attempt)| assert_eq!((&name[..], attempt), ("Ada", 1))).unwrap() };
+/// gate.worker().on::<Saved>("crm:sync", sync).concurrency(16).run(synced).await;
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a worker does nothing until it is run"]
+pub struct Worker {
+    gate: Gate,
+    handlers: Handlers,
+    channels: BTreeMap<String, Arc<dyn Channel>>,
+    reminders: Option<Reminders>,
+    sends: Option<Sends>,
+    #[cfg(feature = "sagas")]
+    sagas: Option<Sagas>,
+    watcher: Arc<dyn Watcher>,
+    concurrency: usize,
+    lease: Duration,
+    stop_within: Duration,
+}
+
+impl Gate {
+    /// A worker for this process. It runs the jobs of all workspaces.
+    pub fn worker(&self) -> Worker {
+        Worker {
+            gate: self.clone(),
+            handlers: Handlers::default(),
+            channels: BTreeMap::new(),
+            reminders: None,
+            sends: None,
+            #[cfg(feature = "sagas")]
+            sagas: None,
+            watcher: Arc::new(()),
+            concurrency: CONCURRENCY,
+            lease: Policy::DEFAULT_LEASE,
+            stop_within: STOP_WITHIN,
+        }
+    }
+}
+
+impl Worker {
+    /// Runs actions of this type with `handler`: a closure of the payload and the [`Run`] that returns a future. The value of `Ok` is
+    /// kept with the action, as JSON.
+    ///
+    /// `Err` with any error counts as an attempt that may have happened. Return a [`Failure`] to say more.
+    pub fn on<P: DeserializeOwned>(mut self, action_type: &str, handler: impl IntoHandler<P>) -> Worker {
+        self.handlers.set(action_type, handler.into_handler());
+        self
+    }
+
+    /// Runs actions of this type with a [`Handler`].
+    pub fn handler(mut self, action_type: &str, handler: impl Handler) -> Worker {
+        self.handlers.set(action_type, Arc::new(handler));
+        self
+    }
+
+    /// Sends the reminders that name this channel.
+    pub fn channel(mut self, name: &str, channel: impl Channel) -> Worker {
+        self.channels.insert(name.to_owned(), Arc::new(channel));
+        self
+    }
+
+    /// Sends due reminders, through the channels that they name.
+    pub fn reminders(self, reminders: &Reminders) -> Worker {
+        Worker { reminders: Some(reminders.clone()), ..self }
+    }
+
+    /// Handles the sends whose worker has died.
+    pub fn sends(self, sends: &Sends) -> Worker {
+        Worker { sends: Some(sends.clone()), ..self }
+    }
+
+    /// Fires the timers of these sagas, and removes records whose retention is over. Their commands are actions: they need handlers.
+    #[cfg(feature = "sagas")]
+    pub fn sagas(self, sagas: &Sagas) -> Worker {
+        Worker { sagas: Some(sagas.clone()), ..self }
+    }
+
+    /// Hears what the worker does.
+    pub fn watcher(self, watcher: impl Watcher) -> Worker {
+        Worker { watcher: Arc::new(watcher), ..self }
+    }
+
+    /// How many jobs run at once.
+    pub fn concurrency(self, jobs: usize) -> Worker {
+        Worker { concurrency: jobs.max(1), ..self }
+    }
+
+    /// How long a worker may be silent before its jobs go to others. The lease is renewed while a handler runs.
+    pub fn lease(self, lease: Duration) -> Worker {
+        Worker { lease, ..self }
+    }
+
+    /// How long running jobs may take to end once `shutdown` is ready. Then their futures are dropped, and their actions are tried again.
+    pub fn stop_within(self, limit: Duration) -> Worker {
+        Worker { stop_within: limit, ..self }
+    }
+
+    /// Runs jobs until `shutdown` is ready and the running jobs have ended.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) {
+        let queue =
+            Queue::new(self.gate.store().clone(), self.gate.ledger().waiters().clone(), self.lease, self.concurrency);
+        let leasing: Vec<_> = self
+            .jobs(&queue)
+            .into_iter()
+            .map(|(kinds, jobs)| tokio::spawn(queue.clone().keep_leasing(kinds, jobs)))
+            .collect();
+        shutdown.await;
+        let deadline = Instant::now() + self.stop_within;
+        queue.stop_by(deadline);
+        for leasing in leasing {
+            // A task that panicked leases nothing more.
+            let _ = tokio::time::timeout_at(deadline, leasing).await;
+        }
+        queue.finish_by(deadline).await;
+    }
+
+    /// The kinds of jobs that this worker runs, and what runs them.
+    fn jobs(&self, queue: &Arc<Queue>) -> Vec<(Vec<String>, Arc<dyn RunJob>)> {
+        let mut jobs: Vec<(Vec<String>, Arc<dyn RunJob>)> = vec![];
+        let kinds = self.handlers.kinds();
+        if !kinds.is_empty() {
+            let (handlers, watcher) = (self.handlers.clone(), self.watcher.clone());
+            let actions = self.gate.actions().policy().clone();
+            jobs.push((kinds, Arc::new(ActionJobs { actions, queue: queue.clone(), handlers, watcher })));
+        }
+        if let Some(reminders) = self.reminders.clone() {
+            let channel = Arc::new(ByName(self.channels.clone()));
+            let run = ReminderJobs { reminders, channel, watcher: self.watcher.clone() };
+            jobs.push((vec![reminders::JOB.to_owned()], Arc::new(run)));
+        }
+        if let Some(sends) = self.sends.clone() {
+            let run = SendJobs { sends, reconcile: None, watcher: self.watcher.clone() };
+            jobs.push((vec![sends::JOB.to_owned()], Arc::new(run)));
+        }
+        #[cfg(feature = "sagas")]
+        if let Some(sagas) = self.sagas.clone() {
+            jobs.push((vec![sagas::TIMER.to_owned(), sagas::RETIRE.to_owned()], Arc::new(SagaJobs { sagas })));
+        }
+        jobs
+    }
+}
+
+impl fmt::Debug for Worker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Worker").field("jobs", &self.handlers.kinds()).finish_non_exhaustive()
+    }
+}
+
+/// A closure that handles actions with the payload `P`.
+pub trait IntoHandler<P> {
+    /// The handler.
+    fn into_handler(self) -> Arc<dyn Handler>;
+}
+
+impl<P, F, Fut, T, E> IntoHandler<P> for F
+where
+    P: DeserializeOwned + Send + 'static,
+    F: Fn(P, Run) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<T, E>> + Send + 'static,
+    T: Serialize + Send,
+    E: Into<Failure>,
+{
+    fn into_handler(self) -> Arc<dyn Handler> {
+        Arc::new(Typed { handler: self, payload: PhantomData })
+    }
+}
+
+struct Typed<P, F> {
+    handler: F,
+    payload: PhantomData<fn() -> P>,
+}
+
+#[async_trait]
+impl<P, F, Fut, T, E> Handler for Typed<P, F>
+where
+    P: DeserializeOwned + Send + 'static,
+    F: Fn(P, Run) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<T, E>> + Send + 'static,
+    T: Serialize + Send,
+    E: Into<Failure>,
+{
+    async fn run(&self, run: &Run, payload: &RawValue) -> Result<Option<Box<RawValue>>, NotRun> {
+        let payload = serde_json::from_str(payload.get())
+            .map_err(|error| Failure::refused(format!("the payload is not what the handler expects: {error}")))?;
+        let result = (self.handler)(payload, run.clone()).await.map_err(Into::into)?;
+        // The effect has happened, so a result that is no JSON must not lead to another attempt.
+        let result = to_raw_value(&result).inspect_err(|error| {
+            tracing::error!(event = "action.result_not_kept", actionId = %run.id, %error);
+        });
+        // `()` is no result.
+        Ok(result.ok().filter(|result| result.get() != "null"))
+    }
+}
+
+/// Finds the channel by its name.
+struct ByName(BTreeMap<String, Arc<dyn Channel>>);
+
+#[async_trait]
+impl Channel for ByName {
+    async fn send(&self, outgoing: &Outgoing<'_>, within: Duration) -> Sent {
+        let Some(channel) = self.0.get(outgoing.channel) else {
+            return Err(Failure::refused(format!("this worker has no channel {:?}", outgoing.channel)));
+        };
+        tokio::time::timeout(within, channel.send(outgoing, within))
+            .await
+            .unwrap_or_else(|_| Err(Failure::unknown(format!("the channel did not answer within {within:?}"))))
+    }
+}
