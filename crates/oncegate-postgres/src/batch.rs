@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::decide::{Decided, Write};
 use crate::pending::Pending;
-use crate::write::Written;
+use crate::written::Written;
 
 pub(crate) struct Batch {
     decided: Vec<Decided>,

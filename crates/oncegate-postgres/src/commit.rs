@@ -16,7 +16,7 @@ use crate::connection::Connection;
 use crate::fault::Fault;
 use crate::mark::{Found, find};
 use crate::server::{ANSWERED_WITHIN, CONNECT_PAUSE, Server};
-use crate::write::Seal;
+use crate::written::Seal;
 
 const CONFIRM_COMMIT: &str = include_str!("../sql/confirm_commit.sql");
 const END_BACKEND: &str = include_str!("../sql/end_backend.sql");

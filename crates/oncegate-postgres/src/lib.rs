@@ -40,6 +40,7 @@ mod shared_connection;
 mod store;
 mod tls;
 mod write;
+mod written;
 
 pub use migrate::{migrate, migrations};
 pub use server::Options;

@@ -14,6 +14,18 @@ pub(crate) trait InLine: AsRef<Pending> {
     fn into_followers(self) -> Vec<Pending>;
 }
 
+impl AsRef<Pending> for Pending {
+    fn as_ref(&self) -> &Pending {
+        self
+    }
+}
+
+impl InLine for Pending {
+    fn into_followers(self) -> Vec<Pending> {
+        vec![]
+    }
+}
+
 pub(crate) struct Line<T>(VecDeque<T>);
 
 impl<T> Default for Line<T> {

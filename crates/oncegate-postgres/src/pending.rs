@@ -6,8 +6,6 @@ use oncegate_core::{ClaimKey, Command};
 use oncegate_store::{Change, Commit, Committed, StoreError};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use crate::line::InLine;
-
 /// The time from the call to the last moment at which a pipeline may still take the commit up.
 const TAKEN_UP_WITHIN: Duration = Duration::from_millis(2500);
 /// How often a commit may lose its race before the store gives it up.
@@ -69,18 +67,6 @@ impl Pending {
 
     pub fn weight(&self) -> usize {
         self.room.num_permits()
-    }
-}
-
-impl AsRef<Pending> for Pending {
-    fn as_ref(&self) -> &Pending {
-        self
-    }
-}
-
-impl InLine for Pending {
-    fn into_followers(self) -> Vec<Pending> {
-        vec![]
     }
 }
 

@@ -22,7 +22,8 @@ use crate::pending::Pending;
 use crate::pending_queue::PendingQueue;
 use crate::row::read;
 use crate::server::{CONNECT_PAUSE, Server};
-use crate::write::{Written, write};
+use crate::write::write;
+use crate::written::Written;
 
 /// How often the queue is searched for commits that waited too long.
 const EXPIRE_EVERY: Duration = Duration::from_millis(50);

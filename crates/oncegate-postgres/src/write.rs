@@ -15,29 +15,11 @@ use crate::fault::Fault;
 use crate::listen::Channel;
 use crate::mark::Mark;
 use crate::row::{lost_code, micros, state_code};
+use crate::written::{Seal, Written};
 
 const CREATE_CLAIMS: &str = include_str!("../sql/create_claims.sql");
 const REPLACE_CLAIMS: &str = include_str!("../sql/replace_claims.sql");
 const SEAL: &str = include_str!("../sql/seal.sql");
-
-/// What is known about a transaction before its COMMIT.
-#[derive(Debug)]
-pub(crate) struct Seal {
-    /// What the transaction wrote into the mark of its connection.
-    pub mark: Mark,
-    pub transaction: String,
-    pub backend: i32,
-    pub token_floor: Token,
-}
-
-/// Writes that are not committed yet.
-pub(crate) struct Written {
-    pub seal: Seal,
-    /// For each write of the batch, whether it changed a row or came too late.
-    pub claims: Vec<bool>,
-    /// For each change of the batch, whether it found the state that it expects.
-    pub changes: Vec<bool>,
-}
 
 /// Begins a transaction over the connection with this mark, and runs the batch's statements.
 pub(crate) async fn write(

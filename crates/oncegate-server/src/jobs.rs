@@ -1,8 +1,8 @@
 //! What the server does at the steps of a job: it logs and counts, and tests end the process there.
 
 use async_trait::async_trait;
-use oncegate::worker::Watcher;
-use oncegate::{WorkspaceName, actions, reminders, sends};
+use oncegate::worker::{ActionEvent, ReminderEvent, Watcher};
+use oncegate::{WorkspaceName, sends};
 use oncegate_core::job::Job;
 use uuid::Uuid;
 
@@ -16,11 +16,11 @@ impl Watcher for ServerWatcher {
         crash::point(step).await;
     }
 
-    fn action(&self, job: &Job, event: actions::Event) {
+    fn action(&self, job: &Job, event: ActionEvent) {
         crate::actions::tell(job, event);
     }
 
-    fn reminder(&self, workspace: &WorkspaceName, id: Uuid, event: reminders::Event) {
+    fn reminder(&self, workspace: &WorkspaceName, id: Uuid, event: ReminderEvent) {
         crate::reminders::Event::from(event).tell(workspace, id);
     }
 

@@ -37,7 +37,7 @@ impl Checkpoints {
             trouble: Mutex::default(),
         });
         let (due, dues) = sync_channel::<()>(1);
-        let connection = crate::writer::connect_with(path, syncs)?;
+        let connection = crate::open::connect_with(path, syncs)?;
         let copier = checkpoints.clone();
         let thread = std::thread::Builder::new()
             .name("oncegate-checkpoint".into())

@@ -11,7 +11,7 @@ use rusqlite::{ErrorCode, ffi};
 
 use crate::claims::Claims;
 use crate::index::{Entry, Index};
-use crate::writer::Job;
+use crate::job::Job;
 use crate::{failure, our_error, store_error};
 
 /// The result of a job within its group.

@@ -16,8 +16,10 @@ mod commit_queue;
 mod file;
 mod group;
 mod index;
+mod job;
 mod keyring;
 mod ledger_clock;
+mod open;
 mod queue;
 mod readers;
 mod records;
@@ -48,8 +50,8 @@ use writer::Writer;
 
 /// The statements of the hot path for one claim, for benchmarks of the bare statements.
 pub mod statements {
+    pub use crate::open::connect;
     pub use crate::rows::{CREATE, READ};
-    pub use crate::writer::connect;
 }
 
 const PROBE: &str = include_str!("../sql/probe.sql");
@@ -95,7 +97,7 @@ impl SqliteStore {
         let path = std::path::absolute(path.as_ref()).map_err(|error| StoreError::Refused(error.to_string()))?;
         create_private(&path)
             .map_err(|error| StoreError::Unavailable(format!("cannot make {}: {error}", path.display())))?;
-        let mut connection = writer::connect_with(&path, options.syncs).map_err(store_error)?;
+        let mut connection = open::connect_with(&path, options.syncs).map_err(store_error)?;
         schema::prepare(&mut connection, options.migrate)?;
         let file = Arc::new(WatchedFile::open_in(&connection, &path).map_err(store_error)?);
         let clock = Arc::new(LedgerClock::open(options.clock, &connection)?);
@@ -114,7 +116,7 @@ impl SqliteStore {
             return Ok(migrations(0));
         }
         let connection = readers::connect(path).map_err(store_error)?;
-        connection.busy_timeout(writer::BUSY_TIMEOUT).map_err(store_error)?;
+        connection.busy_timeout(open::BUSY_TIMEOUT).map_err(store_error)?;
         Ok(migrations(schema::version(&connection).map_err(store_error)?))
     }
 

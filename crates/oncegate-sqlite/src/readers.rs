@@ -8,7 +8,7 @@ use oncegate_store::StoreError;
 use rusqlite::{Connection, OpenFlags, ffi};
 
 use crate::file::WatchedFile;
-use crate::writer::BUSY_TIMEOUT;
+use crate::open::BUSY_TIMEOUT;
 use crate::{our_error, store_error};
 
 /// Idle connections kept in the pool; more are opened and closed as needed.

@@ -15,7 +15,7 @@ use rusqlite::{Connection, ffi};
 use rustix::io::Errno;
 
 use crate::file::folder_of;
-use crate::writer::BUSY_TIMEOUT;
+use crate::open::BUSY_TIMEOUT;
 use crate::{cause, our_error, readers};
 
 /// The size of one mapped region of the wal-index.

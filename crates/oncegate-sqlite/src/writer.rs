@@ -5,7 +5,7 @@
 //! the commit.
 
 use std::collections::VecDeque;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -13,20 +13,22 @@ use std::time::{Duration, Instant};
 use oncegate_core::Moment;
 use oncegate_store::{Commit, Committed, DuplicateCount, StoreError, Swept, Waiters};
 use rusqlite::hooks::Wal;
-use rusqlite::{Connection, OpenFlags, ffi};
+use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 use crate::cache::Cache;
 use crate::checkpoint::Checkpoints;
 use crate::claims::Claims;
 use crate::commit_queue::CommitQueue;
-use crate::file::{WatchedFile, folder_of};
+use crate::file::WatchedFile;
 use crate::group::{Done, Group, answer, is_damaged};
 use crate::index::Index;
+use crate::job::{Job, Task};
 use crate::ledger_clock::LedgerClock;
+use crate::open::{connect_with, start_log_over};
 use crate::trouble::Trouble;
 use crate::wal_index::WalIndex;
-use crate::{cause, our_error, store_error};
+use crate::{cause, store_error};
 
 /// The largest weight of one transaction (see [`Commit::weight`]).
 const GROUP_WEIGHT_MAX: usize = 1_024;
@@ -35,51 +37,8 @@ const GROUP_WEIGHT_MAX: usize = 1_024;
 /// have arrived already.
 const USUAL_MIN: usize = 12;
 const LINGER: Duration = Duration::from_micros(400);
-/// How long another process may hold the file.
-pub const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// The pause between attempts to open a file that cannot be opened.
 const REOPEN_AFTER: Duration = Duration::from_millis(200);
-
-pub enum Job {
-    /// The hot path, therefore not boxed.
-    Commit(Commit, oneshot::Sender<Result<Committed, StoreError>>),
-    /// Many commits, handed over together.
-    All(Vec<Commit>, oneshot::Sender<Vec<Result<Committed, StoreError>>>),
-    Sweep(usize, oneshot::Sender<Result<Swept, StoreError>>),
-    Count(Vec<DuplicateCount>, oneshot::Sender<Result<(), StoreError>>),
-    Other(Box<dyn Work>),
-    Stop(oneshot::Sender<()>),
-}
-
-/// Any other write, except to claims and records. It runs within the group, perhaps more than once, and is answered after the
-/// group's commit.
-pub trait Work: Send {
-    fn run(&mut self, connection: &Connection, moment: Moment) -> rusqlite::Result<()>;
-    fn answer(self: Box<Self>, result: Result<(), StoreError>);
-}
-
-struct Task<T, F> {
-    work: F,
-    value: Option<T>,
-    answer: oneshot::Sender<Result<T, StoreError>>,
-}
-
-impl<T, F> Work for Task<T, F>
-where
-    T: Send,
-    F: FnMut(&Connection, Moment) -> rusqlite::Result<T> + Send,
-{
-    fn run(&mut self, connection: &Connection, moment: Moment) -> rusqlite::Result<()> {
-        self.value = Some((self.work)(connection, moment)?);
-        Ok(())
-    }
-
-    fn answer(self: Box<Self>, result: Result<(), StoreError>) {
-        let value = self.value;
-        // A caller that has gone away needs no answer; its write is kept.
-        let _ = self.answer.send(result.map(|()| value.expect("it ran")));
-    }
-}
 
 /// A handle on the writer's thread. The thread ends when the handle is dropped.
 pub struct Writer {
@@ -179,36 +138,6 @@ impl Writer {
 /// The error for a job whose writer ended before it answered.
 fn unanswered() -> StoreError {
     StoreError::Unknown("the writer ended before it answered".into())
-}
-
-/// Opens a connection that writes durably. The file must exist: a removed file is not created again as an empty one.
-pub fn connect(path: &Path) -> rusqlite::Result<Connection> {
-    connect_with(path, true)
-}
-
-/// The same. With `syncs` false, for negative controls in tests, the connection does not sync.
-pub fn connect_with(path: &Path, syncs: bool) -> rusqlite::Result<Connection> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(path, flags)?;
-    let set_up = || {
-        connection.busy_timeout(BUSY_TIMEOUT)?;
-        connection.pragma_update(None, "journal_mode", "wal")?;
-        // NORMAL would lose acknowledged work at a power cut.
-        connection.pragma_update(None, "synchronous", if syncs { "full" } else { "off" })?;
-        connection.pragma_update(None, "wal_autocheckpoint", 0)?;
-        connection.pragma_update(None, "foreign_keys", true)?;
-        connection.pragma_update(None, "cache_size", -64 * 1024)
-    };
-    set_up().map_err(|error| cause::explained(error, Some(&connection), folder_of(path)))?;
-    connection.set_prepared_statement_cache_capacity(64);
-    Ok(connection)
-}
-
-/// Copies the whole log into the file and starts the log over. After a failed fsync the system treats the log's pages as written,
-/// although they are not on the disk. Whatever is appended after them would be lost with them at a power cut.
-fn start_log_over(connection: &Connection) -> rusqlite::Result<()> {
-    let is_busy: bool = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
-    if is_busy { Err(our_error(ffi::SQLITE_BUSY, "the log is in use, and cannot be begun anew")) } else { Ok(()) }
 }
 
 struct WriterThread {

@@ -1,7 +1,6 @@
 //! The entry point: opens a store by its URL.
 
 use std::fmt;
-use std::ops::Deref;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -11,7 +10,9 @@ use oncegate_store::{Clock, MainStore, MemoryStore, Migration, Store, StoreError
 
 use crate::actions::Actions;
 use crate::guard::{Guard, GuardError};
-use crate::ledger::{Ledger, Observer};
+use crate::ledger::Ledger;
+use crate::observer::Observer;
+use crate::scoped::Scoped;
 
 /// Where claims are kept.
 #[derive(Clone, PartialEq, Eq)]
@@ -222,7 +223,7 @@ impl Gate {
     }
 
     fn scoped<T>(&self, policy: T) -> Scoped<T> {
-        Scoped { policy, workspace: self.workspace().clone() }
+        Scoped::new(policy, self.workspace().clone())
     }
 
     /// Finishes the background work. Claims in flight stay in flight until their leases end.
@@ -266,33 +267,6 @@ impl GateBuilder {
         let store = self.url.parse::<StoreUrl>()?.open_with(self.clock).await?;
         let Gate { guards, store } = Gate::over(store, self.observer);
         Ok(Gate { guards: Guards { workspace: self.workspace, ..guards }, store })
-    }
-}
-
-/// A policy in one workspace: its operations need no workspace. The operations of the policy itself are there too, by [`Deref`].
-#[derive(Clone, Debug)]
-pub struct Scoped<T> {
-    policy: T,
-    workspace: WorkspaceName,
-}
-
-impl<T> Scoped<T> {
-    /// The workspace.
-    pub fn workspace(&self) -> &WorkspaceName {
-        &self.workspace
-    }
-
-    /// The policy, whose operations take the workspace.
-    pub fn policy(&self) -> &T {
-        &self.policy
-    }
-}
-
-impl<T> Deref for Scoped<T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        &self.policy
     }
 }
 

@@ -16,33 +16,8 @@ use tokio::time::Instant;
 
 use crate::background::{Background, retry_within_lease};
 use crate::duplicates::Duplicates;
+use crate::observer::{Decided, Observer};
 use crate::sweeper::Sweeper;
-
-/// Hears of the decisions of the ledger. The ledger calls it on the task of the caller, so an implementation must be fast.
-pub trait Observer: Send + Sync + 'static {
-    fn decided(&self, _decided: &Decided<'_>) {}
-    /// A decision within a larger commit. No `decided` call follows; the maker of the commit reports what the commit was for.
-    fn counted(&self, _decided: &Decided<'_>) {}
-    /// A caller met the claim of another owner. If the caller made a claim, the `decided` or `counted` call follows.
-    fn met(&self, _claim: &Claim, _now: Time) {}
-    /// A duplicate seen by a read-only lookup. No `decided` call follows.
-    fn met_alone(&self, _claim: &Claim, _now: Time) {}
-    fn store_failed(&self, _key: &ClaimKey, _error: &StoreError) {}
-    fn swept(&self, _claims: usize) {}
-}
-
-/// A command on a claim, and the answer to it.
-pub struct Decided<'a> {
-    pub key: &'a ClaimKey,
-    pub command: &'a Command,
-    pub answer: &'a Answer,
-    pub now: Time,
-    /// Whether the caller waited for the owner of the claim.
-    pub waited: bool,
-}
-
-/// The observer that does nothing.
-impl Observer for () {}
 
 pub struct Ledger {
     store: Arc<dyn Store>,

@@ -38,22 +38,25 @@ mod guard;
 mod idempotency;
 mod key;
 mod ledger;
+mod observer;
 pub mod reminders;
 mod renewals;
 mod run;
 #[cfg(feature = "sagas")]
 pub mod sagas;
+mod scoped;
 pub mod sends;
 mod sweeper;
 #[cfg(feature = "tower-bare")]
 pub mod tower;
 pub mod worker;
 
-pub use gate::{Gate, GateBuilder, Guards, OpenError, Scoped, StoreUrl};
+pub use gate::{Gate, GateBuilder, Guards, OpenError, StoreUrl};
 pub use guard::{Claimed, Guard, GuardError, Owner, OwnerError, ResolveError};
 pub use idempotency::{WRONG_KEY, idempotency_key};
 pub use key::{IntoKey, Part};
-pub use ledger::{Decided, Ledger, Observer};
+pub use ledger::Ledger;
+pub use observer::{Decided, Observer};
 pub use oncegate_core::{
     Answer, Claim, ClaimId, ClaimKey, Command, GuardName, InvalidName, Lost, OnFailure, OnStoreError, Policy, Refusal,
     State, Terms, Time, Token, Verdict, WorkspaceName, limits,
@@ -61,3 +64,4 @@ pub use oncegate_core::{
 pub use oncegate_store as store;
 pub use oncegate_store::StoreError;
 pub use run::{Failure, How, Ran, RunError};
+pub use scoped::Scoped;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use oncegate_store::{Store, Swept};
 use tokio::task::JoinHandle;
 
-use crate::ledger::Observer;
+use crate::observer::Observer;
 
 /// Claims, and records, removed in one commit. It takes a few milliseconds, so that callers behind it do not wait long.
 const BATCH: usize = 256;

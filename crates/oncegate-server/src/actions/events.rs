@@ -2,7 +2,8 @@
 
 use metrics::counter;
 use oncegate::WorkspaceName;
-use oncegate::actions::{self, GUARD, Status, type_of};
+use oncegate::actions::{GUARD, Status};
+use oncegate::worker::{ActionEvent, type_of};
 use oncegate_core::job::Job;
 use uuid::Uuid;
 
@@ -54,11 +55,11 @@ impl Event {
 }
 
 /// Logs one line for the end of a run.
-pub fn tell(job: &Job, event: actions::Event) {
+pub fn tell(job: &Job, event: ActionEvent) {
     let (event, id) = match event {
-        actions::Event::Failed => (Event::Failed, job.id),
-        actions::Event::Ended(id, status) => (Event::Ended(status), id),
-        actions::Event::LeaseLost => (Event::LeaseLost, job.id),
+        ActionEvent::Failed => (Event::Failed, job.id),
+        ActionEvent::Ended(id, status) => (Event::Ended(status), id),
+        ActionEvent::LeaseLost => (Event::LeaseLost, job.id),
     };
     event.tell(&job.workspace, id, type_of(job));
 }

@@ -14,9 +14,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use ipnet::IpNet;
-use oncegate::actions::{
-    ActionJobs, Actions, Found, Outcome, Refused, Schedule, ScheduleError, ScheduleLimits, Scheduled,
-};
+use oncegate::actions::{Actions, Found, Outcome, Refused, Schedule, ScheduleError, ScheduleLimits, Scheduled};
 use oncegate::sagas::Sagas;
 use oncegate::store::{Clock, MainStore, SystemClock};
 use oncegate::{Ledger, WorkspaceName};
@@ -40,7 +38,7 @@ use crate::sends::SendLog;
 use crate::task::to_the_end;
 use crate::trace::{self, Ended};
 use crate::transports::{AmqpPublisher, NatsPublisher};
-use oncegate::worker::{Handlers, NotRun, Queue, Run};
+use oncegate::worker::{ActionJobs, Handlers, NotRun, Queue, Run};
 
 pub struct Runner {
     pub actions: Actions,

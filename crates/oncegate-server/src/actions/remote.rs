@@ -150,7 +150,7 @@ impl Runner {
         let token = job.token;
         if job.fate().is_some() {
             let applied = self.actions.work(&job, Command::GiveUp { token }, now).await?;
-            super::tell(&job, oncegate::actions::Event::of(&applied));
+            super::tell(&job, oncegate::worker::ActionEvent::of(&applied));
             return Ok(None);
         }
         let leased = Leased::read(job)?;

@@ -1,8 +1,9 @@
 //! What is logged and counted about reminders: never a text, never an address.
 
 use metrics::counter;
+use oncegate::WorkspaceName;
 use oncegate::reminders::GUARD;
-use oncegate::{WorkspaceName, reminders};
+use oncegate::worker::ReminderEvent;
 use uuid::Uuid;
 
 use crate::observe::STOPPED;
@@ -56,13 +57,13 @@ impl Event {
     }
 }
 
-impl From<reminders::Event> for Event {
-    fn from(event: reminders::Event) -> Event {
+impl From<ReminderEvent> for Event {
+    fn from(event: ReminderEvent) -> Event {
         match event {
-            reminders::Event::Sent => Event::Sent,
-            reminders::Event::Missed => Event::Missed,
-            reminders::Event::Failed => Event::Failed,
-            reminders::Event::LeaseLost => Event::LeaseLost,
+            ReminderEvent::Sent => Event::Sent,
+            ReminderEvent::Missed => Event::Missed,
+            ReminderEvent::Failed => Event::Failed,
+            ReminderEvent::LeaseLost => Event::LeaseLost,
         }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use oncegate::reminders::{JOB, Kept, Options, ReminderJobs, Reminders};
+use oncegate::reminders::{JOB, Kept, Options, Reminders};
 use oncegate::store::MainStore;
 use oncegate::{Ledger, WorkspaceName};
 use uuid::Uuid;
@@ -24,7 +24,7 @@ use crate::jobs::ServerWatcher;
 use crate::problem::Problem;
 use crate::task::to_the_end;
 use crate::trace;
-use oncegate::worker::{Channel, Outgoing, Queue, Sent};
+use oncegate::worker::{Channel, Outgoing, Queue, ReminderJobs, Sent};
 
 pub struct Desk {
     pub reminders: Reminders,

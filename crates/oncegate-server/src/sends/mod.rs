@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use oncegate::sends::{Begin, Begun, JOB, Kept, NotTaken, Options, Reconcile, SendJobs, Sends};
+use oncegate::sends::{Begin, Begun, JOB, Kept, NotTaken, Options, Sends};
 use oncegate::store::MainStore;
 use oncegate::{Ledger, StoreError, Token, WorkspaceName};
 use oncegate_core::job::Reached;
@@ -26,7 +26,7 @@ use crate::config::Config;
 use crate::jobs::ServerWatcher;
 use crate::trace;
 use hook::{Hook, Said};
-use oncegate::worker::Queue;
+use oncegate::worker::{Queue, Reconcile, SendJobs};
 
 /// The name of the reconcile hook in stored records and in the log.
 const HOOK: &str = "reconcile hook";

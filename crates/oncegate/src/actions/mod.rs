@@ -13,7 +13,6 @@ mod coalesce;
 mod query;
 mod recurrence;
 mod registry;
-mod run;
 mod schedule;
 mod slot_queue;
 mod work;
@@ -28,11 +27,10 @@ pub use action::{Action, Ended, Entity, JOBS, KIND, Resolved, Status, Try};
 pub use query::{Filter, Found, Page, Refused};
 pub use recurrence::{Recurrence, Repeats};
 pub use registry::ScheduleLimits;
-pub use run::{ActionJobs, Event, Handler, Handlers, NotRun, Run, type_of};
 pub use schedule::{Mode, Schedule, When, check_name};
 pub use work::{Applied, Done, Leased, effect_key};
 
-use crate::gate::Scoped;
+use crate::scoped::Scoped;
 use registry::Full;
 use slot_queue::SlotQueues;
 

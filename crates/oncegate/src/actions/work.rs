@@ -1,10 +1,11 @@
 //! What a worker does to an action. The queue's rules decide each command, and one commit writes the job and the record.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use oncegate_core::job::{self, Command, Decision, Delivery, End, Job, Refusal, State, Tries};
 use oncegate_core::{Time, WorkspaceName};
-use oncegate_store::{Change, Commit, Reading, StoreError, find_written};
+use oncegate_store::{Change, Commit, MainStore, Reading, StoreError, find_written};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
@@ -192,6 +193,17 @@ impl Action {
 }
 
 impl Actions {
+    /// Gives a leased job back as if it had not been leased. If this write fails, the lease ends by itself.
+    pub async fn give_back(&self, job: &Job) {
+        let command = Command::GiveBack { token: job.token };
+        let _ = self.apply(&job.workspace, job.id, command).await;
+    }
+
+    /// The store of the actions.
+    pub fn store(&self) -> &Arc<dyn MainStore> {
+        &self.store
+    }
+
     /// Applies a worker's command to its job, by the worker's clock. `Missing` if the job has changed since the worker read it.
     pub async fn work(&self, job: &Job, done: impl Into<Done>, now: Time) -> Result<Applied, StoreError> {
         let plan = plan(job, &done.into(), now)?;

@@ -12,7 +12,6 @@
 
 mod query;
 mod record;
-mod run;
 mod verbs;
 mod work;
 
@@ -26,12 +25,11 @@ use uuid::Uuid;
 
 pub use query::{Filter, Page};
 pub use record::{Kept, Reminder, Row, State, Text};
-pub use run::{Event, ReminderJobs};
 pub use verbs::{Edit, NotChanged};
 pub use work::Worked;
 
-use crate::gate::Scoped;
 use crate::ledger::Ledger;
+use crate::scoped::Scoped;
 use record::key_of;
 
 /// The guard of reminders. No other part of the system makes claims under it.
@@ -46,7 +44,7 @@ pub const DEFAULT_KIND: &str = "reminder";
 /// The reminders of a store. Cheap to clone.
 #[derive(Clone)]
 pub struct Reminders {
-    store: Arc<dyn MainStore>,
+    pub(crate) store: Arc<dyn MainStore>,
     ledger: Arc<Ledger>,
     options: Options,
 }

@@ -48,7 +48,6 @@ mod keyed_lock;
 mod query;
 mod record;
 mod retire;
-mod run;
 mod timer;
 
 use std::collections::HashMap;
@@ -68,12 +67,11 @@ pub use oncegate_saga::{
 };
 pub use query::{Found, LineSeen, Page};
 pub use record::{Line, Sent};
-pub(crate) use run::SagaJobs;
 pub use timer::Fired;
 
 use crate::actions::Schedule;
-use crate::gate::Scoped;
 use crate::ledger::Ledger;
+use crate::scoped::Scoped;
 use evaluate::Evaluations;
 use keyed_lock::KeyedLocks;
 
@@ -90,7 +88,7 @@ pub const RETRIES: [Duration; 3] = [Duration::from_millis(100), Duration::from_m
 /// Runs sagas. Cheap to clone.
 #[derive(Clone)]
 pub struct Sagas {
-    store: Arc<dyn MainStore>,
+    pub(crate) store: Arc<dyn MainStore>,
     ledger: Arc<Ledger>,
     definitions: Arc<Vec<Arc<Definition>>>,
     by_event: Arc<HashMap<String, Vec<Arc<Definition>>>>,

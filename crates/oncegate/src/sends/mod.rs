@@ -34,7 +34,6 @@
 mod lease_expiry;
 mod query;
 mod record;
-mod run;
 mod send;
 mod verbs;
 
@@ -52,12 +51,11 @@ use uuid::Uuid;
 pub use lease_expiry::Tended;
 pub use query::{Filter, Page};
 pub use record::{Attempt, Kept, Lost, Resolved, Send, State};
-pub use run::{Reconcile, SendJobs};
 pub use send::{Delivery, SendError};
 
-use crate::gate::Scoped;
 use crate::ledger::Ledger;
 use crate::run::Failure;
+use crate::scoped::Scoped;
 use record::key_of;
 
 /// The guard of sends. No other part of the system makes claims under it.
@@ -74,7 +72,7 @@ const ROUNDS: usize = 20;
 /// The send log of a store. Cheap to clone.
 #[derive(Clone)]
 pub struct Sends {
-    store: Arc<dyn MainStore>,
+    pub(crate) store: Arc<dyn MainStore>,
     ledger: Arc<Ledger>,
     options: Arc<Options>,
 }

@@ -15,13 +15,16 @@ use serde::de::DeserializeOwned;
 use serde_json::value::{RawValue, to_raw_value};
 use tokio::time::Instant;
 
-use super::{Channel, Handler, Handlers, NotRun, Outgoing, Queue, Run, RunJob, Sent, Watcher};
-use crate::actions::ActionJobs;
-use crate::gate::Gate;
-use crate::reminders::{self, ReminderJobs, Reminders};
 #[cfg(feature = "sagas")]
-use crate::sagas::{self, SagaJobs, Sagas};
-use crate::sends::{self, SendJobs, Sends};
+use super::sagas::SagaJobs;
+use super::{
+    ActionJobs, Channel, Handler, Handlers, NotRun, Outgoing, Queue, ReminderJobs, Run, RunJob, SendJobs, Sent, Watcher,
+};
+use crate::gate::Gate;
+use crate::reminders::{self, Reminders};
+#[cfg(feature = "sagas")]
+use crate::sagas::{self, Sagas};
+use crate::sends::{self, Sends};
 
 /// How many jobs run at once, unless [`Worker::concurrency`] says otherwise.
 const CONCURRENCY: usize = 16;

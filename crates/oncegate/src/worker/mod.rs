@@ -3,8 +3,13 @@
 //! [`Gate::worker`](crate::Gate::worker) makes a worker in the user's own process. [`Queue`] leases the jobs; each policy runs its own
 //! kinds of jobs, and calls the user's [`Handler`]s and [`Channel`]s for the effects.
 
+mod actions;
 mod embedded;
 mod queue;
+mod reminders;
+#[cfg(feature = "sagas")]
+mod sagas;
+mod sends;
 
 use std::time::Duration;
 
@@ -13,13 +18,13 @@ use oncegate_core::WorkspaceName;
 use oncegate_core::job::{Failure, Job};
 use uuid::Uuid;
 
-pub use crate::actions::{Handler, Handlers, NotRun, Run};
+pub use actions::{ActionEvent, ActionJobs, Handler, Handlers, NotRun, Run, type_of};
 pub use embedded::{IntoHandler, Worker};
 pub use queue::{Held, LOOK_EVERY, Look, Queue, RunJob, Slot};
+pub use reminders::{ReminderEvent, ReminderJobs};
+pub use sends::{Reconcile, SendJobs};
 
-use crate::actions;
-use crate::reminders;
-use crate::sends;
+use crate::sends::State as SendState;
 
 /// A message on its way to its recipient.
 #[derive(Clone, Copy, Debug)]
@@ -62,13 +67,13 @@ pub trait Watcher: Send + Sync + 'static {
     async fn reached(&self, _step: &'static str) {}
 
     /// The run of an action has ended.
-    fn action(&self, _job: &Job, _event: actions::Event) {}
+    fn action(&self, _job: &Job, _event: ActionEvent) {}
 
     /// A reminder has changed.
-    fn reminder(&self, _workspace: &WorkspaceName, _id: Uuid, _event: reminders::Event) {}
+    fn reminder(&self, _workspace: &WorkspaceName, _id: Uuid, _event: ReminderEvent) {}
 
     /// A worker's lease on a send has ended, and the send is in this state now.
-    fn send(&self, _workspace: &WorkspaceName, _id: Uuid, _state: sends::State) {}
+    fn send(&self, _workspace: &WorkspaceName, _id: Uuid, _state: SendState) {}
 
     /// The process of the worker, for the errors of effects that a stop interrupts.
     fn process(&self) -> &'static str {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use oncegate_store::StoreError;
 
-use super::{Kept, Sends, Tended};
-use crate::worker::{Held, RunJob, Watcher};
+use super::{Held, RunJob, Watcher};
+use crate::sends::{Kept, Sends, Tended};
 
 /// Asks the provider about a send whose outcome is unknown.
 #[async_trait]

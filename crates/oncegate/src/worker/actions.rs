@@ -11,8 +11,8 @@ use oncegate_store::StoreError;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use super::{Action, Actions, Applied, Done, JOBS, Leased, Status};
-use crate::worker::{Held, Queue, RunJob, Watcher};
+use super::{Held, Queue, RunJob, Watcher};
+use crate::actions::{Action, Actions, Applied, Done, JOBS, Leased, Status};
 
 /// The pause between two attempts to write the outcome.
 const WRITE_PAUSE: Duration = Duration::from_millis(100);
@@ -115,7 +115,7 @@ impl Handlers {
 
 /// How the run of an action ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum ActionEvent {
     /// The action, or this tick of it, ended.
     Ended(Uuid, Status),
     /// The attempt failed, and the action will be retried.
@@ -124,13 +124,13 @@ pub enum Event {
     LeaseLost,
 }
 
-impl Event {
+impl ActionEvent {
     /// The event for the outcome of a worker's command.
-    pub fn of(applied: &Applied) -> Event {
+    pub fn of(applied: &Applied) -> ActionEvent {
         match applied {
-            Applied::Kept(_) => Event::Failed,
-            Applied::Ended(status, id) | Applied::Already(status, id) => Event::Ended(*id, *status),
-            Applied::Refused(_) | Applied::Missing => Event::LeaseLost,
+            Applied::Kept(_) => ActionEvent::Failed,
+            Applied::Ended(status, id) | Applied::Already(status, id) => ActionEvent::Ended(*id, *status),
+            Applied::Refused(_) | Applied::Missing => ActionEvent::LeaseLost,
         }
     }
 }
@@ -197,7 +197,7 @@ impl RunJob for ActionJobs {
                 let retry_in = failure.retry_in.map(|span| span.min(RETRY_IN_MAX));
                 Command::Fail { token, failure: Failure { retry_in, ..failure } }.into()
             }
-            None => return self.watcher.action(&held.job, Event::LeaseLost),
+            None => return self.watcher.action(&held.job, ActionEvent::LeaseLost),
         };
         self.write_down(&held, done).await;
         self.watcher.reached("action.finished").await;
@@ -217,10 +217,10 @@ impl ActionJobs {
                     tokio::time::sleep(WRITE_PAUSE).await;
                     applied = self.actions.apply(&job.workspace, job.id, done.clone()).await;
                     if matches!(applied, Ok(Applied::Missing)) {
-                        return self.watcher.action(job, Event::LeaseLost);
+                        return self.watcher.action(job, ActionEvent::LeaseLost);
                     }
                 }
-                Ok(applied) => return self.watcher.action(job, Event::of(&applied)),
+                Ok(applied) => return self.watcher.action(job, ActionEvent::of(&applied)),
                 Err(StoreError::Refused(why)) => {
                     return tracing::error!(event = "action.unreadable", workspace = %job.workspace, why);
                 }
@@ -230,21 +230,8 @@ impl ActionJobs {
                     applied = self.actions.work(job, done.clone(), held.now()).await;
                 }
                 // The worker that leases the job next decides the outcome.
-                Err(_) => return self.watcher.action(job, Event::LeaseLost),
+                Err(_) => return self.watcher.action(job, ActionEvent::LeaseLost),
             }
         }
-    }
-}
-
-impl Actions {
-    /// Gives a leased job back as if it had not been leased. If this write fails, the lease ends by itself.
-    pub async fn give_back(&self, job: &Job) {
-        let command = Command::GiveBack { token: job.token };
-        let _ = self.apply(&job.workspace, job.id, command).await;
-    }
-
-    /// The store of the actions.
-    pub fn store(&self) -> &Arc<dyn oncegate_store::MainStore> {
-        &self.store
     }
 }

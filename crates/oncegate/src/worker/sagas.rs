@@ -5,8 +5,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use oncegate_store::StoreError;
 
-use super::{Fired, Sagas, TIMER};
-use crate::worker::{Held, RunJob};
+use super::{Held, RunJob};
+use crate::sagas::{Fired, Sagas, TIMER};
 
 /// Runs the jobs of sagas.
 pub(crate) struct SagaJobs {

@@ -8,8 +8,8 @@ use oncegate_core::Time;
 use oncegate_core::job::{Failure, Reached};
 use oncegate_store::StoreError;
 
-use super::{Kept, Reminders, State, Worked};
-use crate::worker::{Channel, Held, Outgoing, RunJob, Sent, Watcher};
+use super::{Channel, Held, Outgoing, RunJob, Sent, Watcher};
+use crate::reminders::{Kept, Reminders, State, Worked};
 
 /// The pause between two attempts to write the outcome.
 const WRITE_PAUSE: Duration = Duration::from_millis(100);
@@ -19,7 +19,7 @@ const LATE_WORD: Duration = Duration::from_secs(600);
 
 /// How an attempt to send a reminder ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum ReminderEvent {
     /// The channel took it.
     Sent,
     /// It was not sent, and is not tried again.
@@ -30,12 +30,12 @@ pub enum Event {
     LeaseLost,
 }
 
-impl Event {
-    fn of(kept: &Kept) -> Event {
+impl ReminderEvent {
+    fn of(kept: &Kept) -> ReminderEvent {
         match kept.reminder.state {
-            State::Sent => Event::Sent,
-            State::Missed => Event::Missed,
-            State::Scheduled | State::Sending | State::Cancelled => Event::Failed,
+            State::Sent => ReminderEvent::Sent,
+            State::Missed => ReminderEvent::Missed,
+            State::Scheduled | State::Sending | State::Cancelled => ReminderEvent::Failed,
         }
     }
 }
@@ -59,7 +59,7 @@ impl RunJob for ReminderJobs {
                 held.job = *begun;
                 *kept
             }
-            Ok(Worked::Missed(kept)) => return self.tell(&kept, Event::of(&kept)),
+            Ok(Worked::Missed(kept)) => return self.tell(&kept, ReminderEvent::of(&kept)),
             Ok(Worked::Nothing) => return,
             // If the flag is not set, the next worker may set it. If the flag is set but the answer got lost, this change
             // has no effect, because the job has changed.
@@ -78,7 +78,7 @@ impl RunJob for ReminderJobs {
 }
 
 impl ReminderJobs {
-    fn tell(&self, kept: &Kept, event: Event) {
+    fn tell(&self, kept: &Kept, event: ReminderEvent) {
         self.watcher.reminder(&kept.workspace, kept.id, event);
     }
 
@@ -109,10 +109,10 @@ impl ReminderJobs {
     /// The lease has ended, and the next worker has recorded a miss. If the channel took the reminder, that record is
     /// corrected.
     async fn tell_late(&self, held: &Held, kept: &Kept, sent: Sent, now: Time) {
-        self.tell(kept, Event::LeaseLost);
+        self.tell(kept, ReminderEvent::LeaseLost);
         let Ok(receipt) = sent else { return };
         match self.reminders.delivered_late(kept, &held.job, receipt.provider_message_id, now).await {
-            Ok(Some(kept)) => self.tell(&kept, Event::of(&kept)),
+            Ok(Some(kept)) => self.tell(&kept, ReminderEvent::of(&kept)),
             Ok(None) => {}
             Err(error) => {
                 tracing::error!(event = "reminder.not_written", workspace = %kept.workspace, reminderId = %kept.id, %error);
@@ -134,7 +134,7 @@ impl ReminderJobs {
                 Err(failure) => self.reminders.not_delivered(kept, &held.job, failure.clone(), now).await,
             };
             match written {
-                Ok(Some(kept)) => return self.tell(&kept, Event::of(&kept)),
+                Ok(Some(kept)) => return self.tell(&kept, ReminderEvent::of(&kept)),
                 Ok(None) => return self.tell_late(held, kept, sent, now).await,
                 Err(error) => {
                     tracing::error!(event = "reminder.not_written", workspace = %kept.workspace, reminderId = %kept.id, %error);
