@@ -18,8 +18,11 @@ const FRAMING: &[u8] = b"oncegate.key.v1";
 /// One part of a key, as hashed. An integer and the text of its digits are different parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyPart<'a> {
+    /// The part is missing. A missing part differs from an empty one.
     Absent,
+    /// The bytes of a text.
     Bytes(&'a [u8]),
+    /// A whole number.
     Integer(i128),
 }
 
@@ -71,14 +74,17 @@ impl ClaimId {
         ClaimId(hash.finalize().into())
     }
 
+    /// The id with these bytes, as a store has kept them. Nothing is hashed.
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         ClaimId(bytes)
     }
 
+    /// The bytes of the hash.
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
 
+    /// The id as 64 lower-case hex digits.
     pub fn to_hex(&self) -> Hex {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let mut hex = [0u8; 64];
@@ -134,8 +140,11 @@ impl fmt::Debug for ClaimId {
 /// Identifies a claim: its workspace and its id. The id already covers the guard; the field repeats it for people.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClaimKey {
+    /// The workspace that owns the claim.
     pub workspace: WorkspaceName,
+    /// The hash of the guard's name and the key's parts.
     pub id: ClaimId,
+    /// The guard that the claim belongs to.
     pub guard: GuardName,
 }
 
@@ -148,6 +157,7 @@ impl Hash for ClaimKey {
 }
 
 impl ClaimKey {
+    /// The key of the claim in `workspace` with these parts under `guard`.
     pub fn of<'a, P>(workspace: &WorkspaceName, guard: &GuardName, parts: &'a [P]) -> Self
     where
         KeyPart<'a>: From<&'a P>,

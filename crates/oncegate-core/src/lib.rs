@@ -5,6 +5,8 @@
 //! this crate reads a clock, touches a disk or awaits. The server, every store,
 //! the in-memory model and the model checker can therefore run these same functions.
 
+#![warn(missing_docs)]
+
 pub mod claim;
 pub mod job;
 pub mod key;

@@ -28,8 +28,9 @@ pub const WAIT_MAX: Duration = Duration::from_secs(60);
 pub const REQUEST_RUN_MAX: Duration = Duration::from_secs(5 * 60);
 /// Claims in one batch request.
 pub const BATCH_MAX: usize = 1000;
-/// Rows in one page of a list, at most and by default.
+/// Rows in one page of a list, at most.
 pub const PAGE_MAX: usize = 500;
+/// Rows in one page of a list, if the caller does not ask for a number.
 pub const PAGE_DEFAULT: usize = 50;
 
 const _: () = assert!(PAGE_DEFAULT <= PAGE_MAX);

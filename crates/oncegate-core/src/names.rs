@@ -10,6 +10,7 @@ use smol_str::SmolStr;
 
 use crate::limits::NAME_BYTES_MAX;
 
+/// The error of a text that is not the name of a workspace or a guard.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a {what} is 1 to {NAME_BYTES_MAX} characters of a-z, A-Z, 0-9, '_', '-', '.' and ':', not starting with a mark; got {got:?}"
@@ -33,10 +34,12 @@ macro_rules! name {
         pub struct $type(SmolStr);
 
         impl $type {
+            /// Makes a name of this text, if the text follows the rules of names.
             pub fn new(name: &str) -> Result<Self, InvalidName> {
                 check($what, name).map(Self)
             }
 
+            /// The text of the name.
             pub fn as_str(&self) -> &str {
                 &self.0
             }

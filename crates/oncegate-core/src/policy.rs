@@ -37,26 +37,32 @@ pub enum OnStoreError {
     Closed,
 }
 
+/// How a guard treats its claims, their owners and their effects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// How long a decision is valid, counted from the claim.
     pub window: Duration,
     /// How long an owner may go without a renewal before it counts as lost.
     pub lease: Duration,
+    /// What happens to a claim whose owner is lost.
     pub lost: Lost,
     /// How long an effect may run. After that the owner stops and counts as lost, and `lost` decides what happens to the claim.
     ///
     /// `None`: the lease of a closure is renewed for as long as the closure runs, so a closure that hangs holds its key. Guarded
     /// HTTP requests then run for at most [`REQUEST_RUN_MAX`](crate::limits::REQUEST_RUN_MAX).
     pub max_run: Option<Duration>,
+    /// What happens to a claim whose effect failed.
     pub on_failure: OnFailure,
+    /// Whether effects happen unguarded while the store is unavailable.
     pub on_store_error: OnStoreError,
     /// Whether the parts of the key are kept with the claim. They may be personal data.
     pub store_parts: bool,
 }
 
 impl Policy {
+    /// The window of the default policy: 24 hours.
     pub const DEFAULT_WINDOW: Duration = Duration::from_secs(24 * 3600);
+    /// The lease of the default policy: 30 seconds.
     pub const DEFAULT_LEASE: Duration = Duration::from_secs(30);
     /// A window that never ends.
     pub const FOR_GOOD: Duration = Duration::MAX;

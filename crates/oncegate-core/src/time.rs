@@ -15,10 +15,12 @@ impl Time {
     /// Earlier than any claim: the `expires_at` of a claim that was released, retracted or forgotten.
     pub const LONG_AGO: Time = Time(0);
 
+    /// The time that is this many microseconds after the start of 1970.
     pub const fn from_micros(micros: i64) -> Self {
         Time(micros)
     }
 
+    /// The microseconds since the start of 1970.
     pub const fn micros(self) -> i64 {
         self.0
     }

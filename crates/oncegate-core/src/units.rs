@@ -6,13 +6,17 @@ const DURATION_UNITS: [(&str, u64); 5] =
     [("ms", 1), ("s", 1000), ("m", 60 * 1000), ("h", 3600 * 1000), ("d", 24 * 3600 * 1000)];
 const SIZE_UNITS: [(&str, u64); 5] = [("", 1), ("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
 
+/// How to write a duration, for error messages.
 pub const DURATION_HINT: &str = r#"a duration is a whole number and a unit: "500ms", "30s", "15m", "24h", "365d""#;
+/// How to write a size, for error messages.
 pub const SIZE_HINT: &str = r#"a size is a whole number of bytes, or of units of 1024: "64KiB", "1MiB", "1GiB""#;
 
+/// Reads a duration as in [`DURATION_HINT`]; `None` if the text is anything else, or too large.
 pub fn parse_duration(text: &str) -> Option<Duration> {
     scaled(text, &DURATION_UNITS).map(Duration::from_millis)
 }
 
+/// Reads a size as in [`SIZE_HINT`], in bytes; `None` if the text is anything else, or too large.
 pub fn parse_size(text: &str) -> Option<u64> {
     scaled(text, &SIZE_UNITS)
 }
@@ -35,6 +39,7 @@ pub fn show_duration(span: Duration) -> String {
     format!("{}{unit}", millis / scale)
 }
 
+/// Formats a size in the largest unit that is exact.
 pub fn show_size(bytes: u64) -> String {
     let fits = |(_, scale): &&(&str, u64)| bytes >= *scale && bytes.is_multiple_of(*scale);
     let (unit, scale) = SIZE_UNITS.iter().skip(1).rev().find(fits).unwrap_or(&SIZE_UNITS[1]);

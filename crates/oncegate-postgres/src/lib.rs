@@ -14,6 +14,8 @@
 //!
 //! Needs PostgreSQL 14.
 
+#![warn(missing_docs)]
+
 mod batch;
 mod changes;
 mod commit;

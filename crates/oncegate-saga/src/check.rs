@@ -27,12 +27,17 @@ const NEAR: f64 = 0.75;
 /// A defect of a definition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Defect {
+    /// The name of the definition's file, or the Rust source file that builds the definition.
     pub file: String,
+    /// The line in that file, counted from 1; 0 if the text of the file is not known.
     pub line: usize,
+    /// The state that the defect is about, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
+    /// The event that the defect is about, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub event: Option<String>,
+    /// What is wrong, for the author of the definition.
     pub message: String,
 }
 

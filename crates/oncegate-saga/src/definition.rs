@@ -39,6 +39,7 @@ pub struct Definition {
 pub enum Cell {
     /// This row says what happens.
     Handled(usize),
+    /// The event changes nothing.
     Ignored,
     /// The event goes to the dead letters.
     Unexpected,
@@ -47,17 +48,24 @@ pub enum Cell {
 /// The kind of a field of the data. A field that was never set is empty if it is a list or a map, otherwise null.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
+    /// A text.
     String,
+    /// A number, whole or not.
     Number,
+    /// `true` or `false`.
     Bool,
+    /// A list of any values.
     List,
+    /// A map from names to any values.
     Map,
+    /// Any value.
     Any,
 }
 
 impl Kind {
     pub(crate) const ALL: [Kind; 6] = [Kind::String, Kind::Number, Kind::Bool, Kind::List, Kind::Map, Kind::Any];
 
+    /// The name of the kind, as an author writes it in TOML.
     pub const fn as_str(self) -> &'static str {
         match self {
             Kind::String => "string",
@@ -145,18 +153,22 @@ pub(crate) struct S3Rule {
 }
 
 impl Definition {
+    /// The name of the saga.
     pub fn name(&self) -> &str {
         &self.name
     }
 
+    /// The description for people. It is empty if the author gives none.
     pub fn doc(&self) -> &str {
         &self.doc
     }
 
+    /// How long an instance stays in its terminal state before it is removed.
     pub fn retention(&self) -> Duration {
         self.retention
     }
 
+    /// The names of the events that the saga knows.
     pub fn events(&self) -> &[String] {
         &self.events
     }
@@ -166,6 +178,7 @@ impl Definition {
         &self.states
     }
 
+    /// Whether an instance is complete in this state.
     pub fn is_terminal(&self, state: &str) -> bool {
         self.terminal.contains(state)
     }

@@ -148,6 +148,7 @@ pub(crate) struct S3 {
 }
 
 impl Draft {
+    /// A draft with this name, and nothing else.
     #[track_caller]
     pub fn new(name: impl Into<String>) -> Draft {
         Draft {
@@ -195,21 +196,25 @@ impl Draft {
         Draft { retention: Some(Span::here(span.into())), ..self }
     }
 
+    /// The names of the events that the saga knows.
     #[track_caller]
     pub fn events<S: Into<String>>(self, events: impl IntoIterator<Item = S>) -> Draft {
         Draft { events: Names::here(events).0, ..self }
     }
 
+    /// The names of the states. `none`, for a saga without an instance, is not among them.
     #[track_caller]
     pub fn states<S: Into<String>>(self, states: impl IntoIterator<Item = S>) -> Draft {
         Draft { states: Names::here(states).0, ..self }
     }
 
+    /// The states in which an instance is complete. They ignore every event.
     #[track_caller]
     pub fn terminal<S: Into<String>>(self, states: impl IntoIterator<Item = S>) -> Draft {
         Draft { terminal: Names::here(states).0, ..self }
     }
 
+    /// States that no row leads to. An earlier version of the definition may have left instances in them.
     #[track_caller]
     pub fn unreached<S: Into<String>>(self, states: impl IntoIterator<Item = S>) -> Draft {
         Draft { unreached: Names::here(states).0, ..self }
@@ -229,12 +234,14 @@ impl Draft {
         self
     }
 
+    /// Events that change nothing in these states. Several names are separated by commas; `*` stands for all events.
     #[track_caller]
     pub fn ignore(mut self, states: &str, events: &str) -> Draft {
         self.ignore.push(Span::here(Pairs { states: listed(states), event: listed(events) }));
         self
     }
 
+    /// Events that go to the dead letters in these states. Several names are separated by commas; `*` stands for all events.
     #[track_caller]
     pub fn unexpected(mut self, states: &str, events: &str) -> Draft {
         self.unexpected.push(Span::here(Pairs { states: listed(states), event: listed(events) }));
@@ -358,12 +365,14 @@ impl Effects {
         self
     }
 
+    /// Takes back an event that is scheduled.
     #[track_caller]
     pub fn unschedule(mut self, event: impl Into<String>) -> Effects {
         self.unschedule.push(Span::here(event.into()));
         self
     }
 
+    /// Moves the instance to this state. Without it the instance stays in its state.
     #[track_caller]
     pub fn to(self, state: impl Into<String>) -> Effects {
         Effects { to: Some(Span::here(state.into())), ..self }

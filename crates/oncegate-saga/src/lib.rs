@@ -5,6 +5,8 @@
 //! event arrives. [`Definition::step`] says what an event does to an instance. It is pure: the caller writes the result in one commit,
 //! and calls it again if another caller was faster.
 
+#![warn(missing_docs)]
+
 mod check;
 mod cover;
 mod definition;
@@ -33,18 +35,22 @@ pub use steps::{STEPS_DEFAULT, Steps};
 
 /// The most commands that one event may send.
 pub const COMMANDS_MAX: usize = 50_000;
-/// The total size of their payloads in bytes.
+/// The total size in bytes of the payloads of these commands.
 pub const COMMAND_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// The size of an instance's data in bytes of JSON, and its nesting depth.
+/// The size of an instance's data in bytes of JSON.
 pub const DATA_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// The nesting depth of a field of an instance's data.
 pub const DATA_DEPTH_MAX: usize = 64;
-/// The size in bytes of a correlation id, and of the names of sagas, states, events and commands.
+/// The size in bytes of a correlation id.
 pub const CORRELATION_BYTES_MAX: usize = 512;
+/// The size in bytes of the name of a saga, a state, an event or a command.
 pub const NAME_BYTES_MAX: usize = 128;
-/// The size of an expression in bytes, and its nesting depth: it is evaluated on a small stack.
+/// The size of an expression in bytes.
 pub const EXPRESSION_BYTES_MAX: usize = 4096;
+/// The nesting depth of an expression, which is evaluated on a small stack.
 pub const EXPRESSION_DEPTH_MAX: usize = 50;
-/// How long an instance stays in its terminal state by default, and the range that a definition may choose from.
+/// How long an instance stays in its terminal state by default.
 pub const RETENTION_DEFAULT: Duration = Duration::from_secs(7 * 24 * 3600);
+/// The retentions that a definition may choose.
 pub const RETENTION: std::ops::RangeInclusive<Duration> =
     Duration::from_secs(60)..=Duration::from_secs(3650 * 24 * 3600);

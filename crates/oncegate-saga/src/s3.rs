@@ -18,6 +18,7 @@ pub(crate) const FIELDS: [&str; 10] =
 /// A notification with its records. It has none if it only reports that notifications are set up.
 #[derive(Clone, Debug)]
 pub struct Notification {
+    /// The changes of objects, in the order of the notification.
     pub records: Vec<Record>,
 }
 
@@ -25,19 +26,29 @@ pub struct Notification {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {
+    /// What happened to the object, for example `ObjectCreated:Put`.
     pub event_name: String,
+    /// When it happened, as S3 writes it.
     pub event_time: Option<String>,
+    /// The AWS region of the bucket.
     pub region: Option<String>,
+    /// The name of the bucket.
     pub bucket: String,
     /// The key, decoded.
     pub key: String,
+    /// The version of the object, if the bucket keeps versions.
     pub version_id: Option<String>,
+    /// Orders the changes of one object: S3 gives a later change a larger value.
     pub sequencer: Option<String>,
+    /// The size of the object in bytes.
     pub size: Option<u64>,
+    /// The entity tag of the object, which changes with its content.
     pub e_tag: Option<String>,
+    /// The AWS user that made the change.
     pub principal_id: Option<String>,
 }
 
+/// Why a document is not a notification of S3.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct NotificationError(String);
@@ -91,6 +102,7 @@ struct Object {
 }
 
 impl Notification {
+    /// Reads a notification from its JSON.
     pub fn read(bytes: &[u8]) -> Result<Notification, NotificationError> {
         let wrong = |what: String| NotificationError(format!("this is no notification of S3: {what}"));
         let document: Document = serde_json::from_slice(bytes).map_err(|error| wrong(error.to_string()))?;

@@ -20,6 +20,7 @@ const SCHEDULE_MAX: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
 /// The result of an event.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
+    /// The event changes the instance, or makes one.
     Apply(Box<Next>),
     /// The event changes nothing.
     Ignore,
@@ -30,11 +31,15 @@ pub enum Step {
 /// What to write, all of it or nothing.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Next {
+    /// The instance's state after the event.
     pub state: String,
+    /// The instance's data after the event.
     pub data: Map<String, Value>,
     /// The instance has just entered a terminal state.
     pub completes: bool,
+    /// The commands to send, in this order.
     pub commands: Vec<Command>,
+    /// The events to schedule, at most one of each name.
     pub timers: Vec<Timer>,
     /// Timers that are no longer awaited. New timers of the same events are set after these are removed.
     pub unscheduled: BTreeSet<String>,
@@ -42,17 +47,23 @@ pub struct Next {
     pub missing: Vec<String>,
 }
 
+/// A command that an event sends. It is an action, and its name is the action's type.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Command {
+    /// The name of the command.
     pub name: String,
+    /// The fields that the definition computes for the command, or all of the saga's data.
     pub payload: Value,
 }
 
 /// A scheduled event.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Timer {
+    /// The name of the event.
     pub event: String,
+    /// When the event arrives at the saga.
     pub due_at: Time,
+    /// The data of the event, by field.
     pub data: Value,
 }
 

@@ -101,6 +101,7 @@ pub struct Steps {
 }
 
 impl Steps {
+    /// A meter that has taken no steps, with a limit of `max` steps.
     pub fn up_to(max: u64) -> Steps {
         Steps { taken: Cell::new(0), max }
     }
@@ -110,6 +111,7 @@ impl Steps {
         self.taken.get()
     }
 
+    /// Whether the steps taken are over the limit.
     pub fn are_exceeded(&self) -> bool {
         self.taken.get() > self.max
     }

@@ -6,6 +6,8 @@
 //! writes. A reader answers duplicates and looks up records; what was written last is answered from a cache in memory.
 //! Checkpoints run off the writer's path. New claims are appended, and found by an index in memory.
 
+#![warn(missing_docs)]
+
 mod anchor;
 mod cache;
 mod cache_shards;
@@ -63,6 +65,7 @@ const USAGE_ROWS: i64 = 20_000;
 /// How to open a store.
 #[derive(Clone)]
 pub struct Options {
+    /// The source of time. A test passes a clock that it moves.
     pub clock: Arc<dyn Clock>,
     /// Whether to bring the schema up to date. Otherwise an outdated schema is an error.
     pub migrate: bool,

@@ -11,7 +11,9 @@ use rusqlite::{Connection, OptionalExtension, Statement, ToSql, params};
 
 use crate::index::{Entry, Index, Rows};
 
+/// Reads the claim in one row, if the row belongs to the key.
 pub const READ: &str = include_str!("../sql/read_claim.sql");
+/// Inserts one claim as a new row.
 pub const CREATE: &str = include_str!("../sql/create_claim.sql");
 pub const REPLACE: &str = include_str!("../sql/replace_claim.sql");
 /// The number of parameters that [`CREATE`] and [`REPLACE`] take for a claim.

@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 
 use crate::Change;
 
+/// Announces changes of the queue to the workers of this process.
 #[derive(Debug, Default)]
 pub struct Bell(Mutex<Vec<Weak<Ear>>>);
 
@@ -26,6 +27,7 @@ struct Ear {
 pub struct Listener(Arc<Ear>);
 
 impl Bell {
+    /// Registers a worker that waits for jobs of these kinds. From then on the worker misses no announcement.
     pub fn listen(&self, kinds: Vec<String>) -> Listener {
         let ear = Arc::new(Ear { kinds, earliest: Mutex::default(), notify: Notify::new() });
         let mut ears = self.lock();

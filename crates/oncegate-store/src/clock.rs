@@ -9,6 +9,7 @@ use oncegate_core::Time;
 
 /// The source of time for an embedded store.
 pub trait Clock: Send + Sync + 'static {
+    /// The time that the clock shows.
     fn now(&self) -> Time;
 
     /// The machine's clocks, if this clock is the machine's. With them a store can tell elapsed time from a step of the wall clock.
@@ -25,6 +26,7 @@ pub struct MachineTime {
     pub boot: u128,
     /// Microseconds since boot, including time in suspend. A step of the wall clock does not move it.
     pub since_boot_us: i64,
+    /// The wall clock, which may step forward or back.
     pub wall: Time,
 }
 
@@ -79,14 +81,17 @@ fn boottime_shift(offsets: &str) -> i64 {
 pub struct ManualClock(AtomicI64);
 
 impl ManualClock {
+    /// A clock that shows `time` until the test moves it.
     pub fn starting_at(time: Time) -> Self {
         ManualClock(AtomicI64::new(time.micros()))
     }
 
+    /// Moves the clock to `time`, which may be earlier.
     pub fn set(&self, time: Time) {
         self.0.store(time.micros(), Ordering::SeqCst);
     }
 
+    /// Moves the clock forward by `span`.
     pub fn advance(&self, span: Duration) {
         self.set(self.now() + span);
     }

@@ -20,8 +20,10 @@ pub enum Role {
 }
 
 impl Role {
+    /// All roles, from the fewest rights to the most.
     pub const ALL: [Role; 3] = [Role::Send, Role::Operate, Role::Admin];
 
+    /// The name of the role, as the API shows it and the stores write it.
     pub const fn as_str(self) -> &'static str {
         match self {
             Role::Send => "send",
@@ -30,19 +32,26 @@ impl Role {
         }
     }
 
+    /// The role with this name; `None` if no role has it.
     pub fn parse(name: &str) -> Option<Role> {
         Self::ALL.into_iter().find(|role| role.as_str() == name)
     }
 }
 
+/// An API key of a workspace. The store keeps the key's hash, not the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiKey {
     /// Public: the part of the key that names it.
     pub id: String,
+    /// The workspace that the key gives access to.
     pub workspace: WorkspaceName,
+    /// What the key may do in its workspace.
     pub role: Role,
+    /// The hash of the key. The server compares it with the hash of the key in a request.
     pub hash: KeyHash,
+    /// When the store created the key.
     pub created_at: Time,
+    /// When the key was revoked. From then on the server refuses the key.
     pub revoked_at: Option<Time>,
     /// A name for people.
     pub name: Option<String>,
@@ -67,6 +76,7 @@ pub trait Keyring: Send + Sync {
     /// Creates a workspace; `false` if it existed already.
     async fn create_workspace(&self, name: &WorkspaceName) -> Result<bool, StoreError>;
 
+    /// All workspaces in the order of their names, and when each was created.
     async fn workspaces(&self) -> Result<Vec<(WorkspaceName, Time)>, StoreError>;
 
     /// Adds a key to an existing workspace; `false` if there is no such workspace.

@@ -5,6 +5,8 @@
 //! [`MemoryStore`] is the model that the other stores are compared with. `conformance` (a feature)
 //! is the test suite that every store passes.
 
+#![warn(missing_docs)]
+
 mod bell;
 mod clock;
 #[cfg(feature = "conformance")]

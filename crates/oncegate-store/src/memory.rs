@@ -200,6 +200,7 @@ impl Default for MemoryStore {
 }
 
 impl MemoryStore {
+    /// A store on this clock. It contains only the default workspace.
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
         let mut shelves = Shelves::default();
         shelves.workspaces.insert(WorkspaceName::default_workspace(), clock.now());

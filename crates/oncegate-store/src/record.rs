@@ -11,9 +11,11 @@ use uuid::Uuid;
 /// A document under an id. Ids grow with time (UUIDv7), so lists are in the order of creation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
+    /// The workspace that owns the record.
     pub workspace: WorkspaceName,
     /// The kind of record: `lead`, `message`, `action`.
     pub kind: &'static str,
+    /// The id of the record, unique among the records of its workspace and kind.
     pub id: Uuid,
     /// 1 at first, and one more with each change.
     pub version: i64,
@@ -26,6 +28,7 @@ pub struct Record {
 }
 
 impl Record {
+    /// Where the record is found by its id.
     pub fn place(&self) -> Place {
         Place { workspace: self.workspace.clone(), kind: self.kind, at: At::Id(self.id) }
     }
@@ -34,13 +37,18 @@ impl Record {
 /// Identifies a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
+    /// The workspace that owns the record.
     pub workspace: WorkspaceName,
+    /// The kind of the record.
     pub kind: &'static str,
+    /// Which record of this workspace and kind.
     pub at: At,
 }
 
+/// What a lookup knows of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum At {
+    /// The record's id.
     Id(Uuid),
     /// One of the record's names. A name belongs to one record only.
     Name(String),
@@ -50,25 +58,51 @@ pub enum At {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Creates a record, unless its id or one of these names is taken. The record stays in these lists for as long as it exists.
-    Create { record: Record, names: Vec<String>, lists: Vec<String> },
+    Create {
+        /// The new record.
+        record: Record,
+        /// Names under which the record is found. No other record of the workspace and kind may have them.
+        names: Vec<String>,
+        /// Lists in which the record is found.
+        lists: Vec<String>,
+    },
     /// Replaces the previous version. `names` are added to the record's names; no other record may have them.
-    Replace { record: Record, names: Vec<String> },
+    Replace {
+        /// The next version: its `version` is one more than that of the stored record.
+        record: Record,
+        /// Names to add. Names that the record has already may be among them.
+        names: Vec<String>,
+    },
     /// Removes this version of the record, with its names and lists. The caller must pass all of them.
-    Remove { record: Record, names: Vec<String>, lists: Vec<String> },
+    Remove {
+        /// The stored version.
+        record: Record,
+        /// All names of the record.
+        names: Vec<String>,
+        /// All lists of the record.
+        lists: Vec<String>,
+    },
     /// Puts a job into the queue, unless the queue has a job with its id. A job created as leased must still be within its lease.
     Enqueue(Job),
     /// Replaces the previous version, within the lease that it was decided under. If the job has left its group, the next job
     /// of the group is woken.
-    Requeue { job: Job, stands_until: Time },
+    Requeue {
+        /// The next version: its `version` is one more than that of the stored job.
+        job: Job,
+        /// The end of the lease that the change was decided under. From then on the change is refused.
+        stands_until: Time,
+    },
     /// Takes this version of the job out of the queue, within its lease. The next job of its group is woken.
     Dequeue(Job),
 }
 
 impl Change {
+    /// Creates a record without names or lists.
     pub fn create(record: Record) -> Change {
         Change::Create { record, names: vec![], lists: vec![] }
     }
 
+    /// Replaces a record, and adds no names.
     pub fn replace(record: Record) -> Change {
         Change::Replace { record, names: vec![] }
     }
@@ -108,10 +142,15 @@ impl Change {
 /// Which records to list, newest first, or to count.
 #[derive(Clone, Debug)]
 pub struct Listing {
+    /// The workspace that owns the records.
     pub workspace: WorkspaceName,
+    /// The kind of the records.
     pub kind: &'static str,
+    /// Only records in this list. `None`: all records of the kind.
     pub list: Option<String>,
+    /// Only records in this state. `None`: records in any state.
     pub state: Option<String>,
+    /// The most records to return, or to count.
     pub limit: usize,
     /// Lists only records older than this one.
     pub before: Option<Uuid>,
@@ -127,8 +166,10 @@ impl Listing {
     }
 }
 
+/// A page of records.
 #[derive(Clone, Debug)]
 pub struct Listed {
+    /// The records of the page, newest first.
     pub records: Vec<Record>,
     /// Set if there are, or may be, more records older than this one.
     pub next: Option<Uuid>,

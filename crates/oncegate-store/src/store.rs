@@ -17,7 +17,9 @@ use crate::{Change, Keyring, Listed, Listing, Place, Record, Waiters};
 /// One command on one claim.
 #[derive(Clone, Debug)]
 pub struct Op {
+    /// The key of the claim.
     pub key: ClaimKey,
+    /// What to do with the claim.
     pub command: Command,
 }
 
@@ -25,7 +27,9 @@ pub struct Op {
 /// otherwise the store writes nothing. The keys of the operations are distinct, and so are the targets of the changes.
 #[derive(Clone, Debug, Default)]
 pub struct Commit {
+    /// Commands on claims.
     pub ops: Vec<Op>,
+    /// Conditional writes of records and jobs.
     pub changes: Vec<Change>,
 }
 
@@ -57,6 +61,7 @@ impl Committed {
         Committed { answers, conflict: None, now }
     }
 
+    /// Whether the commit was written: every command was accepted, and every change found what it expected.
     pub fn is_written(&self) -> bool {
         self.conflict.is_none() && self.answers.iter().all(Answer::is_accepted)
     }
@@ -71,17 +76,24 @@ impl Committed {
 /// A value that was read, and the store's time of the read.
 #[derive(Clone, Debug)]
 pub struct Reading<T> {
+    /// What the store has read.
     pub value: T,
+    /// The store's time of the read.
     pub now: Time,
 }
 
 /// Which claims to list, newest first. Expired claims are left out.
 #[derive(Clone, Debug)]
 pub struct Query {
+    /// The workspace that owns the claims.
     pub workspace: WorkspaceName,
+    /// Only claims of this guard. `None`: claims of all guards.
     pub guard: Option<GuardName>,
+    /// Only claims that are in this state at the time of the read. `None`: claims in any state.
     pub state: Option<State>,
+    /// The most claims of a page.
     pub limit: usize,
+    /// Where the previous page ended. `None`: the first page.
     pub after: Option<Cursor>,
 }
 
@@ -99,7 +111,9 @@ impl Query {
 /// the id breaks a tie between equal tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cursor {
+    /// The token of the page's last claim.
     pub token: Token,
+    /// The id of the page's last claim.
     pub id: oncegate_core::ClaimId,
 }
 
@@ -115,26 +129,32 @@ impl Cursor {
     }
 }
 
+/// A page of claims.
 #[derive(Clone, Debug)]
 pub struct Page {
     /// Claims without their outcomes, which may be large.
     pub claims: Vec<Claim>,
     /// Set if there may be more claims, even if this page has fewer than the limit, or none.
     pub next: Option<Cursor>,
+    /// The store's time of the read, which decides the state of each claim.
     pub now: Time,
 }
 
 /// Duplicates of a claim, to be added to its record.
 #[derive(Clone, Debug)]
 pub struct DuplicateCount {
+    /// The key of the claim that the duplicates met.
     pub key: ClaimKey,
     /// The token of the owner that the duplicates met. A later owner's record is not counted up.
     pub token: Token,
+    /// The number of duplicates to add.
     pub count: i64,
+    /// When the last of the duplicates met the claim.
     pub last_at: Time,
 }
 
 impl DuplicateCount {
+    /// Adds the duplicates to the claim, unless it has another owner by now.
     pub fn add_to(&self, claim: &mut Claim) {
         if claim.token == self.token {
             claim.duplicates += self.count;
@@ -146,6 +166,7 @@ impl DuplicateCount {
 /// What a workspace has stored, in a part of the store or in all of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Usage {
+    /// The workspace that owns the claims and records.
     pub workspace: WorkspaceName,
     /// Claims and records.
     pub claims: u64,
@@ -163,12 +184,14 @@ pub struct UsageFrom {
 }
 
 impl UsageFrom {
+    /// Where the measuring of records begins, after all claims.
     pub const RECORDS: UsageFrom = UsageFrom { in_records: true, position: 0 };
 }
 
 /// What workspaces have stored in a part of the store.
 #[derive(Clone, Debug, Default)]
 pub struct UsagePart {
+    /// What each workspace has stored in this part. The caller adds up all parts.
     pub usage: Vec<Usage>,
     /// `None`: this was the last part.
     pub next: Option<UsageFrom>,
@@ -177,16 +200,22 @@ pub struct UsagePart {
 /// What a sweep has removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
+    /// The number of removed claims.
     pub claims: usize,
+    /// The number of removed records.
     pub records: usize,
 }
 
 /// A step of a store's schema.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Migration {
+    /// The number of the step. The first step is number 1.
     pub version: i64,
+    /// A short name of the step, for people.
     pub name: &'static str,
+    /// The SQL statements of the step.
     pub sql: &'static str,
+    /// Whether the store has this step already.
     pub applied: bool,
     /// The oldest build that still runs on a schema with this step, named by the newest step that it knows. Replicas can be
     /// upgraded one by one only across steps that the old build tolerates.
@@ -200,7 +229,9 @@ pub struct Report {
     pub kind: &'static str,
     /// The store's version and location, without credentials.
     pub detail: String,
+    /// The newest schema step that the store has; 0 if the store has no schema.
     pub schema_version: i64,
+    /// The store's time of the report.
     pub now: Time,
     /// Ways in which acknowledged work could be lost, in words. Empty is good.
     pub warnings: Vec<String>,
@@ -229,20 +260,36 @@ const POSTPONED_MAX: Duration = Duration::from_secs(30);
 pub struct Wanted {
     /// Without duplicates.
     kinds: Vec<String>,
+    /// How long a worker may go without a renewal before it counts as lost.
     pub lease: Duration,
+    /// The workspaces to lease from, and the number of jobs.
     pub whose: Whose,
 }
 
+/// The workspaces that a worker leases jobs from, and how many jobs it wants.
 #[derive(Clone, Debug)]
 pub enum Whose {
     /// Jobs of one workspace, at most `max`.
-    One { workspace: WorkspaceName, max: usize },
+    One {
+        /// The workspace to lease from.
+        workspace: WorkspaceName,
+        /// The most jobs to lease.
+        max: usize,
+    },
     /// Jobs of all workspaces, shared as [`share`](oncegate_core::job::share) says. `free` slots are left beside the `taken` ones,
     /// and at most `max` of them are filled at once.
-    All { free: usize, max: usize, taken: BTreeMap<WorkspaceName, usize> },
+    All {
+        /// The worker's free slots.
+        free: usize,
+        /// The most jobs to lease at once.
+        max: usize,
+        /// The slots that each workspace has already.
+        taken: BTreeMap<WorkspaceName, usize>,
+    },
 }
 
 impl Wanted {
+    /// Asks for jobs of these kinds. A kind that is listed twice counts once.
     pub fn new<K: Into<String>>(kinds: impl IntoIterator<Item = K>, lease: Duration, whose: Whose) -> Wanted {
         let mut kinds: Vec<String> = kinds.into_iter().map(Into::into).collect();
         kinds.sort_unstable();
@@ -255,6 +302,7 @@ impl Wanted {
         self.lease.clamp(POSTPONED_MIN, POSTPONED_MAX)
     }
 
+    /// The kinds of jobs that are wanted, sorted and without duplicates.
     pub fn kinds(&self) -> &[String] {
         &self.kinds
     }
@@ -285,24 +333,31 @@ impl Wanted {
 /// Which jobs of the queue to list, newest first, or to count.
 #[derive(Clone, Debug)]
 pub struct JobListing {
+    /// The workspace that owns the jobs.
     pub workspace: WorkspaceName,
     /// One kind, or all kinds with a prefix.
     pub kind: KindFilter,
     /// A prefix of the job's group (`lane`).
     pub lane_prefix: Option<String>,
+    /// Only jobs in this state. `None`: jobs in any state.
     pub state: Option<JobFilter>,
+    /// The most jobs to return, or to count.
     pub limit: usize,
     /// Lists only jobs older than this one.
     pub before: Option<Uuid>,
 }
 
+/// Which kinds of jobs to list or count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KindFilter {
+    /// Only jobs of this kind.
     Is(String),
+    /// Only jobs whose kind begins with this prefix.
     BeginsWith(&'static str),
 }
 
 impl KindFilter {
+    /// Whether jobs of this kind pass the filter.
     pub fn fits(&self, kind: &str) -> bool {
         match self {
             KindFilter::Is(is) => kind == is,
@@ -316,12 +371,14 @@ impl KindFilter {
 pub enum JobFilter {
     /// Pending, and no try has begun.
     Untouched,
+    /// A worker has leased the job. That worker may be lost since.
     Running,
     /// A try has failed, and the job waits for its retry.
     Failed,
 }
 
 impl JobFilter {
+    /// The state of this job.
     pub fn of(job: &Job) -> JobFilter {
         match (job.state, job.tried) {
             (job::State::Running, _) => JobFilter::Running,
@@ -334,6 +391,7 @@ impl JobFilter {
 /// Jobs that a worker has leased.
 #[derive(Clone, Debug)]
 pub struct Leased {
+    /// The jobs, as the leases have changed them.
     pub jobs: Vec<Job>,
     /// How many due jobs must wait for their groups. More due jobs may be behind them.
     pub postponed: usize,
@@ -366,6 +424,7 @@ pub trait Store: Send + Sync + 'static {
     /// The record under a key, unless its window has ended.
     async fn read(&self, key: &ClaimKey) -> Result<Reading<Option<Claim>>, StoreError>;
 
+    /// A page of claims, newest first.
     async fn scan(&self, query: Query) -> Result<Page, StoreError>;
 
     /// Removes up to `limit` claims whose window has ended, and up to `limit` records that are past their end, with all of
@@ -386,6 +445,7 @@ pub trait Store: Send + Sync + 'static {
     /// Workers that wait for jobs hear of each job that is enqueued, or moved within the queue.
     fn attach(&self, waiters: Arc<Waiters>);
 
+    /// The store's report on itself. An error means that the store is not ready for work.
     async fn report(&self) -> Result<Report, StoreError>;
 
     /// Measures what workspaces have stored, in one part that takes a short time. All parts together are the total, as exactly as
@@ -404,6 +464,7 @@ pub trait MainStore: Store + Keyring {
     /// The records at these places, one entry for each place, as last committed.
     async fn find(&self, places: &[Place]) -> Result<Reading<Vec<Option<Record>>>, StoreError>;
 
+    /// A page of records, newest first.
     async fn list(&self, listing: Listing) -> Result<Listed, StoreError>;
 
     /// How many records a listing finds. The count stops at the listing's limit.
@@ -417,6 +478,7 @@ pub trait MainStore: Store + Keyring {
         Ok(self.find_jobs(&[]).await?.now)
     }
 
+    /// The jobs that a listing finds, newest first.
     async fn list_jobs(&self, listing: JobListing) -> Result<Vec<Job>, StoreError>;
 
     /// How many jobs a listing finds. The count stops at the listing's limit.

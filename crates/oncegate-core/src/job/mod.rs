@@ -27,6 +27,7 @@ pub use share::{Due, Share, share};
 /// The error of a try whose worker was lost before it could report one.
 pub const WORKER_LOST: &str = "its worker was lost";
 
+/// The state of a job in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
     /// Waits until it is due and a worker leases it.
@@ -38,11 +39,13 @@ pub enum State {
 /// How a job leaves the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum End {
+    /// The worker has done the job.
     Completed,
     /// The effect surely did not happen, and there are no more tries (dead letter).
     Dead,
     /// The effect may have happened, and must not happen twice; or it was still in doubt after the last try.
     Unknown,
+    /// A person has cancelled the job while no try was under way.
     Cancelled,
 }
 
@@ -58,10 +61,11 @@ pub enum Delivery {
 /// The number of tries, and the backoff between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tries {
+    /// The most tries of a job.
     pub max: i32,
-    /// The backoff between the first try and the second. It doubles with each further try,
+    /// The backoff between the first try and the second. It doubles with each further try, less a jitter.
     pub pause: Duration,
-    /// up to this.
+    /// The longest backoff.
     pub pause_max: Duration,
 }
 
@@ -70,40 +74,49 @@ pub struct Tries {
 pub enum Reached {
     /// Surely not.
     No,
+    /// The try may have reached the receiver, so the effect may have happened.
     Maybe,
 }
 
 /// The record.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Job {
+    /// The workspace that owns the job.
     pub workspace: WorkspaceName,
     /// Also the idempotency key that every try sends to the receiver, and the id of the record that the job is for.
     pub id: Uuid,
     /// Which handler the job is for.
     pub kind: String,
+    /// What the handler needs for the job, in the handler's own format.
     pub payload: Bytes,
     /// The group of the job. Jobs of one group never run at the same time: the job that has started holds the group until it ends.
     pub lane: Option<String>,
+    /// Whether the job waits, or a worker has leased it.
     pub state: State,
     /// A worker has leased it, so it holds its group until it ends, even while it waits for a retry or after it was given back.
     pub started: bool,
+    /// When the job may run at the earliest. A failed try moves it by the backoff.
     pub due_at: Time,
     /// The job waits for its group until this time, even if it is due. It is woken earlier when the group becomes free.
     pub postponed_until: Time,
     /// The token of the last lease.
     pub token: Token,
+    /// The end of the last lease. It counts only while the job is `Running`.
     pub lease_until: Time,
     /// Grows by one with each write. A write is a compare-and-set on the version that it was decided from.
     pub version: i64,
     /// The number of tries that have begun.
     pub tried: i32,
+    /// How many tries the job gets, and the backoff between them.
     pub tries: Tries,
+    /// Whether to retry after a try that may have reached the receiver.
     pub delivery: Delivery,
     /// The try of this lease may be under way. With `AtMostOnce` it begins only after the worker has written `Begin`;
     /// with `AtLeastOnce` every lease counts as a try.
     pub begun: bool,
     /// Whether any try may have reached the receiver.
     pub reached: Reached,
+    /// When the job was made. Neither a retry nor a new run changes it.
     pub created_at: Time,
     /// Why the last try failed.
     pub error: Option<String>,
@@ -142,6 +155,7 @@ impl Job {
         }
     }
 
+    /// Whether a worker has leased the job and that lease has not ended at `now`.
     pub fn is_leased(&self, now: Time) -> bool {
         self.state == State::Running && now < self.lease_until
     }
@@ -203,61 +217,82 @@ impl Job {
     }
 }
 
+/// A command on a job. A command with a token is the command of the worker that has leased the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// A worker takes the job.
     Lease {
+        /// How long the worker may go without a renewal before it counts as lost.
         lease: Duration,
     },
     /// The worker is still at work.
     Renew {
+        /// The token of the worker's lease.
         token: Token,
+        /// The length of the new lease, counted from now. A renewal never shortens the lease.
         lease: Duration,
     },
     /// The worker is about to try: from here on the effect may happen.
     Begin {
+        /// The token of the worker's lease.
         token: Token,
     },
+    /// The worker has done the job. The job leaves the queue.
     Complete {
+        /// The token of the worker's lease.
         token: Token,
     },
+    /// The worker's try has failed. The job waits for a retry, or ends.
     Fail {
+        /// The token of the worker's lease.
         token: Token,
+        /// How the try failed. This decides whether there is a retry, and when.
         failure: Failure,
     },
     /// The worker ends the job as [`Job::fate`] says.
     GiveUp {
+        /// The token of the worker's lease.
         token: Token,
     },
     /// The worker stops without having begun, as if it had not leased the job.
     GiveBack {
+        /// The token of the worker's lease.
         token: Token,
     },
     /// The worker has found, without a try, that the job cannot be done before `until`. The job becomes as if it had not been
     /// leased, and is due at `until`.
     PutOff {
+        /// The token of the worker's lease.
         token: Token,
+        /// When the job is due again.
         until: Time,
+        /// The reason, which becomes the job's `error`.
         why: String,
     },
     /// Another job of its group has started. The job waits until it is woken, or until `until`.
     Postpone {
+        /// When the job may be leased again without a wake-up.
         until: Time,
     },
     /// Changes the payload and the due time of an untouched job.
     Revise {
+        /// Replaces the payload of the job.
         payload: Bytes,
+        /// Replaces the due time of the job.
         due_at: Time,
     },
-    /// `Cancel` and `RunNow` are a person's commands.
+    /// A person ends the job. A live worker's job is refused. If a lost worker had begun its try, the job ends as `Unknown`.
     Cancel,
+    /// A person makes a pending job due at once.
     RunNow,
 }
 
 /// A try that has failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
+    /// Why the try failed, for people.
     pub error: String,
+    /// Whether the try reached the receiver.
     pub reached: Reached,
     /// A retry would fail in the same way.
     pub is_final: bool,
@@ -304,23 +339,41 @@ pub enum Decision {
     Keep(Job),
     /// The job leaves the queue.
     End(End),
+    /// The command changes nothing, for this reason.
     Refuse(Refusal),
 }
 
+/// Why a command on a job changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
+    /// The job cannot be leased yet: it is not due, or it is postponed.
     #[error("it is due at {at}")]
-    NotDue { at: Time },
+    NotDue {
+        /// When the job can be leased.
+        at: Time,
+    },
+    /// A worker has leased the job.
     #[error("a worker has it until {until}")]
-    Leased { until: Time },
+    Leased {
+        /// The end of that lease. It may be past, if the worker is lost.
+        until: Time,
+    },
+    /// The command's token is not the token of the last lease.
     #[error("the token is not that of the last lease")]
     TokenOutdated,
+    /// The worker's lease has ended, so the worker no longer owns the job.
     #[error("the lease ended at {at}")]
-    LeaseEnded { at: Time },
+    LeaseEnded {
+        /// The end of the lease.
+        at: Time,
+    },
+    /// The job is pending: the worker has already given it back or failed.
     #[error("nobody has leased it")]
     NotLeased,
+    /// The command is `GiveUp`, but [`Job::fate`] says that the worker must try the job.
     #[error("it has more tries")]
     NotGivenUp,
+    /// The command is `Revise`, but a worker has already leased the job.
     #[error("it has started")]
     Started,
 }

@@ -12,6 +12,7 @@ const OF_WHAT_IS_LEFT: usize = 3;
 /// A workspace with jobs that are due.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Due {
+    /// The workspace that owns these jobs.
     pub workspace: WorkspaceName,
     /// When the first of these jobs needed a worker.
     pub since: Time,
@@ -20,7 +21,9 @@ pub struct Due {
 /// At most this many jobs of this workspace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
+    /// The workspace to lease jobs from.
     pub workspace: WorkspaceName,
+    /// The most jobs to lease.
     pub jobs: usize,
 }
 

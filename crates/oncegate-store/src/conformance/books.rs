@@ -42,6 +42,7 @@ impl World {
     }
 }
 
+/// A second creation under the same id is a conflict. So is a replacement that is not the next version of a stored record.
 pub async fn a_record_is_created_once_and_changed_only_from_its_last_version(world: World) {
     let first = record(1, "{}");
     assert!(world.change(vec![Change::create(first.clone())]).await.is_written());
@@ -58,6 +59,7 @@ pub async fn a_record_is_created_once_and_changed_only_from_its_last_version(wor
     assert_eq!(world.find(Place { kind: "other", ..first.place() }).await, None);
 }
 
+/// Neither a creation nor a replacement can take the name of another record. A refused change takes none of its names.
 pub async fn a_name_is_one_records_alone(world: World) {
     assert!(world.change(vec![named(record(1, "1"), &["phone:1"])]).await.is_written());
     assert_eq!(world.change(vec![named(record(2, "2"), &["email:2", "phone:1"])]).await.conflict, Some(0));
@@ -72,6 +74,7 @@ pub async fn a_name_is_one_records_alone(world: World) {
     }
 }
 
+/// A removal takes the record, its names and its lists, but only from the stored version. Its names are free afterwards.
 pub async fn a_record_is_removed_whole_from_its_last_version_alone(world: World) {
     let listed = |list: &str| {
         let list = Some(list.to_owned());
@@ -102,6 +105,8 @@ pub async fn a_record_is_removed_whole_from_its_last_version_alone(world: World)
     assert!(world.change(vec![create(2)]).await.is_written(), "its names are free");
 }
 
+/// A lookup by a name that the store cannot store finds nothing or fails. Lookups that run at the same time still find their
+/// records.
 pub async fn who_looks_for_what_cannot_be_there_is_nobody_elses_trouble(world: World) {
     assert!(world.change(vec![named(record(1, "{}"), &["good"])]).await.is_written());
     // Some stores cannot store such a name. Only the lookup with that name fails, not the lookups that run at the same time.
@@ -115,6 +120,7 @@ pub async fn who_looks_for_what_cannot_be_there_is_nobody_elses_trouble(world: W
     }
 }
 
+/// A change in conflict undoes the claims of its commit, and a claim of another owner undoes the changes.
 pub async fn claims_and_changes_stand_or_fall_together(world: World) {
     let claim = |part: &str, message: &str| Op {
         key: key(part),
@@ -147,6 +153,7 @@ pub async fn claims_and_changes_stand_or_fall_together(world: World) {
     assert_eq!(world.lease(10).await.0.len(), 1, "one job, of the one commit that stands");
 }
 
+/// A claim that brings its outcome is `done` at once. Its owner's token can retract it, another token cannot.
 pub async fn a_claim_settled_as_it_is_made_can_be_taken_back_by_its_maker_alone(world: World) {
     let token = world.win_with(&key("a"), Terms { outcome: Some(Bytes::from_static(b"1")), ..terms() }).await;
     let claim = world.read(&key("a")).await.expect("is there");
@@ -163,6 +170,7 @@ pub async fn a_claim_settled_as_it_is_made_can_be_taken_back_by_its_maker_alone(
     assert_eq!(world.read(&key("a")).await.and_then(|claim| claim.outcome), Some(Bytes::from_static(b"2")));
 }
 
+/// Pages of records are complete and in order, with and without a list, a state or a cursor.
 pub async fn lists_of_records_are_newest_first_filtered_and_paged(world: World) {
     for number in 1..=9 {
         let state = Some(if number % 2 == 0 { "sent" } else { "failed" }.to_owned());
@@ -228,6 +236,7 @@ pub async fn what_is_rare_in_a_list_is_found_behind_all_the_rest(world: World) {
     assert!(pages <= 5, "{pages}");
 }
 
+/// A count equals the length of the listing with the same list, state, limit and cursor.
 pub async fn records_are_counted_as_a_listing_finds_them_and_no_further_than_its_limit(world: World) {
     for number in 1..=9 {
         let state = Some(if number % 2 == 0 { "sent" } else { "failed" }.to_owned());
@@ -260,6 +269,7 @@ pub async fn records_are_counted_as_a_listing_finds_them_and_no_further_than_its
     assert_eq!(count(Some("lead:4"), None, 100, None).await, 0);
 }
 
+/// The parts of a measurement add up to the claims, records and bytes of each workspace. Bytes are counted, not letters.
 pub async fn what_each_workspace_has_stored_is_measured_in_parts(world: World) {
     let elsewhere = Record { workspace: workspace("other"), ..record(1, r#"{"a":1}"#) };
     assert!(world.change(vec![Change::create(record(1, "{}")), Change::create(elsewhere)]).await.is_written());
@@ -282,6 +292,7 @@ pub async fn what_each_workspace_has_stored_is_measured_in_parts(world: World) {
     assert_eq!(usage.into_iter().collect::<Vec<_>>(), expected);
 }
 
+/// A record can be read until a sweep at or after its end. The sweep frees its names and lists, and leaves all other records.
 pub async fn a_record_past_its_end_is_swept_with_its_names_and_lists_and_others_are_not(world: World) {
     const MILLI: Duration = Duration::from_millis(1);
     let end = START + Duration::from_secs(60);
@@ -338,6 +349,7 @@ pub async fn a_record_past_its_end_is_swept_with_its_names_and_lists_and_others_
     assert_eq!(world.find(at_name("third")).await, Some(record(3, "{}")));
 }
 
+/// A replacement may move a record's end, set one or remove it. The sweep uses the end of the stored version.
 pub async fn an_end_may_be_moved_set_and_taken_back(world: World) {
     let second = Duration::from_secs(1);
     let names = |number: u128| vec![format!("name {number}")];
@@ -370,6 +382,7 @@ pub async fn an_end_may_be_moved_set_and_taken_back(world: World) {
     }
 }
 
+/// A sweep removes at most `limit` records. Concurrent sweeps together count each record once.
 pub async fn a_sweep_of_records_is_bounded_and_none_is_swept_twice(world: World) {
     for number in 0..30 {
         let record = Record { expires_at: Some(START), ..record(number, "{}") };
@@ -418,6 +431,7 @@ pub async fn a_sweep_that_meets_a_moving_end_removes_all_of_a_record_or_nothing(
     }
 }
 
+/// Of concurrent commits that create records with the same name, one is written, with its claim and its job.
 pub async fn of_many_who_create_the_same_thing_at_once_one_does(world: World) {
     for round in 0..20_u128 {
         let create = async |caller: u128| {
@@ -433,6 +447,7 @@ pub async fn of_many_who_create_the_same_thing_at_once_one_does(world: World) {
     assert_eq!(world.lease(100).await.0.len(), 20);
 }
 
+/// Callers count up one record at the same time. The sum is exact, and each commit's own claim and record exist once.
 pub async fn of_concurrent_changes_to_one_record_none_is_lost_and_none_counted_twice(world: World) {
     const CALLERS: u128 = 16;
     const TURNS: u128 = 10;

@@ -30,6 +30,7 @@ const CALLS: usize = 250;
 /// How far the clock moves in one step of the rule. A step takes a millisecond or more, so leases end while owners are at work.
 const STEP: Duration = Duration::from_secs(LEASE.as_secs() / 6);
 
+/// Runs clients on a store that fails some of their writes, and checks the history that they record.
 pub async fn concurrent_clients_see_one_owner_and_one_outcome(world: World) {
     let history = record(Arc::new(Flaky::new(world.store.clone())), world.clock.clone()).await;
     let figures = check(&history, Rules::default()).unwrap_or_else(|violation| panic!("{violation}"));

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{START, World, workspace};
 use crate::{ApiKey, Role};
 
+/// A key keeps its fields and can be revoked once. A key of a workspace that does not exist is not created.
 pub async fn workspaces_and_keys_are_kept_and_revoked(world: World) {
     let store = &world.store;
     let name = workspace("acme");

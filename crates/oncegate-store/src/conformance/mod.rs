@@ -21,34 +21,43 @@ use crate::{Commit, Committed, MainStore, ManualClock, Op};
 
 /// Where the clock of every rule begins.
 pub const START: Time = Time::from_micros(1_800_000_000_000_000);
+/// The window of [`terms`].
 pub const WINDOW: Duration = Duration::from_secs(900);
+/// The lease of [`terms`], and of the workers in the rules.
 pub const LEASE: Duration = Duration::from_secs(30);
 
 /// An empty store and its clock.
 pub struct World {
+    /// The store under test.
     pub store: Arc<dyn MainStore>,
+    /// The clock of the store, which the rule moves.
     pub clock: Arc<ManualClock>,
     /// What must live as long as the store: a temporary folder, a schema.
     pub keep: Box<dyn Any + Send + Sync>,
 }
 
 impl World {
+    /// Commits operations on claims. Panics if the store fails.
     pub async fn commit(&self, ops: Vec<Op>) -> Committed {
         self.store.commit(Commit { ops, changes: vec![] }).await.expect("the store is there")
     }
 
+    /// Commits one command on the claim under `key`, and returns the answer.
     pub async fn apply(&self, key: &ClaimKey, command: Command) -> Answer {
         self.commit(vec![Op { key: key.clone(), command }]).await.only()
     }
 
+    /// Claims `key` with the usual [`terms`].
     pub async fn claim(&self, key: &ClaimKey) -> Answer {
         self.apply(key, Command::Claim(terms())).await
     }
 
+    /// Claims `key` with the usual [`terms`], and returns the owner's token. Panics if the caller does not become the owner.
     pub async fn win(&self, key: &ClaimKey) -> Token {
         self.win_with(key, terms()).await
     }
 
+    /// Like [`win`](World::win), with these terms.
     pub async fn win_with(&self, key: &ClaimKey, terms: Terms) -> Token {
         match self.apply(key, Command::Claim(terms)).await {
             Answer::Won(claim) => claim.token,
@@ -56,23 +65,28 @@ impl World {
         }
     }
 
+    /// The live claim under `key`.
     pub async fn read(&self, key: &ClaimKey) -> Option<Claim> {
         self.store.read(key).await.expect("the store is there").value
     }
 }
 
+/// The workspace with this name. Panics if the name breaks the rules of names.
 pub fn workspace(name: &str) -> WorkspaceName {
     WorkspaceName::new(name).expect("a good name")
 }
 
+/// The key with this one part in the default workspace.
 pub fn key(part: &str) -> ClaimKey {
     key_in("default", part)
 }
 
+/// The key with this one part in a workspace. All keys of the suite belong to the guard `test`.
 pub fn key_in(in_workspace: &str, part: &str) -> ClaimKey {
     ClaimKey::of(&workspace(in_workspace), &GuardName::new("test").expect("a good name"), &[Some(part)])
 }
 
+/// The usual terms: the claim of a lost owner is taken over, and nothing optional is set.
 pub fn terms() -> Terms {
     Terms {
         window: WINDOW,
@@ -86,6 +100,7 @@ pub fn terms() -> Terms {
     }
 }
 
+/// The command of an owner whose effect happened, with this outcome.
 pub fn settle(token: Token, outcome: impl Into<Bytes>) -> Command {
     Command::Settle { token, verdict: Verdict::Done, outcome: Some(outcome.into()) }
 }

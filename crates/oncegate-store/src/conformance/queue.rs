@@ -44,6 +44,7 @@ impl World {
     }
 }
 
+/// A job is leased at its due time and not a millisecond earlier. When its lease ends, another worker can lease it.
 pub async fn a_job_keeps_every_field_and_is_leased_when_due_to_the_millisecond(world: World) {
     let later = Job {
         due_at: START + LEASE,
@@ -82,6 +83,7 @@ pub async fn a_job_keeps_every_field_and_is_leased_when_due_to_the_millisecond(w
     );
 }
 
+/// The worker gets the jobs that were due first, up to its maximum, and learns when the next job needs a worker.
 pub async fn the_longest_overdue_are_leased_first_and_no_more_than_asked_for(world: World) {
     for (number, seconds) in [(1, 30), (2, 10), (3, 20), (4, 40)] {
         let due_at = START + Duration::from_secs(seconds);
@@ -95,6 +97,7 @@ pub async fn the_longest_overdue_are_leased_first_and_no_more_than_asked_for(wor
     assert_eq!((jobs.len(), next_at), (1, Some(START + Duration::from_secs(40))), "before any lease ends");
 }
 
+/// A change of a job outside its lease, or from an old version, is a conflict and undoes its commit.
 pub async fn a_worker_paused_past_its_lease_changes_nothing(world: World) {
     let leased = async |number: u128| {
         assert!(world.change(vec![Change::Enqueue(job(number, START))]).await.is_written());
@@ -129,6 +132,7 @@ pub async fn a_worker_paused_past_its_lease_changes_nothing(world: World) {
     assert_eq!(world.change(vec![Change::Dequeue(third)]).await.conflict, Some(0), "another has it");
 }
 
+/// Workers lease from one queue at the same time. They get every job, and each job once.
 pub async fn no_two_workers_lease_the_same_job(world: World) {
     for number in 0..300 {
         assert!(world.change(vec![Change::Enqueue(job(number, START))]).await.is_written());
@@ -153,6 +157,7 @@ pub async fn no_two_workers_lease_the_same_job(world: World) {
     assert_eq!(all.len(), 300, "each once");
 }
 
+/// Many jobs of one workspace leave free slots for the jobs of another workspace.
 pub async fn one_workspaces_jobs_do_not_hold_up_anothers(world: World) {
     for number in 0..40 {
         world.enqueue(job(number, START)).await;
@@ -181,6 +186,7 @@ pub async fn one_workspaces_jobs_do_not_hold_up_anothers(world: World) {
     );
 }
 
+/// A job that has started holds its group, also while it waits for a retry. The next job is woken when it leaves the queue.
 pub async fn one_job_in_a_lane_is_at_work_at_a_time(world: World) {
     let in_lane = |number: u128| Job {
         lane: Some("a lane".into()),
@@ -225,6 +231,7 @@ pub async fn one_job_in_a_lane_is_at_work_at_a_time(world: World) {
     assert_eq!(lease().await.keys().copied().collect::<Vec<_>>(), [3]);
 }
 
+/// Workers lease jobs of a few groups at the same time. No group ever has two running jobs, and every job is done once.
 pub async fn of_many_workers_two_never_have_the_same_lane(world: World) {
     const LANES: u128 = 5;
     for number in 0..100 {
@@ -261,6 +268,7 @@ pub async fn of_many_workers_two_never_have_the_same_lane(world: World) {
     assert_eq!(done, (0..100).collect::<Vec<_>>(), "each once");
 }
 
+/// A job is found by its workspace and id. Listings filter by kind, group and state, and continue at a cursor.
 pub async fn jobs_are_found_and_listed_newest_first(world: World) {
     let lane = |number: u128| Some(format!("{}:lane", number % 3));
     for number in 1..=9 {
@@ -296,6 +304,7 @@ pub async fn jobs_are_found_and_listed_newest_first(world: World) {
     assert_eq!(list(state(JobFilter::Running)).await, [2, 1]);
 }
 
+/// A count equals the length of the listing with the same filters, limit and cursor.
 pub async fn jobs_are_counted_as_a_listing_finds_them_and_no_further_than_its_limit(world: World) {
     for number in 1..=9 {
         world.enqueue(Job { lane: Some(format!("{}:lane", number % 3)), ..job(number, START) }).await;

@@ -14,6 +14,7 @@ use crate::{Commit, DuplicateCount, Op, Query, StoreError, Waiters};
 
 const MS: Duration = Duration::from_millis(1);
 
+/// A claim can be read as it was made, with a bounded window or one that never ends.
 pub async fn a_claim_keeps_every_field(world: World) {
     let key = key("k");
     let brought = Terms {
@@ -43,6 +44,7 @@ pub async fn a_claim_keeps_every_field(world: World) {
     assert_eq!(world.read(&for_good).await.expect("just made").expires_at, Time::NEVER);
 }
 
+/// A second caller meets the claim in flight. After the settle it gets the state and the outcome.
 pub async fn the_first_wins_the_second_meets_it_and_reads_its_outcome(world: World) {
     let key = key("k");
     let token = world.win(&key).await;
@@ -62,6 +64,7 @@ pub async fn the_first_wins_the_second_meets_it_and_reads_its_outcome(world: Wor
     assert!(matches!(world.claim(&failed).await, Answer::Duplicate(claim) if claim.state == State::Failed));
 }
 
+/// A duplicate meets the claim in the last millisecond of the window. At its end the next caller becomes the owner.
 pub async fn a_window_ends_at_its_end_to_the_millisecond(world: World) {
     let key = key("k");
     let token = world.win(&key).await;
@@ -77,6 +80,7 @@ pub async fn a_window_ends_at_its_end_to_the_millisecond(world: World) {
     assert!(matches!(world.claim(&key).await, Answer::InFlight(claim) if claim.token == next));
 }
 
+/// A renewal extends the lease. At the end of the lease the owner is refused, and the next caller takes over.
 pub async fn a_lease_ends_at_its_end_to_the_millisecond(world: World) {
     let key = key("k");
     let first = world.win(&key).await;
@@ -98,6 +102,7 @@ pub async fn a_lease_ends_at_its_end_to_the_millisecond(world: World) {
     assert!(matches!(world.claim(&key).await, Answer::InFlight(claim) if claim.token == second));
 }
 
+/// Each owner of a key has a larger token than the owners before, although their claims are swept and the clock steps back.
 pub async fn tokens_keep_growing_across_expiry_sweep_and_a_clock_stepping_back(world: World) {
     let key = key("k");
     let mut last = Token(0);
@@ -111,6 +116,7 @@ pub async fn tokens_keep_growing_across_expiry_sweep_and_a_clock_stepping_back(w
     }
 }
 
+/// After a take-over, the earlier owner's renew, settle and release are refused, and change nothing.
 pub async fn a_stale_owner_is_fenced_in_every_verb(world: World) {
     let key = key("k");
     let stale = world.win(&key).await;
@@ -133,6 +139,7 @@ pub async fn a_stale_owner_is_fenced_in_every_verb(world: World) {
     assert_eq!(world.apply(&nobody, settle(current, "x")).await, Answer::Refused(Refusal::Missing));
 }
 
+/// A repeated settle with the same outcome succeeds. Another outcome, a release and a renewal are refused.
 pub async fn settling_twice_the_same_is_a_success_and_otherwise_refused(world: World) {
     let key = key("k");
     let token = world.win(&key).await;
@@ -146,6 +153,7 @@ pub async fn settling_twice_the_same_is_a_success_and_otherwise_refused(world: W
     assert_eq!(world.read(&key).await.expect("stands").outcome, Some(Bytes::from("1")));
 }
 
+/// With `Lost::Hold` no caller takes over after the lease. A person resolves the claim, and a second resolve is refused.
 pub async fn a_held_claim_is_unknown_after_its_lease_and_is_resolved_once(world: World) {
     let key = key("k");
     let unknown = Query {
@@ -167,6 +175,7 @@ pub async fn a_held_claim_is_unknown_after_its_lease_and_is_resolved_once(world:
     assert!(world.store.scan(unknown).await.expect("scans").claims.is_empty());
 }
 
+/// An owner that abandons its claim counts as lost at once, long before its lease ends.
 pub async fn an_abandoned_claim_is_taken_over_or_held_at_once(world: World) {
     let (taken_over, held) = (key("taken over"), key("held"));
     let first = world.win(&taken_over).await;
@@ -187,6 +196,7 @@ pub async fn an_abandoned_claim_is_taken_over_or_held_at_once(world: World) {
     assert!(matches!(world.claim(&held).await, Answer::Held(_)));
 }
 
+/// After a release or a forget, the next caller becomes the owner.
 pub async fn releasing_and_forgetting_make_room(world: World) {
     let key = key("k");
     let first = world.win(&key).await;
@@ -201,6 +211,7 @@ pub async fn releasing_and_forgetting_make_room(world: World) {
     assert!(world.win(&key).await > second);
 }
 
+/// A caller with another fingerprint is told so while the claim is live. After the window it becomes the owner.
 pub async fn a_fingerprint_that_differs_is_a_mismatch(world: World) {
     let key = key("k");
     let made_from = |fingerprint: &str| Terms { fingerprint: Some(fingerprint.into()), ..terms() };
@@ -211,6 +222,7 @@ pub async fn a_fingerprint_that_differs_is_a_mismatch(world: World) {
     assert!(matches!(world.apply(&key, Command::Claim(made_from("b"))).await, Answer::Won(_)));
 }
 
+/// The same key in two workspaces names two claims. A list shows only the claims of its workspace.
 pub async fn workspaces_do_not_see_each_other(world: World) {
     let (ours, theirs) = (key_in("ours", "k"), key_in("theirs", "k"));
     assert_eq!(ours.id, theirs.id);
@@ -222,6 +234,7 @@ pub async fn workspaces_do_not_see_each_other(world: World) {
     assert!(world.store.scan(query).await.expect("scans").claims.is_empty());
 }
 
+/// A key with the id of a claim and the name of another guard finds nothing and changes nothing.
 pub async fn a_claim_is_not_there_under_another_guards_name(world: World) {
     let ours = key("k");
     let token = world.win(&ours).await;
@@ -232,6 +245,7 @@ pub async fn a_claim_is_not_there_under_another_guards_name(world: World) {
     assert_eq!(world.read(&ours).await.expect("as it was").state, State::InFlight);
 }
 
+/// If one command of a commit is not accepted, none of its claims are written.
 pub async fn a_commit_is_all_or_nothing(world: World) {
     let claim = |part: &str| Op { key: key(part), command: Command::Claim(terms()) };
     let both = world.commit(vec![claim("a"), claim("b")]).await;
@@ -249,6 +263,7 @@ pub async fn a_commit_is_all_or_nothing(world: World) {
     assert_eq!(world.read(&key("c")).await.expect("won").state, State::InFlight);
 }
 
+/// The store refuses the commit as a whole, and works on.
 pub async fn a_commit_that_names_a_key_twice_is_refused(world: World) {
     let token = world.win(&key("k")).await;
     let op = |command| Op { key: key("k"), command };
@@ -276,6 +291,7 @@ pub async fn one_bad_operation_fails_alone(world: World) {
     assert_eq!(world.read(&key("bad")).await.expect("as it was").state, State::InFlight);
 }
 
+/// Of many commits in one call, a refused one does not affect the others. The answers are in order.
 pub async fn many_commits_stand_each_by_itself(world: World) {
     let token = world.win(&key("bad")).await;
     let too_large = Bytes::from(vec![b'x'; OUTCOME_BYTES_MAX + 1]);
@@ -290,6 +306,7 @@ pub async fn many_commits_stand_each_by_itself(world: World) {
     }
 }
 
+/// The largest permitted outcome may contain any bytes.
 pub async fn an_outcome_of_the_largest_size_comes_back_byte_for_byte(world: World) {
     let key = key("k");
     let outcome: Bytes = (0..OUTCOME_BYTES_MAX).map(|i| (i * 31 % 256) as u8).collect();
@@ -298,6 +315,7 @@ pub async fn an_outcome_of_the_largest_size_comes_back_byte_for_byte(world: Worl
     assert_eq!(world.read(&key).await.expect("stands").outcome, Some(outcome));
 }
 
+/// The pages together list each live claim once, also if several claims have the same token. Pages leave out outcomes.
 pub async fn lists_are_newest_first_filtered_and_paged_without_gaps(world: World) {
     let mut made = vec![];
     for i in 0..25 {
@@ -336,6 +354,7 @@ async fn ids_of_all_pages(world: &World, mut query: Query) -> Vec<ClaimId> {
     }
 }
 
+/// A sweep removes at most `limit` claims, and only claims whose window has ended.
 pub async fn sweeping_removes_the_expired_and_nothing_else(world: World) {
     for i in 0..30 {
         world.win(&key(&format!("old {i}"))).await;
@@ -354,6 +373,7 @@ pub async fn sweeping_removes_the_expired_and_nothing_else(world: World) {
     }
 }
 
+/// Duplicates that met an earlier owner are not added. A count does not outdate the owner's token.
 pub async fn duplicates_are_counted_on_the_owner_that_was_met(world: World) {
     let key = key("k");
     let token = world.win(&key).await;
@@ -366,6 +386,7 @@ pub async fn duplicates_are_counted_on_the_owner_that_was_met(world: World) {
     assert_eq!(world.read(&key).await.expect("stands").duplicates, 5);
 }
 
+/// A caller that registers and then reads cannot miss the settle.
 pub async fn a_waiter_registered_before_the_settle_is_woken(world: World) {
     let key = key("k");
     let waiters = Arc::new(Waiters::default());
@@ -377,6 +398,7 @@ pub async fn a_waiter_registered_before_the_settle_is_woken(world: World) {
     tokio::time::timeout(Duration::from_secs(10), waiter.woken()).await.expect("woken by the settle");
 }
 
+/// A caller replaces the live claim whose token it names. A caller that names an older token meets the claim as usual.
 pub async fn a_claim_that_is_replaced_has_the_next_token_and_a_window_of_its_own(world: World) {
     let settled = Terms { outcome: Some(Bytes::from_static(b"1")), ..terms() };
     let token = world.win_with(&key("a"), settled.clone()).await;

@@ -31,13 +31,17 @@ pub struct Rules {
 /// Counts of a history without a violation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
+    /// The calls in the history.
     pub events: usize,
+    /// The keys that were called.
     pub keys: usize,
+    /// The claims that made their caller the owner.
     pub wins: usize,
     /// Wins of a key that had an owner before.
     pub successions: usize,
     /// Answers after which the write may have happened.
     pub unknown: usize,
+    /// The answers after which nothing was written: [`Reply::NotWritten`].
     pub not_written: usize,
 }
 
@@ -55,7 +59,9 @@ impl std::ops::AddAssign for Figures {
 /// An answer that cannot be right, and the history of its key.
 #[derive(Clone, Debug)]
 pub struct Violation {
+    /// The key of the history.
     pub key: Arc<str>,
+    /// Why the answer cannot be right.
     pub what: String,
     /// The answer that cannot be right.
     pub event: Event,

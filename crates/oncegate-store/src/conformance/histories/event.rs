@@ -22,68 +22,93 @@ pub struct Stamp {
 pub struct Stamps(AtomicU64);
 
 impl Stamps {
+    /// The next stamp, at this time in microseconds.
     pub fn next(&self, at: i64) -> Stamp {
         Stamp { order: self.0.fetch_add(1, Ordering::SeqCst), at }
     }
 }
 
+/// One call of a client, and its answer.
 #[derive(Clone, Debug)]
 pub struct Event {
+    /// The key that was called, as text.
     pub key: Arc<str>,
     /// The number of the client, for people who read the history.
     pub client: u32,
+    /// When the client made the call.
     pub called: Stamp,
     /// When the client got its answer, or gave up.
     pub returned: Stamp,
+    /// What the client asked for.
     pub call: Call,
+    /// What the client got.
     pub reply: Reply,
 }
 
 /// What a client asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call {
+    /// The client asks to become the owner.
     Claim {
+        /// The lease that the client asks for.
         lease: Duration,
+        /// The window that the client asks for.
         window: Duration,
         /// A lost owner's claim is held for a person instead of taken over.
         holds: bool,
     },
+    /// The owner extends its lease.
     Renew {
+        /// The token that the client won.
         token: Token,
+        /// The length of the new lease.
         lease: Duration,
     },
     /// Outcomes are unique in a history, so each identifies the settle that wrote it.
     Settle {
+        /// The token that the client won.
         token: Token,
+        /// Whether the effect happened.
         verdict: Verdict,
+        /// The outcome to store.
         outcome: Bytes,
     },
+    /// The owner gives the key back.
     Release {
+        /// The token that the client won.
         token: Token,
     },
     /// A person deletes the claim, or resolves an unknown one.
     ByHand,
+    /// The client reads the claim without asking to become the owner.
     Read,
 }
 
 /// The answer that the client got.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
+    /// Answers a claim: the client is the owner, with this token.
     Won(Token),
     /// Answers a claim or a read: the claim is settled. Over HTTP the answer to a duplicate has no token.
     Settled {
+        /// The token of the claim, if the answer has it.
         token: Option<Token>,
+        /// Whether the claim is `done` or `failed`.
         state: State,
+        /// The stored outcome.
         outcome: Option<Bytes>,
     },
     /// Answers a claim or a read.
     InFlight {
+        /// The token of the claim, if the answer has it.
         token: Option<Token>,
     },
     /// Answers a claim or a read: the state is `unknown`.
     Held {
+        /// The token of the claim, if the answer has it.
         token: Option<Token>,
     },
+    /// Answers a claim: the claim has another fingerprint.
     Mismatch,
     /// Answers an owner's command: applied, now or by an earlier try.
     Accepted,
@@ -103,6 +128,7 @@ impl Event {
         matches!(self.reply, Reply::Won(_) | Reply::Accepted | Reply::Unknown)
     }
 
+    /// Whether an owner's command was applied.
     pub fn is_accepted(&self) -> bool {
         self.reply == Reply::Accepted
     }

@@ -15,6 +15,7 @@ pub struct Flaky {
 }
 
 impl Flaky {
+    /// Makes a store that fails some of the writes to `inner`.
     pub fn new(inner: Arc<dyn Store>) -> Flaky {
         Flaky { inner, calls: AtomicU64::new(0) }
     }

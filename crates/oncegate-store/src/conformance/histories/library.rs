@@ -11,11 +11,15 @@ use crate::{Clock, Op, Store, StoreError};
 
 /// Calls a store, and records each call and its answer.
 pub struct Client {
+    /// The store that the client calls.
     pub store: Arc<dyn Store>,
     /// The store's clock, or one that runs as fast.
     pub clock: Arc<dyn Clock>,
+    /// The stamps of the history, which all of its clients share.
     pub stamps: Arc<Stamps>,
+    /// The number of the client in the history.
     pub number: u32,
+    /// The calls that have returned, in order.
     pub history: Vec<Event>,
 }
 
@@ -30,23 +34,28 @@ impl Client {
         }
     }
 
+    /// Renews the lease of the claim that was won with `token`.
     pub async fn renew(&mut self, key: &ClaimKey, token: Token, lease: Duration) -> Reply {
         self.commit(key, Call::Renew { token, lease }, Command::Renew { token, lease: Some(lease) }).await
     }
 
+    /// Settles the claim that was won with `token`.
     pub async fn settle(&mut self, key: &ClaimKey, token: Token, verdict: Verdict, outcome: Bytes) -> Reply {
         let call = Call::Settle { token, verdict, outcome: outcome.clone() };
         self.commit(key, call, Command::Settle { token, verdict, outcome: Some(outcome) }).await
     }
 
+    /// Releases the claim that was won with `token`.
     pub async fn release(&mut self, key: &ClaimKey, token: Token) -> Reply {
         self.commit(key, Call::Release { token }, Command::Release { token }).await
     }
 
+    /// Deletes the claim, as a person does.
     pub async fn forget(&mut self, key: &ClaimKey) -> Reply {
         self.commit(key, Call::ByHand, Command::Forget).await
     }
 
+    /// Reads the claim in its stored state.
     pub async fn read(&mut self, key: &ClaimKey) -> Reply {
         let called = self.stamps.next(self.clock.now().micros());
         let reply = match self.store.read(key).await {
