@@ -1,13 +1,10 @@
 //! Turns a draft into a definition. Reports all defects at once, each with its place in the source.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fmt;
 use std::time::Duration;
 
-use oncegate_core::units::{DURATION_HINT, parse_duration, show_duration};
-use serde::Serialize;
-
 use crate::cover::Way;
+use crate::defect::{Defect, Defects, line_of};
 use crate::definition::{Cell, Definition, Due, Fields, Kind, NONE, Plan, Required, S3Rule, Scheduled, Sent};
 use crate::draft::{Draft, Effects, Pairs};
 use crate::event::Event;
@@ -16,6 +13,7 @@ use crate::reads::Reads;
 use crate::s3::FIELDS as S3_FIELDS;
 use crate::span::{At, Names, Span};
 use crate::{NAME_BYTES_MAX, RETENTION, RETENTION_DEFAULT};
+use oncegate_core::units::{DURATION_HINT, parse_duration, show_duration};
 
 /// Represents all events of the saga.
 const ALL: &str = "*";
@@ -24,55 +22,19 @@ const RESERVED: [&str; 1] = ["dead-letters"];
 /// How similar a name has to be to be suggested as the intended one.
 const NEAR: f64 = 0.75;
 
-/// A defect of a definition.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Defect {
-    /// The name of the definition's file, or the Rust source file that builds the definition.
-    pub file: String,
-    /// The line in that file, counted from 1; 0 if the text of the file is not known.
-    pub line: usize,
-    /// The state that the defect is about, if there is one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub state: Option<String>,
-    /// The event that the defect is about, if there is one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub event: Option<String>,
-    /// What is wrong, for the author of the definition.
-    pub message: String,
-}
-
-impl fmt::Display for Defect {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: {}", self.file, self.line, self.message)
-    }
-}
-
-/// All defects of a definition, in the order of its lines.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}", self.0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
-pub struct Defects(pub Vec<Defect>);
-
-impl Defects {
-    pub(crate) fn unreadable(file: &str, text: &str, error: &toml::de::Error) -> Defects {
-        let line = line_of(text, error.span().map_or(0, |span| span.start));
-        let message = error.message().replace('\n', ", ");
-        Defects(vec![Defect { file: file.to_owned(), line, state: None, event: None, message }])
-    }
-}
-
-fn line_of(text: &str, byte: usize) -> usize {
-    text.as_bytes().iter().take(byte).filter(|byte| **byte == b'\n').count() + 1
-}
-
-pub(crate) fn check(draft: Draft) -> Result<Definition, Defects> {
-    let mut checker = Checker { draft: &draft, defects: vec![], handled_at: HashMap::new(), reads: Reads::default() };
-    let definition = checker.definition();
-    let mut defects = checker.defects;
-    match definition {
-        Some(definition) if defects.is_empty() => Ok(definition),
-        _ => {
-            defects.sort_by_key(|defect| defect.line);
-            Err(Defects(defects))
+impl Draft {
+    /// Checks the whole draft, and reports all defects.
+    pub fn check(self) -> Result<Definition, Defects> {
+        let mut checker =
+            Checker { draft: &self, defects: vec![], handled_at: HashMap::new(), reads: Reads::default() };
+        let definition = checker.definition();
+        let mut defects = checker.defects;
+        match definition {
+            Some(definition) if defects.is_empty() => Ok(definition),
+            _ => {
+                defects.sort_by_key(|defect| defect.line);
+                Err(Defects(defects))
+            }
         }
     }
 }

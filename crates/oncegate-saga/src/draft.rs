@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::check::Defects;
-use crate::definition::{Definition, Kind};
+use crate::defect::Defects;
+use crate::definition::Kind;
 use crate::span::{Names, Span};
 
 /// A saga as an author writes it. [`Draft::check`] makes a [`Definition`] of it.
@@ -265,11 +265,6 @@ impl Draft {
         let condition = condition.map(|text| Span { value: text.to_owned(), at });
         self.s3.push(Span::here(S3 { condition, event: Span::here(event.into()), data: expressions(data) }));
         self
-    }
-
-    /// Checks the whole draft, and reports all defects.
-    pub fn check(self) -> Result<Definition, Defects> {
-        crate::check::check(self)
     }
 }
 

@@ -4,13 +4,14 @@ use std::collections::HashMap;
 use std::fmt::{self, Write};
 use std::sync::{Arc, LazyLock};
 
-use cel::common::ast::{EntryExpr, Expr as Node, IdedEntryExpr};
+use cel::common::ast::Expr as Node;
 use cel::common::types::{CelMap, CelMapKey};
 use cel::common::value::Val;
 use cel::{Context, Env, ExecutionError, IdedExpr, Program, Value as Cel, extensions};
 use oncegate_core::Time;
 use serde_json::{Map, Value};
 
+use crate::parts::parts;
 use crate::patterns::{Patterns, patterns_of};
 use crate::reads::{Fields, Reads, read_of};
 use crate::steps::{self, Steps, metered, parts_of};
@@ -115,28 +116,6 @@ fn depth(root: &IdedExpr) -> usize {
         to_visit.extend(parts(node).into_iter().map(|part| (part, depth + 1)));
     }
     deepest
-}
-
-/// The direct parts of an expression.
-pub(crate) fn parts(node: &IdedExpr) -> Vec<&IdedExpr> {
-    fn of_entries(entries: &[IdedEntryExpr]) -> Vec<&IdedExpr> {
-        let parts = entries.iter().flat_map(|entry| match &entry.expr {
-            EntryExpr::StructField(field) => vec![&field.value],
-            EntryExpr::MapEntry(entry) => vec![&entry.key, &entry.value],
-        });
-        parts.collect()
-    }
-    match &node.expr {
-        Node::Unspecified | Node::Literal(_) | Node::Ident(_) => vec![],
-        Node::Select(select) => vec![&select.operand],
-        Node::Call(call) => call.target.as_deref().into_iter().chain(&call.args).collect(),
-        Node::List(list) => list.elements.iter().collect(),
-        Node::Map(map) => of_entries(&map.entries),
-        Node::Struct(made) => of_entries(&made.entries),
-        Node::Comprehension(loops) => {
-            vec![&loops.iter_range, &loops.accu_init, &loops.loop_cond, &loops.loop_step, &loops.result]
-        }
-    }
 }
 
 /// Describes an error in words that say what to check.

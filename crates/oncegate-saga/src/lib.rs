@@ -9,11 +9,13 @@
 
 mod check;
 mod cover;
+mod defect;
 mod definition;
 mod diagram;
 mod draft;
 mod event;
 mod expr;
+mod parts;
 mod patterns;
 mod reads;
 mod s3;
@@ -24,7 +26,7 @@ mod values;
 
 use std::time::Duration;
 
-pub use check::{Defect, Defects};
+pub use defect::{Defect, Defects};
 pub use definition::{Cell, Definition, Kind as FieldKind, NONE};
 pub use diagram::{Picture, STYLE as PICTURE_STYLE};
 pub use draft::{Draft, Effects};

@@ -6,7 +6,7 @@ use cel::IdedExpr;
 use cel::common::ast::{CallExpr, Expr as Node, LiteralValue};
 use regex::{Regex, bytes};
 
-use crate::expr::parts;
+use crate::parts::parts;
 
 /// The pattern size that counts as one step for each byte of a text: the time of a match may be proportional to both.
 const STEP_BYTES: usize = 4 * 1024;

@@ -6,7 +6,7 @@ use cel::IdedExpr;
 use cel::common::ast::{Expr as Node, LiteralValue};
 use serde_json::Value;
 
-use crate::expr::parts;
+use crate::parts::parts;
 
 /// The fields of one map that are read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

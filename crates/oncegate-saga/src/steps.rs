@@ -357,7 +357,7 @@ fn matches<'b, 'v>(args: Args<'b, 'v>) -> Given<'b, 'v> {
 
 /// How many parts an expression has.
 pub(crate) fn parts_of(node: &IdedExpr) -> u64 {
-    crate::expr::parts(node).into_iter().map(parts_of).sum::<u64>() + 1
+    crate::parts::parts(node).into_iter().map(parts_of).sum::<u64>() + 1
 }
 
 /// The same expression, with a meter.

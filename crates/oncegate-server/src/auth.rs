@@ -5,7 +5,6 @@
 //! another
 //! one on the same store (`mark.rs`) has seen a key, the server never opens again, even if the table of keys is emptied.
 
-mod first_key;
 mod local;
 pub mod mark;
 mod peer;
@@ -24,7 +23,6 @@ use oncegate::{Time, WorkspaceName};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-pub use first_key::{FirstKey, make as make_first_key};
 pub use peer::Peer;
 
 use self::local::Listen;

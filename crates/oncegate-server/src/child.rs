@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
-use crate::cli::Failure;
+use crate::failure::Failure;
 
 /// A child server that accepts connections.
 pub struct Served {

@@ -68,6 +68,10 @@ pub fn role(given: &str) -> Result<Role, String> {
     Role::parse(given).ok_or_else(|| format!("a role is send, operate or admin, not {given:?}"))
 }
 
+crate::audit::unmade! {
+    NotChanged: NotChanged::Store(StoreError::Unknown(_)),
+}
+
 /// Creates a key, and sets the mark that a key has existed.
 pub async fn create(store: &dyn MainStore, audit: &Audit, by: &By, terms: Terms) -> Result<Made, NotChanged> {
     let NewKey { id, secret, hash } = NewKey::generate();

@@ -16,7 +16,7 @@ use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-use crate::cli::Failure;
+use crate::failure::Failure;
 
 const ANSWERED_WITHIN: Duration = Duration::from_secs(15);
 const BODY_BYTES_MAX: usize = 1024 * 1024;

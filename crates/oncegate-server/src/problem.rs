@@ -17,7 +17,7 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
-use crate::log::brake::Brake;
+use crate::brake::Brake;
 
 macro_rules! kinds {
     ($($kind:ident $name:literal $status:literal $title:literal, $hint:literal, $page:literal;)*) => {

@@ -39,11 +39,6 @@ impl Needs {
     }
 }
 
-/// Every route of the server.
-pub fn all() -> impl Iterator<Item = &'static Route> {
-    crate::api::ROUTES.iter().chain(crate::dashboard::ROUTES)
-}
-
 /// Makes `ROUTES`, and the function `routed`, which makes a router of them.
 macro_rules! routes {
     ($($path:expr => { $($method:ident $needs:expr => $handler:path,)+ })+) => {
@@ -51,7 +46,7 @@ macro_rules! routes {
             $($($crate::routes::Route { method: stringify!($method), path: $path, needs: $needs },)+)+
         ];
 
-        fn routed() -> axum::Router<std::sync::Arc<$crate::api::App>> {
+        fn routed() -> axum::Router<std::sync::Arc<$crate::app::App>> {
             axum::Router::new()$(.route($path, axum::routing::MethodRouter::new()$(.$method($handler))+))+
         }
     };

@@ -22,25 +22,32 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::actions::Runner;
-use crate::api::{self, App, Handle, Reply};
+use crate::api;
+use crate::app::App;
+use crate::app::Handle;
+use crate::app::Reply;
 use crate::audit::Audit;
-use crate::auth::{self, FirstKey, Keys, Peer};
+use crate::auth::{Keys, Peer};
 use crate::channels::Channels;
-use crate::cli::Failure;
 use crate::config::Config;
 use crate::connection::{self, Connection, Newcomers};
 use crate::decisions::timeline::{self, Timelines};
 use crate::decisions::{Decisions, tally};
+use crate::failure::Failure;
+use crate::first_key::{self, FirstKey};
+use crate::jobs::ServerWatcher;
 use crate::messages::{self, Messages};
 use crate::metrics_listener;
-use crate::observe::{self, Responses, Telemetry};
+use crate::observe::{self, Responses};
 use crate::problem::Kind;
 use crate::reminders::Desk;
 use crate::sagas::{self, Director};
 use crate::sends::SendLog;
+use crate::telemetry::{self, Telemetry};
 use crate::tenants::Tenants;
 use crate::tls::Tls;
 use crate::trace;
+use crate::trace_export;
 use crate::transports::Consumers;
 use oncegate::worker::Queue;
 
@@ -73,17 +80,17 @@ pub async fn serve(
     decisions: Arc<Decisions>,
     announce: impl FnOnce(&Config, SocketAddr, bool),
 ) -> Result<(), Failure> {
-    let metrics = observe::install_metrics();
-    let traces = trace::start()?;
+    let metrics = telemetry::install_metrics();
+    let traces = trace_export::start()?;
     let tls = config.tls.as_ref().map(|files| Tls::open(files).map(Arc::new)).transpose();
     let tls = tls.map_err(|error| Failure::new(format!("[tls]: {error}")))?;
     allow_many_files(config.limits.connections);
     for weakness in config.weaknesses() {
         tracing::warn!(event = "config.weakness", key = weakness.key, weakness = %weakness);
     }
-    let store = crate::cli::open_store(&config).await?;
+    let store = crate::stores::open_store(&config).await?;
     warn_of_weaknesses(&*store).await;
-    let guards = crate::cli::open_guards(&config).await?;
+    let guards = crate::stores::open_guards(&config).await?;
     if let Some(guards) = &guards {
         warn_of_weaknesses(&**guards).await;
     }
@@ -103,10 +110,11 @@ pub async fn serve(
     }
     // Only after every step that can fail: work that is started must also be ended.
     tokio::spawn(app.messages.queue.clone().keep_leasing(vec![messages::JOB.into()], app.messages.clone()));
-    app.actions.start();
+    let watcher = Arc::new(ServerWatcher);
+    app.actions.start(watcher.clone());
     app.sagas.start();
-    app.sends.start();
-    app.reminders.start();
+    app.sends.start(watcher.clone());
+    app.reminders.start(watcher);
     let consumers = Consumers::start(&app.config, &app.sagas, &app.tenants);
     let (store, version) = (&app.config.store, env!("CARGO_PKG_VERSION"));
     tracing::info!(event = "server.listening", %address, %store, version);
@@ -165,7 +173,7 @@ async fn start(
     let apart = guards.map(|guards| Arc::new(Ledger::start(guards, telemetry)));
     let ledger = apart.clone().unwrap_or_else(|| main.clone());
     let queue = Queue::new(store.clone(), main.waiters().clone(), config.messages.lease, config.messages.workers);
-    let engine = sagas::engine(&config, store.clone(), main.clone()).map_err(crate::cli::not_loaded)?;
+    let engine = sagas::engine(&config, store.clone(), main.clone()).map_err(crate::sagas::not_loaded)?;
     let channels = Arc::new(Channels::open(&config).map_err(Failure::new)?);
     let tenders = Queue::new(store.clone(), main.waiters().clone(), config.outgoing.timeout + TENDED_WITHIN, TENDERS);
     let sends = SendLog::new(&config, store.clone(), main.clone(), tenders);
@@ -184,6 +192,9 @@ async fn start(
         over: Default::default(),
         room: Arc::new(Semaphore::new(config.limits.connections)),
     });
+    let mut parts = axum::http::Extensions::new();
+    parts.insert(Arc::new(crate::dashboard::Shared::default()));
+    parts.insert(Arc::new(api::Readiness::default()));
     Ok(Arc::new(App {
         config,
         keys,
@@ -197,8 +208,7 @@ async fn start(
         reminders,
         decisions,
         timelines,
-        dashboard: Default::default(),
-        readiness: Default::default(),
+        parts,
         metrics,
         tenants,
         responses: Responses::default(),
@@ -209,7 +219,7 @@ async fn start(
 /// Where keys are required, the first start creates one. Its secret goes to a file, and never to the log.
 async fn make_first_key(config: &Config, store: &Arc<dyn MainStore>, keys: &Keys) -> Result<(), Failure> {
     let audit = Audit::new(store.clone());
-    let made = auth::make_first_key(&**store, &audit, &config.data_dir, &observe::replica()).await;
+    let made = first_key::make(&**store, &audit, &config.data_dir, &observe::replica()).await;
     let FirstKey { id, file, host, is_ours } =
         made.map_err(|error| Failure::new(error.to_string()).hint("oncegate doctor"))?;
     tracing::warn!(event = "auth.first_key", keyId = id, file = %file.display(), host, isOurs = is_ours);
@@ -393,7 +403,7 @@ impl Connections {
     fn new(app: Arc<App>, tls: Option<Arc<Tls>>) -> Connections {
         let connections = app.config.limits.connections;
         Connections {
-            router: api::router(app.clone()),
+            router: crate::router::router(app.clone()),
             tls,
             stop: GracefulShutdown::new(),
             starting: watch::Sender::default(),
@@ -489,7 +499,7 @@ fn answer(
     let asked = Instant::now();
     let asker = app.clone();
     let span = trace::request(&request);
-    let answering = trace::within(span.clone(), api::answer(app, router, request));
+    let answering = trace::within(span.clone(), crate::router::answer(app, router, request));
     // Not in an async block, which would reserve space for the future twice.
     AssertUnwindSafe(answering).catch_unwind().map(move |answered| {
         let panicked = |_| asker.reply(Kind::Internal.because("the request ended in a panic").answer(HeaderMap::new()));

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use oncegate_core::Moment;
 use oncegate_store::{Commit, Committed, DuplicateCount, StoreError, Swept, Waiters};
-use rusqlite::hooks::Wal;
 use rusqlite::Connection;
+use rusqlite::hooks::Wal;
 use tokio::sync::oneshot;
 
 use crate::cache::Cache;

@@ -43,7 +43,7 @@ pub async fn story(store: &str) -> Result<Vec<String>, Box<dyn std::error::Error
     let commands = Arc::new(Mutex::new(vec![]));
     let sent = commands.clone();
     let charge = move |payload: Value, _: Run| {
-        sent.lock().unwrap().push(format!("ChargeCard: {}", payload["orderId"]));
+        sent.lock().expect("no holder panics").push(format!("ChargeCard: {}", payload["orderId"]));
         async { Ok::<_, std::io::Error>(()) }
     };
     let cancelled = async {
@@ -56,7 +56,7 @@ pub async fn story(store: &str) -> Result<Vec<String>, Box<dyn std::error::Error
         }
     };
     gate.worker().on::<Value>("ChargeCard", charge).sagas(&sagas).run(cancelled).await;
-    lines.extend(commands.lock().unwrap().drain(..));
+    lines.extend(commands.lock().expect("no holder panics").drain(..));
     lines.push("no payment came: Cancelled".into());
     gate.close().await;
     Ok(lines)

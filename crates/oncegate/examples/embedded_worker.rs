@@ -32,7 +32,10 @@ pub async fn story(store: &str) -> Result<Vec<String>, Box<dyn std::error::Error
     let (heard, done, was_down) = (lines.clone(), synced.clone(), AtomicBool::new(false));
     let sync = move |saved: Saved, run: Run| {
         let is_down = !was_down.swap(true, Ordering::SeqCst);
-        heard.lock().unwrap().push(format!("attempt {}, revision {}: {}", run.attempt, run.revision, saved.name));
+        heard
+            .lock()
+            .expect("no holder panics")
+            .push(format!("attempt {}, revision {}: {}", run.attempt, run.revision, saved.name));
         let done = done.clone();
         async move {
             if is_down {

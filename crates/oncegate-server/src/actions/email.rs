@@ -16,12 +16,13 @@ use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
 use uuid::Uuid;
 
-use super::{Effect, NotRun};
+use super::NotRun;
 use crate::channels::http::Provider;
 use crate::channels::smtp::{Mail, MailServer, NotMailed};
 use crate::channels::{Receipt, secret};
 use crate::config::HandlerKind;
 use crate::crash;
+use crate::effect::Effect;
 use crate::sends::SendLog;
 
 /// The send's lease is longer than its call by this margin, to leave time for writing the outcome. A longer configured

@@ -31,14 +31,14 @@ use crate::audit::{self, Act, Audit, By, Receipt};
 
 use crate::channels::lines::JsonLines;
 use crate::config::{self, Config, HandlerKind};
-use crate::jobs::ServerWatcher;
+use crate::effect::Effect;
 use crate::observe;
 use crate::problem::Problem;
 use crate::sends::SendLog;
 use crate::task::to_the_end;
 use crate::trace::{self, Ended};
 use crate::transports::{AmqpPublisher, NatsPublisher};
-use oncegate::worker::{ActionJobs, Handlers, NotRun, Queue, Run};
+use oncegate::worker::{ActionJobs, Handlers, NotRun, Queue, Run, Watcher};
 
 pub struct Runner {
     pub actions: Actions,
@@ -104,36 +104,6 @@ enum How {
     Saga { event: Option<String>, sagas: Sagas },
     Amqp { exchange: String, routing_key: Option<String>, publisher: Arc<AmqpPublisher> },
     Nats { subject: Option<String>, publisher: Arc<NatsPublisher> },
-}
-
-/// The effect to perform, under a key that is the same on every attempt.
-#[derive(Clone, Copy, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Effect<'a> {
-    /// The workspace of the action.
-    #[serde(serialize_with = "crate::outgoing::serialize_workspace")]
-    pub workspace: &'a WorkspaceName,
-    pub id: Uuid,
-    pub effect_key: Uuid,
-    pub action_type: &'a str,
-    pub revision: i64,
-    pub attempt: i32,
-    pub payload: &'a RawValue,
-}
-
-impl<'a> Effect<'a> {
-    fn of(run: &'a Run, payload: &'a RawValue) -> Effect<'a> {
-        let Run { workspace, id, effect_key, action_type, revision, attempt, .. } = run;
-        Effect {
-            workspace,
-            id: *id,
-            effect_key: *effect_key,
-            action_type,
-            revision: *revision,
-            attempt: *attempt,
-            payload,
-        }
-    }
 }
 
 /// A line of `actions.jsonl`.
@@ -331,14 +301,14 @@ impl Runner {
     }
 
     /// Starts to lease the actions that this server runs.
-    pub fn start(self: &Arc<Runner>) {
+    pub fn start(self: &Arc<Runner>, watcher: Arc<dyn Watcher>) {
         let kinds = self.handlers.kinds();
         if !kinds.is_empty() {
             let jobs = ActionJobs {
                 actions: self.actions.clone(),
                 queue: self.queue.clone(),
                 handlers: self.handlers.clone(),
-                watcher: Arc::new(ServerWatcher),
+                watcher,
             };
             tokio::spawn(self.queue.clone().keep_leasing(kinds, Arc::new(jobs)));
         }

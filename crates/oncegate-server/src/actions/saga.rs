@@ -6,7 +6,7 @@ use oncegate_core::job::Failure;
 use serde_json::json;
 use serde_json::value::RawValue;
 
-use super::Effect;
+use crate::effect::Effect;
 
 /// The source of the events. Their ids are the effect keys of actions.
 const SOURCE: &str = "oncegate:action";

@@ -22,8 +22,8 @@ use sha2::Sha256;
 use url::Url;
 use uuid::Uuid;
 
-use super::Effect;
 use crate::channels::secret;
+use crate::effect::Effect;
 use crate::outgoing::{self, NotPosted, Posted, post};
 
 /// The longest URL that a payload may name.

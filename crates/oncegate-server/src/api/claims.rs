@@ -17,7 +17,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::extract::{self, Arriving, Json, Named, Params, WithOutcome};
-use super::{Answered, App, Exchange, Handle, Reply, Under, count_answer};
+use super::{Answered, App, CLAIMS_PATH, Exchange, Handle, Reply, Under, count_answer};
 use crate::audit::{Act, By, Receipt};
 use crate::auth::{Caller, Credentials};
 use crate::decisions::timeline::What;
@@ -30,9 +30,6 @@ use body::{BadClaim, ClaimBody, FindBody, OwnerBody, ResolveBody, ToClaim};
 pub use body::{check_note, guard, state};
 pub use view::{ClaimView, PageView, cursor_of, parse_cursor};
 
-pub const PATH: &str = "/api/claims";
-/// A POST that only reads.
-pub const FIND_PATH: &str = "/api/claims/find";
 /// A connection reuses the memory of at most this many headers.
 const HEADERS_KEPT_MAX: usize = 32;
 
@@ -74,7 +71,7 @@ pub async fn claim<B: Arriving>(app: Arc<Handle>, request: Request<B>) -> Reply 
 }
 
 async fn read_claim(app: &App, exchange: &Exchange, parts: &Parts, body: impl Arriving) -> Result<ToClaim, Problem> {
-    trace::routed(&parts.method, PATH);
+    trace::routed(&parts.method, CLAIMS_PATH);
     let caller = app.caller(Credentials::new(parts, Some(exchange.peer())), exchange)?;
     exchange.tenant(app).check_quota()?;
     let body: ClaimBody = extract::json(&parts.headers, body, app, exchange, app.config.limits.body_bytes).await?;

@@ -82,7 +82,10 @@ pub async fn follow(
         wanted: Wanted { guard: params.guard, fate: params.fate.map(fate).transpose()?, event: params.event },
         missed: 0,
         ready: VecDeque::new(),
-        _follower: (exchange.tenant(&app).take(Limit::Followers, 1)?, app.decisions.follow()?),
+        _follower: (
+            exchange.tenant(&app).take(Limit::Followers, 1)?,
+            app.decisions.follow().ok_or_else(super::too_many_followers)?,
+        ),
         app,
         caller,
     };

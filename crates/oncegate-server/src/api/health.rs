@@ -12,7 +12,8 @@ use oncegate::OnStoreError;
 use oncegate::store::{Report, Role, Store, StoreError};
 use serde_json::json;
 
-use super::{Answered, App, Insight, credentials, exchange};
+use super::{Answered, App, Insight, exchange};
+use crate::app::credentials;
 use crate::metrics_listener;
 use crate::problem::{Kind, Problem};
 
@@ -32,7 +33,7 @@ pub async fn readyz(State(app): State<Arc<App>>, Insight(sees): Insight) -> Answ
         return Err(Kind::StoreUnavailable.because("the server is stopping").retry_after(1));
     }
     if !sees {
-        app.readiness.latest(&app).await?;
+        app.part::<Readiness>().latest(&app).await?;
         return Ok(axum::Json(json!({"status": "ready"})).into_response());
     }
     let ready = probe(&app).await.map_err(|error| Problem::from(error).with_its_cause())?;

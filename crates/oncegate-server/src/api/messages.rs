@@ -14,12 +14,13 @@ use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use super::claims::check_note;
-use super::extract::{Json, Named, Params, RawJson, parse};
+use super::extract::{Json, Named, Params, RawJson};
 use super::page::{self, Wanted, missing};
 use super::sends::WasSent;
 use super::{Answered, App, shown};
 use crate::audit::By;
 use crate::auth::Caller;
+use crate::json;
 use crate::messages::Asked;
 use crate::messages::document::{Message, Status};
 use crate::messages::post::PostBody;
@@ -51,7 +52,7 @@ pub async fn create(
     let asked = match key(&headers)? {
         Some(key) => {
             // A body that is not JSON gets that answer, whatever its key was used for.
-            parse::<IgnoredAny>(&body)?;
+            json::parse::<IgnoredAny>(&body)?;
             Some(Asked::new(&caller.workspace, "POST", PATH, key, &body))
         }
         None => None,

@@ -26,8 +26,7 @@ pub use line::{Line, OutcomeOf};
 pub use logins::FailedLogins;
 
 use crate::auth::Caller;
-use crate::cli::Failure;
-use crate::keys::NotChanged;
+use crate::failure::Failure;
 use crate::problem::{Kind, Problem};
 use line::Head;
 
@@ -117,7 +116,7 @@ pub trait Unmade {
 /// Errors that may wrap an error of the store.
 macro_rules! unmade {
     ($($error:ty: $unknown:pat,)+) => {
-        $(impl Unmade for $error {
+        $(impl $crate::audit::Unmade for $error {
             fn detail(&self) -> String {
                 self.to_string()
             }
@@ -129,9 +128,10 @@ macro_rules! unmade {
     };
 }
 
+pub(crate) use unmade;
+
 unmade! {
     StoreError: StoreError::Unknown(_),
-    NotChanged: NotChanged::Store(StoreError::Unknown(_)),
     NotRetried: NotRetried::Store(StoreError::Unknown(_)),
     NotTaken: NotTaken::Store(StoreError::Unknown(_)),
     Failure: Failure { is_unknown: true, .. },

@@ -8,12 +8,12 @@ pub(super) const KIND: &str = "mark";
 const NAME: &str = "a key has existed";
 
 /// A mark's place: one record for the whole store.
-pub(super) fn place(name: &str) -> Place {
+pub fn place(name: &str) -> Place {
     Place { workspace: WorkspaceName::default_workspace(), kind: KIND, at: At::Name(name.into()) }
 }
 
 /// A record that only one commit can create: the first one.
-pub(super) fn create(id: Uuid, name: &str, body: String) -> Commit {
+pub fn create(id: Uuid, name: &str, body: String) -> Commit {
     let record = Record {
         workspace: WorkspaceName::default_workspace(),
         kind: KIND,

@@ -20,8 +20,8 @@ use super::postgres::{Bench, SCHEMA};
 use super::stats::{Latency, Rate};
 use super::{Measured, Setting};
 use crate::actions::Runner;
-use crate::cli::Failure;
 use crate::config::Config;
+use crate::failure::Failure;
 use crate::sends::SendLog;
 use oncegate::worker::Queue;
 
@@ -147,7 +147,7 @@ async fn running(names: &Names, store: Arc<dyn MainStore>, setting: &Setting) ->
     let loaded = Config::load(vec![], [], Some(toml));
     let config = loaded.map_err(|errors| Failure::new(format!("{:?}", errors.first())))?.config;
     let ledger = Arc::new(Ledger::start(store.clone(), Arc::new(())));
-    let sagas = crate::sagas::engine(&config, store.clone(), ledger.clone()).map_err(crate::cli::not_loaded)?;
+    let sagas = crate::sagas::engine(&config, store.clone(), ledger.clone()).map_err(crate::sagas::not_loaded)?;
     let worker = Queue::new(store.clone(), ledger.waiters().clone(), config.messages.lease, 1);
     let sends = SendLog::new(&config, store.clone(), ledger.clone(), worker);
     let runner = Runner::open(&config, store, ledger.clone(), &sagas, &sends).map_err(Failure::new)?;
@@ -159,7 +159,7 @@ async fn running(names: &Names, store: Arc<dyn MainStore>, setting: &Setting) ->
         scheduled?;
     }
     let began = Instant::now();
-    runner.start();
+    runner.start(Arc::new(()));
     while count_lines(&lines) < DUE {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }

@@ -8,7 +8,7 @@ use oncegate::{ClaimKey, Command, GuardName, Lost, Terms, WorkspaceName};
 
 use super::Measured;
 use super::stats::{Latency, Rate};
-use crate::cli::Failure;
+use crate::failure::Failure;
 
 /// The key of a caller's `turn`: a fresh key on even turns, the same key again on odd ones.
 pub fn key(caller: usize, turn: u64) -> ClaimKey {

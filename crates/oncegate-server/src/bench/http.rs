@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 use super::stats::{Latency, Rate};
 use super::{Measured, Setting};
 use crate::child::Served;
-use crate::cli::Failure;
+use crate::failure::Failure;
 
 const HELLO: [(usize, &str); 3] =
     [(1, "hello world, 1 connection"), (32, "hello world, 32 connections"), (256, "hello world, 256 connections")];

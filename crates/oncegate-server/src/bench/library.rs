@@ -6,7 +6,7 @@ use oncegate::StoreUrl;
 use oncegate::store::Store;
 
 use super::{Measured, Setting, decisions};
-use crate::cli::Failure;
+use crate::failure::Failure;
 
 const CALLERS: [(usize, &str); 4] = [
     (1, "library, SQLite, 1 caller"),

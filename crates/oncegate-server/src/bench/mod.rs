@@ -22,8 +22,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use crate::child::Folder;
-use crate::cli::Failure;
-use crate::cli::output::{Format, table};
+use crate::failure::Failure;
+use crate::output::{Format, table};
 pub use http::hello;
 use stats::{Figures, Latency, Rate};
 

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use super::http::{Client, start};
 use super::stats::{Latency, Rate};
 use super::{Measured, Setting};
-use crate::cli::Failure;
+use crate::failure::Failure;
 
 /// How often the calm workspace claims.
 const CLAIM_EVERY: Duration = Duration::from_millis(5);

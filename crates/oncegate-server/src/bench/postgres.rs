@@ -9,7 +9,7 @@ use tokio_postgres::{Client, NoTls};
 
 use super::stats::{Latency, Rate};
 use super::{Measured, Setting, decisions};
-use crate::cli::Failure;
+use crate::failure::Failure;
 
 pub const SCHEMA: &str = "oncegate_bench";
 const CALLERS: [(usize, &str); 3] = [

@@ -14,7 +14,7 @@ use serde_json::json;
 use super::postgres::{Bench, SCHEMA};
 use super::stats::{Latency, Rate};
 use super::{Measured, Setting};
-use crate::cli::Failure;
+use crate::failure::Failure;
 
 const CALLERS: usize = 256;
 pub const SEARCH_IMPORT: &str = include_str!("../../../../sagas/search-import.toml");

@@ -11,7 +11,7 @@ use rusqlite::{Connection, Statement, params};
 
 use super::stats::Rate;
 use super::{Measured, Setting, decisions};
-use crate::cli::Failure;
+use crate::failure::Failure;
 
 /// The approximate length of a claim's row.
 const RECORD_BYTES: usize = 100;

@@ -22,13 +22,11 @@ use url::Url;
 use uuid::Uuid;
 
 use super::secret;
+use crate::config::STARTTLS;
 use crate::outgoing::{self, NoConnection};
 
 /// The longest subject that is taken from the text.
 const SUBJECT_CHARS_MAX: usize = 78;
-
-/// A URL scheme that requires STARTTLS: without encryption, no mail is sent.
-pub const STARTTLS: &str = "smtp+starttls";
 
 /// A mail.
 pub struct Mail<'a> {

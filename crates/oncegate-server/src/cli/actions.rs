@@ -7,12 +7,14 @@ use uuid::Uuid;
 
 use super::args::{One, Paging, Wanted, audit, more, who};
 use super::claims::{Note, Resolution};
-use super::output::{Format, table};
-use super::{Failure, fields, open_existing};
+use super::fields;
 use crate::actions::ActionView;
 use crate::api::Page;
 use crate::audit::{Act, Audit, By};
 use crate::config::Config;
+use crate::failure::Failure;
+use crate::output::{Format, table};
+use crate::stores::open_existing;
 
 #[derive(Subcommand)]
 pub enum Command {

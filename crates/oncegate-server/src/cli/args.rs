@@ -4,9 +4,9 @@ use clap::Args;
 use oncegate::{WorkspaceName, limits};
 use uuid::Uuid;
 
-use super::Failure;
 use super::claims::Scope;
-use super::output::{Format, say};
+use crate::failure::Failure;
+use crate::output::{Format, say};
 
 /// One thing, by its id.
 #[derive(Args)]

@@ -5,12 +5,14 @@ use oncegate::{WorkspaceName, limits};
 use serde_json::json;
 
 use super::claims::Scope;
-use super::output::{Format, table};
-use super::{Failure, open_existing, with};
+use super::with;
 use crate::api::AuditView;
 use crate::audit::check::{Anchor, check};
 use crate::audit::{self, Line};
 use crate::config::Config;
+use crate::failure::Failure;
+use crate::output::{Format, table};
+use crate::stores::open_existing;
 
 #[derive(Subcommand)]
 pub enum Command {

@@ -6,11 +6,14 @@ use oncegate::{Answer, Claim, ClaimId, ClaimKey, Command as ClaimCommand, GuardN
 use serde_json::json;
 
 use super::args::who;
-use super::output::{Format, table};
-use super::{Failure, fields, open_existing, open_existing_guards, with};
+use super::{fields, with};
 use crate::api::{ClaimView, PageView};
 use crate::audit::{Act, Audit, By};
 use crate::config::Config;
+use crate::failure::Failure;
+use crate::output::{Format, table};
+use crate::stores::open_existing;
+use crate::stores::open_existing_guards;
 
 #[derive(Subcommand)]
 pub enum Command {
@@ -211,7 +214,7 @@ pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
         }
         Command::Resolve { id, named, resolution, note, format } => {
             let guard = guard(&named.guard)?;
-            if crate::api::is_own(&guard) {
+            if crate::own_guards::is_own(&guard) {
                 return Err(Failure::usage(format!("the claims of guard {guard} are the server's own"))
                     .hint("oncegate sends resolve, or messages, actions, reminders resolve, settles what is theirs"));
             }
@@ -270,7 +273,7 @@ async fn by_hand(config: &Config, key: &ClaimKey, deed: Deed, format: Format) ->
     let act = act.about("guard", &key.guard).about("done", done);
     let op = oncegate::store::Op { key: key.clone(), command };
     // The audit log is in the main store, even if the claims are in another one.
-    let is_beside = config.guard_store.is_none() || crate::api::is_kept_beside(&key.guard);
+    let is_beside = config.guard_store.is_none() || crate::own_guards::is_kept_beside(&key.guard);
     let main = if is_beside { None } else { Some(open_existing(config).await?) };
     let store = open_existing_guards(config, Some(&key.guard)).await?;
     let log = Audit::new(main.clone().unwrap_or_else(|| store.clone()));

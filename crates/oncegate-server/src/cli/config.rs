@@ -3,10 +3,11 @@
 use clap::Subcommand;
 use serde_json::json;
 
-use super::output::{Format, say};
-use super::{Failure, not_loaded};
 use crate::config::Loaded;
+use crate::failure::Failure;
+use crate::output::{Format, say};
 use crate::sagas;
+use crate::sagas::not_loaded;
 
 #[derive(Subcommand)]
 pub enum Command {

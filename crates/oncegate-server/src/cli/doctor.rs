@@ -6,10 +6,12 @@ use clap::Args;
 use oncegate::store::{Clock, MainStore, SystemClock};
 use serde_json::json;
 
-use super::output::{Format, table};
-use super::{Failure, open_existing, open_existing_guards};
 use crate::auth::mark;
 use crate::config::{Loaded, Weakness};
+use crate::failure::Failure;
+use crate::output::{Format, table};
+use crate::stores::open_existing;
+use crate::stores::open_existing_guards;
 
 /// The difference between the store's clock and this machine's above which a warning is printed. (Nothing depends on the difference:
 /// windows

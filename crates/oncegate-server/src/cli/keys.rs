@@ -7,12 +7,15 @@ use serde_json::json;
 
 use super::args::who;
 use super::claims::Note;
-use super::output::{Format, say, table};
-use super::{Failure, open_existing, open_store, with, with_audit};
+use super::{with, with_audit};
 use crate::api::KeyView;
 use crate::audit::{Audit, By};
 use crate::config::Config;
+use crate::failure::Failure;
 use crate::keys::{self, Made, NotChanged, Terms};
+use crate::output::{Format, say, table};
+use crate::stores::open_existing;
+use crate::stores::open_store;
 
 #[derive(Subcommand)]
 pub enum WorkspaceCommand {

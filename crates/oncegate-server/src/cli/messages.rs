@@ -7,16 +7,18 @@ use uuid::Uuid;
 
 use super::args::{One, audit, who};
 use super::claims::{Note, Scope};
-use super::output::{Format, table};
 use super::sends::Resolution;
-use super::{Failure, fields, open_existing, with, with_audit};
+use super::{fields, with, with_audit};
 use crate::api::Page;
 use crate::audit::{Act, By};
 use crate::config::Config;
+use crate::failure::Failure;
 use crate::messages::document::{Document, Kept, Message, Status, by_id, time};
 use crate::messages::reply::MessageView;
 use crate::messages::resolve::resolve;
+use crate::output::{Format, table};
 use crate::problem::{Kind, Problem};
+use crate::stores::open_existing;
 
 #[derive(Subcommand)]
 pub enum Command {

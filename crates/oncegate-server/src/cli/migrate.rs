@@ -4,9 +4,10 @@ use clap::Args;
 use oncegate::StoreUrl;
 use serde_json::json;
 
-use super::output::{Format, say, table};
-use super::{Failure, open_store};
 use crate::config::Config;
+use crate::failure::Failure;
+use crate::output::{Format, say, table};
+use crate::stores::open_store;
 
 #[derive(Args)]
 pub struct Command {

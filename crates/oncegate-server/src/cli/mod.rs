@@ -14,30 +14,25 @@ mod fields;
 mod keys;
 mod messages;
 mod migrate;
-pub mod output;
 mod reminders;
 mod sagas;
 mod sends;
 mod tail;
 
-use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
-use oncegate::sagas::Defects;
-use oncegate::store::{MainStore, Role, Store, StoreError};
-use oncegate::{GuardName, OnStoreError, OpenError, StoreUrl};
+use oncegate::store::{MainStore, Role};
 use serde_json::json;
 
-use self::output::say;
 use crate::audit::Audit;
-use crate::config::{Config, ConfigError, Flag, Loaded, SecretUrl};
+use crate::config::{Config, Flag, Loaded, misconfigured};
 use crate::decisions::Decisions;
-use crate::late::LateStore;
-use crate::sagas::NotLoaded;
+use crate::failure::Failure;
+use crate::output;
 
 /// The time that the runtime's threads have to end, once all work is finished.
 const THREADS_GRACE: Duration = Duration::from_millis(100);
@@ -126,88 +121,13 @@ enum Command {
     },
 }
 
-/// Why a command failed.
-#[derive(Debug)]
-pub struct Failure {
-    message: String,
-    hint: Option<String>,
-    code: u8,
-    /// The outcome of the store's write is unknown.
-    pub is_unknown: bool,
-}
-
-impl Failure {
-    pub fn new(message: impl Into<String>) -> Self {
-        Failure { message: message.into(), hint: None, code: 1, is_unknown: false }
-    }
-
-    pub fn not_found(message: impl Into<String>) -> Self {
-        Failure { code: 3, ..Self::new(message) }
-    }
-
-    fn is_not_found(&self) -> bool {
-        self.code == 3
-    }
-
-    pub fn usage(message: impl Into<String>) -> Self {
-        Failure { code: 2, ..Self::new(message) }
-    }
-
-    pub fn hint(self, hint: impl Into<String>) -> Self {
-        Failure { hint: Some(hint.into()), ..self }
-    }
-}
-
-/// Lists each defect of a definition separately.
-pub fn not_loaded(error: NotLoaded) -> Failure {
-    match error {
-        NotLoaded::Defects(Defects(defects)) => {
-            let (last, others) = defects.split_last().expect("a failure has a reason");
-            for defect in others {
-                say(format_args!("oncegate: {defect}"));
-            }
-            Failure::new(last.to_string()).hint(format!("oncegate saga check {}", last.file))
-        }
-        NotLoaded::File(_, ref why) if why.kind() == ErrorKind::NotFound => {
-            Failure::not_found(error.to_string()).hint("a file is named on the command line, or under [sagas] files")
-        }
-        error => Failure::new(error.to_string()).hint("a saga is a TOML file; each has a name of its own"),
-    }
-}
-
-impl std::fmt::Display for Failure {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl From<StoreError> for Failure {
-    fn from(error: StoreError) -> Self {
-        let is_unknown = matches!(error, StoreError::Unknown(_));
-        Failure { is_unknown, ..Failure::new(error.to_string()).hint("oncegate doctor") }
-    }
-}
-
-impl From<OpenError> for Failure {
-    fn from(error: OpenError) -> Self {
-        let message = error.to_string();
-        match message.split_once(" hint: ") {
-            Some((message, hint)) => Failure::new(message.trim_end_matches('.')).hint(hint),
-            None => Failure::new(message).hint("oncegate doctor"),
-        }
-    }
-}
-
 pub fn run() -> ExitCode {
     let Cli { settings, command } = Cli::parse();
     match dispatch(settings, command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            say(format_args!("oncegate: {}", failure.message));
-            if let Some(hint) = failure.hint {
-                say(format_args!("hint: {hint}"));
-            }
-            ExitCode::from(failure.code)
+            failure.say();
+            ExitCode::from(failure.code())
         }
     }
 }
@@ -278,7 +198,7 @@ fn print_completions(shell: clap_complete::Shell) {
 }
 
 fn print_routes() {
-    let routes: Vec<_> = crate::routes::all()
+    let routes: Vec<_> = crate::router::routes()
         .map(|route| {
             let (needs, role) = (route.needs.as_str(), route.needs.role().map(Role::as_str));
             json!({"method": route.method.to_uppercase(), "path": route.path, "needs": needs, "role": role})
@@ -297,57 +217,6 @@ fn load(settings: Settings, listen: Option<String>) -> Result<Loaded, Failure> {
         flag("listen", "--listen", listen),
     ];
     Config::load(flags.into_iter().flatten().collect(), std::env::vars_os(), settings.config).map_err(misconfigured)
-}
-
-/// Lists each error separately.
-pub fn misconfigured(errors: Vec<ConfigError>) -> Failure {
-    let (last, others) = errors.split_last().expect("a failure has a reason");
-    for error in others {
-        say(format_args!("oncegate: {error}"));
-    }
-    Failure::usage(last.to_string())
-}
-
-/// Opens the configured store.
-pub async fn open_store(config: &Config) -> Result<Arc<dyn MainStore>, Failure> {
-    Ok(config.store.expose().parse::<StoreUrl>()?.open_with(crate::crash::clock()).await?)
-}
-
-/// Opens the separate guard store, if one is configured.
-pub async fn open_guards(config: &Config) -> Result<Option<Arc<dyn Store>>, Failure> {
-    let Some(url) = &config.guard_store else { return Ok(None) };
-    let url = url.expose().parse::<StoreUrl>()?;
-    match url.open_with(crate::crash::clock()).await {
-        Ok(store) => Ok(Some(store)),
-        Err(OpenError::Store(StoreError::Unavailable(why))) if config.messages.store_error == OnStoreError::Open => {
-            tracing::error!(event = "guard_store.away", why);
-            Ok(Some(LateStore::start(url, why)))
-        }
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// Like `open_store`, for commands that need an existing store, so that a mistyped name creates no file.
-pub async fn open_existing(config: &Config) -> Result<Arc<dyn MainStore>, Failure> {
-    open_existing_at(&config.store).await
-}
-
-/// The existing store with the claims of a guard. Claims of idempotency keys are in the main store, beside their messages.
-pub async fn open_existing_guards(config: &Config, guard: Option<&GuardName>) -> Result<Arc<dyn MainStore>, Failure> {
-    let apart = config.guard_store.as_ref().filter(|_| !guard.is_some_and(crate::api::is_kept_beside));
-    open_existing_at(apart.unwrap_or(&config.store)).await
-}
-
-async fn open_existing_at(url: &SecretUrl) -> Result<Arc<dyn MainStore>, Failure> {
-    let url: StoreUrl = url.expose().parse()?;
-    // If the file's existence cannot be checked, opening the file reports why.
-    if let StoreUrl::Sqlite(file) = &url
-        && file.try_exists().is_ok_and(|exists| !exists)
-    {
-        return Err(Failure::not_found(format!("there is no store at {}", file.display()))
-            .hint("oncegate serve makes it; if it is elsewhere, say where with --store or --config"));
-    }
-    Ok(url.open_with(crate::crash::clock()).await?)
 }
 
 /// Like `with`, for commands that write to the store's audit log.

@@ -9,13 +9,15 @@ use uuid::Uuid;
 
 use super::args::{One, Paging, audit, more, who};
 use super::claims::Note;
-use super::output::{Format, table};
+use super::fields;
 use super::sends::Resolution;
-use super::{Failure, fields, open_existing};
 use crate::api::Page;
 use crate::audit::{Act, Audit, By};
 use crate::config::Config;
+use crate::failure::Failure;
+use crate::output::{Format, table};
 use crate::reminders::{ReminderView, options};
+use crate::stores::open_existing;
 
 #[derive(Subcommand)]
 pub enum Command {

@@ -12,12 +12,15 @@ use uuid::Uuid;
 
 use super::args::{One, Paging, audit, more, who};
 use super::claims::Scope;
-use super::output::{Format, print, table, wide_table};
-use super::{Failure, fields, not_loaded, open_existing};
+use super::fields;
 use crate::api::{HISTORY_MAX, Page};
 use crate::audit::{Act, Audit, By};
 use crate::config::Config;
+use crate::failure::Failure;
+use crate::output::{Format, print, table, wide_table};
+use crate::sagas::not_loaded;
 use crate::sagas::{self, DeadLetterView, HandledView, InstanceView, NotLoaded};
+use crate::stores::open_existing;
 
 #[derive(Subcommand)]
 pub enum Command {
@@ -190,14 +193,14 @@ fn check(files: &[PathBuf], format: Format) -> Result<(), Failure> {
             Err(NotLoaded::Defects(defects)) => {
                 wrong += 1;
                 if !format.json {
-                    defects.0.iter().for_each(|defect| super::say(format_args!("{defect}")));
+                    defects.0.iter().for_each(|defect| crate::output::say(format_args!("{defect}")));
                 }
                 reports.push(json!({ "file": name, "defects": defects.0 }));
             }
             Err(error) => {
                 wrong += 1;
                 if !format.json {
-                    super::say(&error);
+                    crate::output::say(&error);
                 }
                 reports.push(json!({ "file": name, "defects": [{ "file": name, "message": error.to_string() }] }));
             }

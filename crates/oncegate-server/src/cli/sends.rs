@@ -8,12 +8,14 @@ use oncegate::{Ledger, Time};
 
 use super::args::{One, Paging, audit, more, who};
 use super::claims::Note;
-use super::output::{Format, table};
-use super::{Failure, fields, open_existing};
+use super::fields;
 use crate::api::{Page, esp_id};
 use crate::audit::{Act, Audit, By};
 use crate::config::Config;
+use crate::failure::Failure;
+use crate::output::{Format, table};
 use crate::sends::{SendView, options};
+use crate::stores::open_existing;
 
 #[derive(Subcommand)]
 pub enum Command {

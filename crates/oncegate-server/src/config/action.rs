@@ -7,10 +7,10 @@ use oncegate_core::WorkspaceName;
 use oncegate_core::job::Delivery;
 
 use super::build::{Table, of_workspaces, strangers, table_of};
+use super::channel::STARTTLS;
 use super::error::ConfigError;
 use super::layers::Layers;
 use super::path::KeyPath;
-use crate::channels::smtp::STARTTLS;
 
 use super::typed::{ActionType, Actions, HandlerKind};
 

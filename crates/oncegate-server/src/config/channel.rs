@@ -9,9 +9,11 @@ use super::build::Table;
 use super::error::ConfigError;
 use super::path::KeyPath;
 use super::typed::{Channel, ChannelKind};
-use crate::channels::smtp::STARTTLS;
 use crate::outgoing::is_allowed;
 use oncegate_core::units::show_duration;
+
+/// A URL scheme that requires STARTTLS: without encryption, no mail is sent.
+pub const STARTTLS: &str = "smtp+starttls";
 
 /// The settings of a channel that apply to one kind only.
 const OF_HTTP: &[&str] = &["url", "authorization_file"];

@@ -26,6 +26,7 @@ mod weakness;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+pub use channel::STARTTLS;
 pub use error::ConfigError;
 pub use secret_url::SecretUrl;
 pub use typed::{
@@ -34,6 +35,8 @@ pub use typed::{
 };
 pub use weakness::Weakness;
 
+use crate::failure::Failure;
+use crate::output::say;
 use layers::Layers;
 
 /// The file that is read in the working directory, if it exists and no other file is named.
@@ -98,4 +101,13 @@ impl Config {
             Err(errors)
         }
     }
+}
+
+/// The failure of a configuration. Prints all errors but the last.
+pub fn misconfigured(errors: Vec<ConfigError>) -> Failure {
+    let (last, others) = errors.split_last().expect("a failure has a reason");
+    for error in others {
+        say(format_args!("oncegate: {error}"));
+    }
+    Failure::usage(last.to_string())
 }

@@ -16,7 +16,8 @@ use super::parts::{
 use super::session::{Visitor, see_other};
 use super::{Failed, Fields, Frame, Named, Shown, did, show_detail, show_list};
 use crate::actions::Verb;
-use crate::api::{App, action_filter, missing, page_id};
+use crate::api::{action_filter, missing, page_id};
+use crate::app::App;
 use crate::audit::By;
 
 const PAGE: usize = 50;

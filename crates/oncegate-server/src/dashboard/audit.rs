@@ -9,7 +9,8 @@ use oncegate::store::{Clock, Role, SystemClock};
 use super::parts::{Cell, List, Table};
 use super::session::Visitor;
 use super::{Fields, Frame, Shown, show_list};
-use crate::api::{App, audit_cursor};
+use crate::api::audit_cursor;
+use crate::app::App;
 use crate::audit::{self, Line};
 
 const PAGE: usize = 50;

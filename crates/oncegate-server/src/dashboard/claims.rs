@@ -13,9 +13,11 @@ use super::parts::{
 };
 use super::session::{Visitor, see_other};
 use super::{Failed, Fields, Frame, Named, Shown, did, show_detail, show_list};
-use crate::api::{App, by_hand, claim_cursor, claim_guard, claim_state, cursor_of, is_own};
+use crate::api::{by_hand, claim_cursor, claim_guard, claim_state, cursor_of};
+use crate::app::App;
 use crate::audit::By;
 use crate::decisions::timeline::{Moment, Timeline, What};
+use crate::own_guards::is_own;
 use crate::problem::{Kind, Problem};
 
 const PAGE: usize = 50;

@@ -8,7 +8,8 @@ use serde_json::Value;
 use super::parts::Tone;
 use super::session::Visitor;
 use super::{Frame, Named, Shown, render};
-use crate::api::{Nearby, description};
+use crate::api::description;
+use crate::app::Nearby;
 use crate::problem::Kind;
 
 #[derive(Template)]

@@ -12,7 +12,8 @@ use oncegate::store::{ApiKey, Clock, Role, SystemClock};
 use super::parts::{Button, Cell, Detail, Table, facts};
 use super::session::{Visitor, see_other};
 use super::{Failed, Fields, Frame, Named, Shown, did, render, show_detail};
-use crate::api::{App, end_key, make_key, missing};
+use crate::api::{end_key, make_key, missing};
+use crate::app::App;
 use crate::keys::{self, Made, Terms};
 use crate::problem::Kind;
 

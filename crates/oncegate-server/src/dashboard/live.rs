@@ -25,7 +25,9 @@ use super::overview::{self, ChartPart, NumbersPart};
 use super::parts::{Tone, clock, query, short};
 use super::session::{self, Visitor};
 use super::{Fields, Frame, Shown, render, sagas};
-use crate::api::{App, Under, missing};
+use crate::api::missing;
+use crate::app::App;
+use crate::app::Under;
 use crate::auth::Caller;
 use crate::decisions::tally::Range;
 use crate::decisions::words::{Fate, subject, words};
@@ -233,7 +235,10 @@ pub async fn events(State(app): State<Arc<App>>, Under(exchange): Under, visitor
         ticks,
         tick: 0,
         seen: None,
-        _follower: (exchange.tenant(&app).take(Limit::Followers, 1)?, app.decisions.follow()?),
+        _follower: (
+            exchange.tenant(&app).take(Limit::Followers, 1)?,
+            app.decisions.follow().ok_or_else(crate::api::too_many_followers)?,
+        ),
         ready: vec![],
         app,
     };

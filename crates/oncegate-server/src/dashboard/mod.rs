@@ -38,7 +38,8 @@ use url::form_urlencoded;
 
 use self::parts::{Body, Detail, List};
 use self::session::Visitor;
-use crate::api::{App, RawForm, check_note};
+use crate::api::{RawForm, check_note};
+use crate::app::App;
 use crate::auth::hex;
 use crate::problem::{Kind, Problem};
 use crate::routes::{Needs, routes};

@@ -20,10 +20,11 @@ use super::live::{Line, origin};
 use super::parts::{Tone, query};
 use super::session::Visitor;
 use super::{Fields, Frame, Shown, render};
-use crate::api::{App, is_own};
+use crate::app::App;
 use crate::auth::Caller;
 use crate::decisions::tally::{Minute, Range, Series};
 use crate::messages::document::{Document, Message, Status as MessageStatus};
+use crate::own_guards::is_own;
 
 /// The maximum of a count; above it, the page only says that there are more.
 const COUNT_MAX: usize = 1_000;
@@ -127,14 +128,14 @@ pub async fn chart(app: &App, workspace: &WorkspaceName, range: Range) -> Chart 
 }
 
 async fn series(app: &App, workspace: &WorkspaceName, range: Range) -> Result<Arc<Series>, StoreError> {
-    let answer = fresh(&app.dashboard.numbers.series, (workspace.clone(), range));
+    let answer = fresh(&app.part::<super::Shared>().numbers.series, (workspace.clone(), range));
     let find = async || app.decisions.tally.read(&*app.store, workspace, range, SystemClock.now()).await.map(Arc::new);
     answer.get_or_try_init(find).await.cloned()
 }
 
 /// Never fails: if there is an error of the store, the numbers report it.
 pub async fn numbers(app: &App, workspace: &WorkspaceName) -> Arc<Numbers> {
-    let answer = fresh(&app.dashboard.numbers.numbers, workspace.clone());
+    let answer = fresh(&app.part::<super::Shared>().numbers.numbers, workspace.clone());
     answer.get_or_init(async || Arc::new(find_numbers(app, workspace).await)).await.clone()
 }
 

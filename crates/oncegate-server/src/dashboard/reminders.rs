@@ -15,7 +15,8 @@ use super::parts::{
 };
 use super::session::{Visitor, see_other};
 use super::{Failed, Fields, Frame, Named, Shown, did, show_detail, show_list, who_and_why};
-use crate::api::{App, missing, page_cursor, page_id};
+use crate::api::{missing, page_cursor, page_id};
+use crate::app::App;
 use crate::audit::By;
 use crate::problem::Kind;
 

@@ -13,7 +13,8 @@ use oncegate::{Time, WorkspaceName};
 use super::parts::{Body, Cell, Detail, Filter, Happened, List, Section, Table, Tone, encoded, facts, query, short};
 use super::session::Visitor;
 use super::{Fields, Frame, Named, Shown, show_detail, show_list};
-use crate::api::{App, HISTORY_MAX, missing, page_cursor};
+use crate::api::{HISTORY_MAX, missing, page_cursor};
+use crate::app::App;
 
 const PAGE: usize = 50;
 /// The maximum count of a state's instances; above it, the page only shows that there are more.

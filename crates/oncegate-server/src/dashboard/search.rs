@@ -11,9 +11,10 @@ use uuid::Uuid;
 use super::parts::{Cell, List, Table, ago, encoded, query, short};
 use super::session::{Visitor, see_other};
 use super::{Failed, Fields, Frame, Shown, claims, show_list};
-use crate::api::{App, OWN_GUARDS};
+use crate::app::App;
 use crate::decisions::tally::Range;
 use crate::messages::document::{Document, Kept, Lead, Message, Thread, by_name, email_name, phone_name};
+use crate::own_guards::OWN_GUARDS;
 
 /// The number of results of each kind.
 const FEW: usize = 5;

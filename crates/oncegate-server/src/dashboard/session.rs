@@ -24,7 +24,10 @@ use uuid::Uuid;
 
 use super::parts::query;
 use super::{Failed, Fields, Frame, Login, render};
-use crate::api::{App, Under, credentials, exchange};
+use crate::app::App;
+use crate::app::Under;
+use crate::app::credentials;
+use crate::app::exchange;
 use crate::auth::{Caller, LOCAL, WORKSPACE_HEADER, hex, random};
 use crate::problem::{Kind, Problem};
 
@@ -171,22 +174,22 @@ async fn session(app: &App, headers: &HeaderMap, reads: bool) -> Result<Option<(
     let session = (key.to_owned(), name);
     // A cookie that names a key costs a lookup, even if its secret is wrong. Only known sessions use the turns of the key's workspace. An
     // attacker who knows only the id of a key must not use them up.
-    let is_known = app.dashboard.sessions.has(&session);
+    let is_known = app.part::<super::Shared>().sessions.has(&session);
     let tenant = if is_known { app.tenants.of(&caller.workspace) } else { app.tenants.others().clone() };
     let turn = tenant.lookup().await?;
     let found = find(app, &place, key).await;
     drop(turn);
     let stands = match found {
         Ok(record) => record.is_some(),
-        Err(_) if reads && app.keys.is_store_away() && app.dashboard.sessions.has(&session) => {
+        Err(_) if reads && app.keys.is_store_away() && app.part::<super::Shared>().sessions.has(&session) => {
             return Ok(Some((caller, place)));
         }
         Err(error) => return Err(error.into()),
     };
     if stands {
-        app.dashboard.sessions.add(session);
+        app.part::<super::Shared>().sessions.add(session);
     } else {
-        app.dashboard.sessions.forget(&session);
+        app.part::<super::Shared>().sessions.forget(&session);
     }
     Ok(stands.then_some((caller, place)))
 }
@@ -196,7 +199,7 @@ pub async fn stands(app: &App, place: &Place, caller: &Caller) -> bool {
     match (find(app, place, &caller.name).await, &place.at) {
         (Ok(record), _) => record.is_some(),
         (Err(_), At::Name(name)) => {
-            app.keys.is_store_away() && app.dashboard.sessions.has(&(caller.name.clone(), name.clone()))
+            app.keys.is_store_away() && app.part::<super::Shared>().sessions.has(&(caller.name.clone(), name.clone()))
         }
         (Err(_), At::Id(_)) => false,
     }
@@ -280,7 +283,7 @@ pub async fn logout(State(app): State<Arc<App>>, headers: HeaderMap) -> Result<R
     if let Some((caller, place)) = session(&app, &headers, false).await?
         && let At::Name(name) = &place.at
     {
-        app.dashboard.sessions.forget(&(caller.name.clone(), name.clone()));
+        app.part::<super::Shared>().sessions.forget(&(caller.name.clone(), name.clone()));
         if let Some(record) = find(&app, &place, &caller.name).await? {
             let removed = Change::Remove { record, names: vec![name.clone()], lists: vec![] };
             app.store.commit(Commit { ops: vec![], changes: vec![removed] }).await?;

@@ -19,7 +19,6 @@ use oncegate::Time;
 use oncegate::store::Role;
 use serde_json::Value;
 
-use crate::problem::{Kind, Problem};
 use tally::{Minute, Tally};
 use words::{Fate, Meaning};
 
@@ -170,12 +169,9 @@ impl Decisions {
     }
 
     /// A place among the followers, if there is one left.
-    pub fn follow(&self) -> Result<Follower, Problem> {
+    pub fn follow(&self) -> Option<Follower> {
         let follower = Follower(self.followers.clone());
-        match self.followers.fetch_add(1, Ordering::SeqCst) < FOLLOWERS_MAX {
-            true => Ok(follower),
-            false => Err(Kind::StoreUnavailable.because("too many follow decisions here already").retry_after(10)),
-        }
+        (self.followers.fetch_add(1, Ordering::SeqCst) < FOLLOWERS_MAX).then_some(follower)
     }
 
     fn lock(&self) -> MutexGuard<'_, Rings> {
@@ -271,8 +267,8 @@ mod tests {
     fn there_is_room_for_so_many_followers() {
         let decisions = Decisions::default();
         let mut followers: Vec<Follower> = (0..FOLLOWERS_MAX).map(|_| decisions.follow().unwrap()).collect();
-        assert!(decisions.follow().is_err());
+        assert!(decisions.follow().is_none());
         followers.pop();
-        assert!(decisions.follow().is_ok(), "who leaves makes room");
+        assert!(decisions.follow().is_some(), "who leaves makes room");
     }
 }

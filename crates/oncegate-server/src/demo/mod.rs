@@ -23,11 +23,11 @@ use tokio::sync::oneshot;
 use self::caller::Caller;
 use self::providers::Providers;
 use crate::child::Folder;
-use crate::cli::Failure;
-use crate::cli::output::say;
 use crate::config::{Config, Flag};
 use crate::decisions::Decisions;
 use crate::drill::told_to_stop;
+use crate::failure::Failure;
+use crate::output::say;
 
 const CONFIG: &str = include_str!("oncegate.toml");
 const PACES: std::ops::RangeInclusive<f64> = 0.1..=20.0;
@@ -93,7 +93,7 @@ fn configure(folder: &Path, providers: SocketAddr, listen: String, log: Option<S
         ("log.level", "the demo", level.into()),
     ];
     let flags = settings.map(|(key, name, value)| Flag { key: key.into(), name: name.into(), value });
-    Ok(Config::load(flags.into(), [], Some(file)).map_err(crate::cli::misconfigured)?.config)
+    Ok(Config::load(flags.into(), [], Some(file)).map_err(crate::config::misconfigured)?.config)
 }
 
 fn tell(address: SocketAddr) {

@@ -10,7 +10,7 @@ use hyper::StatusCode;
 use serde_json::{Value, json};
 
 use super::caller::Dice;
-use crate::cli::Failure;
+use crate::failure::Failure;
 use crate::loopback::{Call, Listener, Told};
 
 /// The carrier always refuses this number.

@@ -7,7 +7,7 @@ use hyper::Method;
 use serde_json::Value;
 
 use super::report::GuardFound;
-use crate::cli::Failure;
+use crate::failure::Failure;
 pub use crate::loopback::NoAnswer;
 use crate::loopback::ask;
 

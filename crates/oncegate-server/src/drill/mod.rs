@@ -17,8 +17,8 @@ use oncegate::store::{Clock, SystemClock};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::child::Folder;
-use crate::cli::Failure;
-use crate::cli::output::Format;
+use crate::failure::Failure;
+use crate::output::Format;
 use report::{PathReport, Report, chart, html, text};
 
 const KILLS_OWN: u32 = 220;

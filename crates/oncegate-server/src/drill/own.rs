@@ -14,7 +14,7 @@ use super::paths::{PATHS, Path, Point, Promise, SAGA, Stands, Turn};
 use super::provider::{Arrived, Moment, Provider};
 use super::report::{GuardFound, PathReport, PointReport};
 use crate::child::Served;
-use crate::cli::Failure;
+use crate::failure::Failure;
 
 /// How many jobs are submitted before each kill.
 const JOBS_EACH: u32 = 5;

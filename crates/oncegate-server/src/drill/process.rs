@@ -11,7 +11,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
 use super::provider::Provider;
-use crate::cli::Failure;
+use crate::failure::Failure;
 
 /// How long the worker may take to end after the last job.
 const ENDS_WITHIN: Duration = Duration::from_secs(10);

@@ -9,7 +9,7 @@ use hyper::StatusCode;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-use crate::cli::Failure;
+use crate::failure::Failure;
 use crate::loopback::{Call, Listener, Told};
 
 /// How long the provider holds a call whose caller is to be killed.

@@ -16,7 +16,7 @@ use super::process::{Worker, unheard};
 use super::provider::{Moment, Provider};
 use super::report::{PathReport, PointReport};
 use crate::child::Served;
-use crate::cli::Failure;
+use crate::failure::Failure;
 
 /// How many jobs the worker has at once, like a queue's prefetch.
 const OUTSTANDING: usize = 4;

@@ -8,7 +8,7 @@ use oncegate::sagas::Event;
 use serde_json::{Map, Value};
 
 use super::{bad, check};
-use crate::api::{Shape, read_json};
+use crate::json::{self, Shape};
 use crate::problem::Problem;
 
 /// The attribute with the version. As a header, it marks the binary mode.
@@ -38,7 +38,7 @@ pub fn read_binary(headers: &HeaderMap, body: &[u8]) -> Option<Result<Event, Pro
         let text = percent_encoding::percent_decode(value.as_bytes()).decode_utf8();
         text.map(|text| Some(text.into_owned())).map_err(|_| bad(format!("ce-{name}: not UTF-8")))
     };
-    let data = if body.is_empty() { Ok(Value::Null) } else { read_json(body) };
+    let data = if body.is_empty() { Ok(Value::Null) } else { json::parse(body) };
     Some(data.and_then(|data| made(attribute, data)).and_then(|event| match check(&event) {
         Ok(()) => Ok(event),
         Err(why) => Err(bad(why)),

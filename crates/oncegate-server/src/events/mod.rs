@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 
 pub use cloud::read_binary;
 
-use crate::api::read_json;
+use crate::json;
 use crate::problem::{Kind, Problem};
 
 /// The most events in one request or one message.
@@ -76,12 +76,12 @@ fn bad(message: impl Into<String>) -> Problem {
 pub fn read(media: Media, body: &[u8]) -> Result<Received, Problem> {
     let is_list = body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
     let events: Vec<Event> = match (media, is_list) {
-        (Media::Json, false) => vec![read_json::<EventBody>(body)?.into()],
-        (Media::Json, true) => read_json::<Vec<EventBody>>(body)?.into_iter().map(Into::into).collect(),
-        (Media::CloudEvent, false) => vec![cloud::read(read_json(body)?)?],
+        (Media::Json, false) => vec![json::parse::<EventBody>(body)?.into()],
+        (Media::Json, true) => json::parse::<Vec<EventBody>>(body)?.into_iter().map(Into::into).collect(),
+        (Media::CloudEvent, false) => vec![cloud::read(json::parse(body)?)?],
         (Media::CloudEvents, true) => {
             let read = |(i, event)| cloud::read(event).map_err(|problem| bad(format!("[{i}].{}", problem.detail)));
-            read_json::<Vec<Value>>(body)?.into_iter().enumerate().map(read).collect::<Result<_, _>>()?
+            json::parse::<Vec<Value>>(body)?.into_iter().enumerate().map(read).collect::<Result<_, _>>()?
         }
         (Media::CloudEvent, true) => return Err(bad("a list of events is application/cloudevents-batch+json")),
         (Media::CloudEvents, false) => return Err(bad("application/cloudevents-batch+json is a list of events")),

@@ -1,6 +1,5 @@
 //! The log: one JSON line per event on standard output, or lines for people.
 
-pub mod brake;
 mod json;
 mod sink;
 

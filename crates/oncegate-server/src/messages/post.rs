@@ -10,8 +10,8 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::document::{CrmIds, Kept, Lead};
-use crate::api::read_json;
 use crate::channels::Attachment;
+use crate::json;
 use crate::problem::{Kind, Problem};
 
 pub const MESSAGE_BYTES_MAX: usize = 64 * 1024;
@@ -87,7 +87,7 @@ fn bad(what: impl Into<String>) -> Problem {
 
 impl Post {
     pub fn read(body: &[u8]) -> Result<Post, Problem> {
-        let body: PostBody = read_json(body)?;
+        let body: PostBody = json::parse(body)?;
         check_text("message", &body.message)?;
         let lead = body.lead_id.as_deref().map(lead_id).transpose()?;
         let contact = Contact {

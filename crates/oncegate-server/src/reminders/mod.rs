@@ -20,11 +20,10 @@ pub use view::ReminderView;
 use crate::audit::{self, Act, Audit, By, Receipt};
 use crate::channels::{self, Channels};
 use crate::config::Config;
-use crate::jobs::ServerWatcher;
 use crate::problem::Problem;
 use crate::task::to_the_end;
 use crate::trace;
-use oncegate::worker::{Channel, Outgoing, Queue, ReminderJobs, Sent};
+use oncegate::worker::{Channel, Outgoing, Queue, ReminderJobs, Sent, Watcher};
 
 pub struct Desk {
     pub reminders: Reminders,
@@ -117,11 +116,11 @@ impl Desk {
     }
 
     /// Starts to send the reminders that are due.
-    pub fn start(self: &Arc<Desk>) {
+    pub fn start(self: &Arc<Desk>, watcher: Arc<dyn Watcher>) {
         let jobs = ReminderJobs {
             reminders: self.reminders.clone(),
             channel: Arc::new(Carriers(self.channels.clone())),
-            watcher: Arc::new(ServerWatcher),
+            watcher,
         };
         tokio::spawn(self.queue.clone().keep_leasing(vec![JOB.to_owned()], Arc::new(jobs)));
     }

@@ -7,6 +7,7 @@ mod run;
 mod tell;
 mod view;
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -26,7 +27,9 @@ pub use view::{DeadLetterView, HandledView, InstanceView};
 use crate::audit::{Act, Audit, By, Receipt};
 use crate::config::{self, Config};
 use crate::crash;
+use crate::failure::Failure;
 use crate::observe;
+use crate::output::say;
 use crate::trace;
 use oncegate::worker::Queue;
 
@@ -184,5 +187,22 @@ impl Director {
         let handled = handled.await?;
         crash::point("saga.committed").await;
         Ok(handled)
+    }
+}
+
+/// Lists each defect of a definition separately.
+pub fn not_loaded(error: NotLoaded) -> Failure {
+    match error {
+        NotLoaded::Defects(Defects(defects)) => {
+            let (last, others) = defects.split_last().expect("a failure has a reason");
+            for defect in others {
+                say(format_args!("oncegate: {defect}"));
+            }
+            Failure::new(last.to_string()).hint(format!("oncegate saga check {}", last.file))
+        }
+        NotLoaded::File(_, ref why) if why.kind() == ErrorKind::NotFound => {
+            Failure::not_found(error.to_string()).hint("a file is named on the command line, or under [sagas] files")
+        }
+        error => Failure::new(error.to_string()).hint("a saga is a TOML file; each has a name of its own"),
     }
 }

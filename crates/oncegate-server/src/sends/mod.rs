@@ -23,10 +23,9 @@ pub use view::{ResolvedView, SendView};
 
 use crate::audit::{Act, Audit, By, Receipt};
 use crate::config::Config;
-use crate::jobs::ServerWatcher;
 use crate::trace;
 use hook::{Hook, Said};
-use oncegate::worker::{Queue, Reconcile, SendJobs};
+use oncegate::worker::{Queue, Reconcile, SendJobs, Watcher};
 
 /// The name of the reconcile hook in stored records and in the log.
 const HOOK: &str = "reconcile hook";
@@ -68,11 +67,11 @@ impl SendLog {
     }
 
     /// Starts to handle leases that end.
-    pub fn start(self: &Arc<SendLog>) {
+    pub fn start(self: &Arc<SendLog>, watcher: Arc<dyn Watcher>) {
         let jobs = SendJobs {
             sends: self.sends.clone(),
             reconcile: self.hook.is_some().then(|| self.clone() as Arc<dyn Reconcile>),
-            watcher: Arc::new(ServerWatcher),
+            watcher,
         };
         tokio::spawn(self.queue.clone().keep_leasing(vec![JOB.to_owned()], Arc::new(jobs)));
     }

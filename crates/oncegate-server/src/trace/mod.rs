@@ -7,8 +7,7 @@
 //! A span never contains: texts, addresses, recipients, parts of keys, payloads, and the answers of receivers.
 
 mod ended;
-mod export;
-mod settings;
+mod queue;
 mod span;
 
 use std::fmt::Display;
@@ -22,13 +21,12 @@ use opentelemetry::trace::{SpanKind, TraceContextExt};
 use opentelemetry::{Context, KeyValue};
 use opentelemetry_http::HeaderExtractor;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
+use opentelemetry_sdk::trace::Sampler;
 
 pub use ended::Ended;
-pub use export::Exporting;
+pub use queue::{DROPPED, Spans};
 pub use span::Span;
 
-use crate::cli::Failure;
-use settings::Settings;
 use span::Tracer;
 
 /// Set once, where traces are on.
@@ -46,14 +44,10 @@ const WORKSPACE: &str = "oncegate.workspace";
 /// The subject of an effect, as attributes of its span.
 type About<'a> = &'a [(&'static str, &'a (dyn Display + Sync))];
 
-/// Starts the export, if the environment enables it. Settings that are not supported are refused.
-pub fn start() -> Result<Option<Exporting>, Failure> {
-    let variable = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
-    let Some(settings) = Settings::read(variable)? else { return Ok(None) };
-    let (spans, exporting) = export::start(&settings)?;
-    let started = TRACER.set(Tracer::new(settings.sampler, spans));
+/// Turns traces on: from now on, finished spans go to this queue.
+pub fn turn_on(sampler: Sampler, spans: Spans) {
+    let started = TRACER.set(Tracer::new(sampler, spans));
     assert!(started.is_ok(), "a server is started once");
-    Ok(Some(exporting))
 }
 
 /// The span of a request of the API.

@@ -13,7 +13,7 @@ use opentelemetry::{Context, InstrumentationScope, KeyValue, Value};
 use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator, Sampler, SamplingDecision, ShouldSample, SpanData};
 use sha2::{Digest, Sha256};
 
-use super::export::Spans;
+use super::queue::Spans;
 use super::{TRACER, WORKSPACE};
 
 const GUARD: &str = "oncegate.guard";

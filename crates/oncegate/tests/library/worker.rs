@@ -89,7 +89,7 @@ async fn two_workers_run_each_action_once(on: On) {
     let count = || {
         let ran = ran.clone();
         move |number: i32, _: Run| {
-            ran.lock().unwrap().push(number);
+            ran.lock().expect("no holder panics").push(number);
             async { Ok::<_, job::Failure>(()) }
         }
     };
@@ -103,7 +103,7 @@ async fn two_workers_run_each_action_once(on: On) {
         one.worker().on::<i32>("count", count()).concurrency(4).run(all()),
         other.worker().on::<i32>("count", count()).concurrency(4).run(all())
     );
-    let mut ran = ran.lock().unwrap().clone();
+    let mut ran = ran.lock().expect("no holder panics").clone();
     ran.sort_unstable();
     assert_eq!(ran, (0..60).collect::<Vec<_>>());
     gates[1].store().close().await;
@@ -117,13 +117,13 @@ async fn a_worker_that_stops_ends_what_it_has_begun_and_leaves_the_rest(on: On) 
     let (starts, started) = oneshot::channel();
     let starts = Mutex::new(Some(starts));
     let slow = move |_: i32, _: Run| {
-        _ = starts.lock().unwrap().take().map(|starts| starts.send(()));
+        _ = starts.lock().expect("no holder panics").take().map(|starts| starts.send(()));
         async {
             tokio::time::sleep(Duration::from_millis(300)).await;
             Ok::<_, job::Failure>(())
         }
     };
-    gate.worker().on::<i32>("slow", slow).concurrency(1).run(async { started.await.unwrap() }).await;
+    gate.worker().on::<i32>("slow", slow).concurrency(1).run(async { started.await.expect("it starts") }).await;
     assert_eq!(status(&gate, begun).await.0, Status::Completed);
     assert_eq!(status(&gate, left).await.0, Status::Pending);
     world.close().await;
@@ -158,7 +158,7 @@ struct Kept(Arc<Mutex<Vec<String>>>, Arc<Notify>);
 impl Channel for Kept {
     async fn send(&self, outgoing: &Outgoing<'_>, _within: Duration) -> Sent {
         let to = outgoing.phone.or(outgoing.email).unwrap_or_default();
-        self.0.lock().unwrap().push(format!("{to}: {}", outgoing.text));
+        self.0.lock().expect("no holder panics").push(format!("{to}: {}", outgoing.text));
         self.1.notify_one();
         Ok(Receipt { provider_message_id: Some("carrier 1".into()) })
     }
@@ -175,7 +175,7 @@ async fn a_reminder_goes_through_the_channel_that_it_names(on: On) {
     let channel = Kept::default();
     let sent = channel.1.clone();
     gate.worker().reminders(&reminders).channel("sms", channel.clone()).run(sent.notified()).await;
-    assert_eq!(*channel.0.lock().unwrap(), ["+15550100: Tomorrow, 9"]);
+    assert_eq!(*channel.0.lock().expect("no holder panics"), ["+15550100: Tomorrow, 9"]);
     let found = reminders.find(made.id).await.expect("the store is there").expect("it was made");
     assert_eq!(found.reminder.state, State::Sent);
     world.close().await;

@@ -49,7 +49,7 @@ pub struct ToClaim {
 
 impl ClaimBody {
     pub fn parse(json: &RawValue) -> Result<Self, Problem> {
-        extract::read(json.get().as_bytes())
+        crate::json::read(json.get().as_bytes())
     }
 
     pub fn check(self, workspace: &WorkspaceName, config: &Config) -> Result<ToClaim, Problem> {
@@ -188,7 +188,7 @@ pub fn guard(name: &str) -> Result<GuardName, BadClaim> {
 /// A guard that callers may use: not one of the server's own.
 pub fn own_guard(name: &str) -> Result<GuardName, BadClaim> {
     let guard = guard(name)?;
-    match crate::api::is_own(&guard) {
+    match crate::own_guards::is_own(&guard) {
         true => Err(bad(format!("guard: {name:?} is the server's own; choose another name"))),
         false => Ok(guard),
     }

@@ -15,9 +15,9 @@ use oncegate_core::job::{self, Job, Reached};
 use serde_json::json;
 
 use crate::bench::sagas::SEARCH_IMPORT;
-use crate::cli::Failure;
 use crate::decisions::tally::{Minute, Tally};
 use crate::decisions::words::Fate;
+use crate::failure::Failure;
 use crate::messages::document::{Kept, Lead, Message, Status, Thread, phone_name};
 
 pub const CLAIMS: usize = 1_000_000;

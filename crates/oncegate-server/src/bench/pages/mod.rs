@@ -21,8 +21,8 @@ use super::http::{Client, post};
 use super::sagas::SEARCH_IMPORT;
 use super::{Setting, postgres};
 use crate::child::Served;
-use crate::cli::Failure;
-use crate::cli::output::table;
+use crate::failure::Failure;
+use crate::output::table;
 use crate::{reminders, sends};
 
 const FETCHES: usize = 20;

@@ -3,7 +3,7 @@
 use super::html::verdict;
 use super::words::{grouped, mark, total};
 use super::{GuardFound, PathReport, PointReport, Report};
-use crate::cli::output::table;
+use crate::output::table;
 
 pub fn page(report: &Report) -> String {
     let paths: Vec<String> = report.paths.iter().map(path).collect();

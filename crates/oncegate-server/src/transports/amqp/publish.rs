@@ -10,8 +10,8 @@ use oncegate_core::job::Failure;
 use serde_json::value::RawValue;
 
 use super::connect::Connector;
-use crate::actions::Effect;
 use crate::config::SecretUrl;
+use crate::effect::Effect;
 use crate::outgoing::WORKSPACE;
 
 /// The delivery mode that makes the broker write messages to disk.

@@ -11,8 +11,8 @@ use serde_json::value::RawValue;
 use tokio::sync::Mutex;
 
 use super::connect;
-use crate::actions::Effect;
 use crate::config::SecretUrl;
+use crate::effect::Effect;
 
 pub struct Publisher {
     url: SecretUrl,

@@ -1,5 +1,7 @@
 //! The export of spans to the collector: a bounded queue, and one task that empties it. No caller waits for either.
 
+mod settings;
+
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +12,7 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::{Request, Response};
 use ipnet::IpNet;
-use metrics::{Counter, counter};
+use metrics::counter;
 use opentelemetry_http::{HttpClient, HttpError};
 use opentelemetry_otlp::{SpanExporter, WithExportConfig, WithHttpConfig};
 use opentelemetry_sdk::trace::{SpanData, SpanExporter as _};
@@ -18,31 +20,10 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use url::{Position, Url};
 
-use super::settings::Settings;
-use crate::cli::Failure;
+use crate::failure::Failure;
 use crate::outgoing::exchange;
-
-const DROPPED: &str = "oncegate_spans_dropped_total";
-
-/// The queue of finished spans.
-pub struct Spans {
-    queue: mpsc::Sender<SpanData>,
-    dropped: Counter,
-    was_full: AtomicBool,
-}
-
-impl Spans {
-    /// Queues a span. If the queue is full, the span is dropped and counted.
-    pub fn add(&self, span: SpanData) {
-        if let Err(mpsc::error::TrySendError::Full(_)) = self.queue.try_send(span) {
-            self.dropped.increment(1);
-            if !self.was_full.swap(true, Ordering::Relaxed) {
-                let hint = "OTEL_BSP_MAX_QUEUE_SIZE; what is lost from now on is counted only";
-                tracing::warn!(event = "traces.queue_full", counter = DROPPED, hint);
-            }
-        }
-    }
-}
+use crate::trace::{self, DROPPED, Spans};
+use settings::Settings;
 
 /// The task that exports.
 pub struct Exporting {
@@ -60,7 +41,16 @@ impl Exporting {
     }
 }
 
-pub fn start(settings: &Settings) -> Result<(Spans, Exporting), Failure> {
+/// Starts the export, if the environment enables it. Settings that are not supported are refused.
+pub fn start() -> Result<Option<Exporting>, Failure> {
+    let variable = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+    let Some(settings) = Settings::read(variable)? else { return Ok(None) };
+    let (spans, exporting) = start_with(&settings)?;
+    trace::turn_on(settings.sampler, spans);
+    Ok(Some(exporting))
+}
+
+fn start_with(settings: &Settings) -> Result<(Spans, Exporting), Failure> {
     metrics::describe_counter!(DROPPED, "Spans that were not exported.");
     let collector =
         Collector { url: settings.endpoint.clone(), within: settings.within, is_away: AtomicBool::new(false) };
@@ -74,14 +64,14 @@ pub fn start(settings: &Settings) -> Result<(Spans, Exporting), Failure> {
         .build();
     let mut exporter = exporter.map_err(|error| Failure::usage(error.to_string()))?;
     exporter.set_resource(&settings.resource);
-    let (queue, spans) = mpsc::channel(settings.queue);
+    let (queue, spans) = Spans::queue(settings.queue);
     let stop = Arc::new(Notify::new());
     for variable in &settings.ignored {
         tracing::warn!(event = "traces.setting_ignored", variable);
     }
     tracing::info!(event = "traces.exporting", to = &settings.endpoint[..Position::BeforePath]);
     let task = tokio::spawn(export(spans, stop.clone(), exporter, settings.batch, settings.every));
-    Ok((Spans { queue, dropped: counter!(DROPPED), was_full: AtomicBool::new(false) }, Exporting { stop, task }))
+    Ok((queue, Exporting { stop, task }))
 }
 
 /// Exports a batch when it is full, or when it is due, until it is told to stop and the queue is empty.

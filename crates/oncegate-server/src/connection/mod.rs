@@ -4,6 +4,8 @@
 //! request takes longer than [`HEAD_TIMEOUT`]; its client reads too slowly ([`ClientStream`]); it has to make room for others
 //! ([`Newcomers`]).
 
+mod stream;
+
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::{Pin, pin};
@@ -25,9 +27,9 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use crate::auth::Peer;
-use crate::client_stream::{ClientStream, Closes};
 use crate::problem::Problem;
 use crate::tenants::{Limit, Taken, Tenant, Tenants, Unread};
+use stream::{ClientStream, Closes};
 
 /// How long a client may take to send the head of a request.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);

@@ -23,7 +23,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
 use tokio_rustls::server::TlsStream;
 
-use crate::connection::Connection;
+use super::Connection;
 
 /// While a write waits, the client has to read [`READ_MIN_BYTES`] in each window of this length.
 const READ_WINDOW: Duration = Duration::from_secs(30);

@@ -13,7 +13,7 @@ use opentelemetry_sdk::trace::Sampler;
 use percent_encoding::percent_decode_str;
 use url::Url;
 
-use crate::cli::Failure;
+use crate::failure::Failure;
 
 /// The maximum length of the span queue, whatever the variable says.
 const QUEUE_MAX: u64 = 1 << 20;

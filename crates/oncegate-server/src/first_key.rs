@@ -13,8 +13,8 @@ use oncegate::{Time, WorkspaceName};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::{NewKey, mark};
 use crate::audit::{Act, Audit, By};
+use crate::auth::{NewKey, mark};
 
 /// The file's name in the data folder.
 const FILE: &str = "admin.key";
@@ -63,7 +63,7 @@ pub async fn make(store: &dyn MainStore, audit: &Audit, data_dir: &Path, host: &
     let (written, file) = (folder.join(format!("{FILE}.{}", key.id)), folder.join(FILE));
     // The secret is on disk before the key exists, so that no crash in between leaves a key without a known secret.
     write(&folder, &written, &key.secret).map_err(|error| NotMade::File(written.clone(), error))?;
-    let kept = Kept { id: key.id.clone(), hash: super::hex(&key.hash), file, host: host.into() };
+    let kept = Kept { id: key.id.clone(), hash: crate::auth::hex(&key.hash), file, host: host.into() };
     let made = mark::create(Uuid::now_v7(), NAME, serde_json::to_string(&kept)?);
     match store.commit(made).await {
         // After a lost acknowledgement, the record shows which server made the key.
