@@ -61,6 +61,11 @@ pub use oncegate_core::{
     Answer, Claim, ClaimId, ClaimKey, Command, GuardName, InvalidName, Lost, OnFailure, OnStoreError, Policy, Refusal,
     State, Terms, Time, Token, Verdict, WorkspaceName, limits,
 };
+/// The words of the queue.
+pub mod job {
+    pub use oncegate_core::job::{Delivery, Failure, Job, Reached, Tries};
+}
+
 pub use oncegate_store as store;
 pub use oncegate_store::StoreError;
 pub use run::{Failure, How, Ran, RunError};

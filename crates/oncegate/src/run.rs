@@ -286,13 +286,17 @@ pub(crate) async fn run_to_end<T>(
     };
     let ended = within(max_run, effect).await;
     drop(renewing);
-    if !matches!(ended, Ended::Returned(_))
-        && let Err(error) = owner.abandon().await
-    {
-        // The lease ends by itself.
-        tracing::warn!(event = "claim.abandon_failed", claimId = %owner.key().id, %error);
+    if !matches!(ended, Ended::Returned(_)) {
+        abandon(owner).await;
     }
     Ok(ended)
+}
+
+/// Ends the lease now. If that fails, the lease ends by itself.
+pub(crate) async fn abandon(owner: &Owner) {
+    if let Err(error) = owner.abandon().await {
+        tracing::warn!(event = "claim.abandon_failed", claimId = %owner.key().id, %error);
+    }
 }
 
 /// Cannot stop a closure that blocks its thread. Its renewals stop, so that the lease ends.

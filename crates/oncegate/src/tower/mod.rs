@@ -9,7 +9,7 @@
 //! | the first has finished | its response: status, headers, body |
 //! | the first is under way | waits as long as the guard waits, then 409 with `Retry-After: 1` |
 //! | same key, another body | 422 |
-//! | the first panicked, ran for too long, or its process died | runs again, as attempt 2; if the guard holds: 409 with the claim's id |
+//! | the first panicked, ran for too long, its service returned an error, or its process died | runs again, as attempt 2; if the guard holds: 409 with the claim's id |
 //! | a person has resolved the held claim as done | the outcome of the resolution, or 200 |
 //! | a person has resolved the held claim as not done | 409: a new key is needed |
 //! | the first was refused before anything happened ([`OnceLayer::not_started`]) | treated as new |
@@ -30,11 +30,11 @@
 mod key;
 mod response;
 
-use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
@@ -42,14 +42,14 @@ use http::{Method, Request, Response, StatusCode};
 use http_body::Body;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Either, Full, LengthLimitError, Limited};
-use oncegate_core::limits::REQUEST_RUN_MAX;
+use oncegate_core::limits::{OUTCOME_BYTES_MAX, REQUEST_RUN_MAX};
 use oncegate_core::{OnStoreError, State, Verdict};
 use sha2::{Digest, Sha256};
 use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::guard::{Claimed, Guard, Owner};
-use crate::run::{Ended, finish, give_back, run_to_end};
+use crate::run::{Ended, abandon, finish, give_back, run_to_end};
 pub use key::Caller;
 use key::{KeyOf, PathOf};
 use response::{Kept, NotStarted, Read, Rest, refusal, refusal_of};
@@ -75,6 +75,8 @@ pub struct OnceLayer {
     caller: Caller,
     not_started: NotStarted,
     body_bytes_max: usize,
+    response_bytes_max: usize,
+    run_max: Option<Duration>,
 }
 
 impl OnceLayer {
@@ -90,12 +92,27 @@ impl OnceLayer {
 
     fn of(guard: Guard, key_of: KeyOf) -> Self {
         let (path_of, caller, not_started) = Default::default();
-        OnceLayer { guard, key_of, path_of, caller, not_started, body_bytes_max: BODY_BYTES_MAX }
+        OnceLayer {
+            guard,
+            key_of,
+            path_of,
+            caller,
+            not_started,
+            body_bytes_max: BODY_BYTES_MAX,
+            response_bytes_max: OUTCOME_BYTES_MAX,
+            run_max: None,
+        }
     }
 
     /// How to distinguish callers. The default is the whole of `Authorization`, `Cookie` and `X-Api-Key`.
     pub fn caller(self, caller: Caller) -> Self {
         OnceLayer { caller, ..self }
+    }
+
+    /// Asks who calls: `scope` returns the name of the caller, or `None` for all callers without one. A caller never gets the response of
+    /// another caller.
+    pub fn scope(self, scope: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static) -> Self {
+        self.caller(Caller::by(scope))
     }
 
     /// The path that distinguishes the resources, for use behind a router that changes the URI.
@@ -109,7 +126,25 @@ impl OnceLayer {
     /// The default is 400, 401, 403, 404, 405, 413, 415, 422, 429 and 503. If a handler can answer one of these after it has
     /// done something, leave that status out. All other responses are stored, 500 and 408 too: something may have happened.
     pub fn not_started(self, statuses: impl IntoIterator<Item = StatusCode>) -> Self {
-        OnceLayer { not_started: NotStarted(statuses.into_iter().collect()), ..self }
+        OnceLayer { not_started: NotStarted::Statuses(statuses.into_iter().collect()), ..self }
+    }
+
+    /// Stores the responses with these statuses, and no others. After a response that is not stored, the next request under the key runs.
+    /// This replaces [`OnceLayer::not_started`].
+    pub fn keep_if(self, keeps: impl Fn(StatusCode) -> bool + Send + Sync + 'static) -> Self {
+        OnceLayer { not_started: NotStarted::Unless(Arc::new(keeps)), ..self }
+    }
+
+    /// How long a guarded request may run, with the time to read its response. After that the client gets 504, and the policy's `lost`
+    /// decides what happens to the claim. Replaces the `max_run` of the guard's policy.
+    pub fn run_limit(self, limit: Duration) -> Self {
+        OnceLayer { run_max: Some(limit), ..self }
+    }
+
+    /// The largest response that is stored; at most [`OUTCOME_BYTES_MAX`]. A larger one is streamed, and a repeated request is only told
+    /// that the first was done.
+    pub fn response_limit(self, bytes: usize) -> Self {
+        OnceLayer { response_bytes_max: bytes.min(OUTCOME_BYTES_MAX), ..self }
     }
 
     /// Sets the limit for request bodies. The layer refuses larger bodies with 413.
@@ -141,16 +176,17 @@ pub struct Once<S> {
 
 impl<S, B, R> Service<Request<B>> for Once<S>
 where
-    S: Service<Request<MaybeRead<B>>, Response = Response<R>, Error = Infallible> + Clone + Send + 'static,
+    S: Service<Request<MaybeRead<B>>, Response = Response<R>> + Clone + Send + 'static,
     S::Future: Send,
+    S::Error: Send + 'static,
     B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
     R: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
     type Response = Response<ResponseBody>;
-    type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, S::Error>> + Send>>;
 
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(context)
     }
 
@@ -159,51 +195,58 @@ where
         let next = self.inner.clone();
         let ready = std::mem::replace(&mut self.inner, next);
         let layer = self.layer.clone();
-        Box::pin(async move { Ok(layer.answer(request, ready).await) })
+        Box::pin(layer.answer(request, ready))
     }
 }
 
 impl OnceLayer {
-    async fn answer<S, B, R>(self, request: Request<B>, inner: S) -> Response<ResponseBody>
+    async fn answer<S, B, R>(self, request: Request<B>, inner: S) -> Result<Response<ResponseBody>, S::Error>
     where
-        S: Service<Request<MaybeRead<B>>, Response = Response<R>, Error = Infallible> + Send + 'static,
+        S: Service<Request<MaybeRead<B>>, Response = Response<R>> + Send + 'static,
         S::Future: Send,
+        S::Error: Send + 'static,
         B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
         R: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
     {
         let (parts, body) = request.into_parts();
         let changes = !matches!(parts.method, Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE);
         if !changes || !self.key_of.guards(&parts) {
-            return response::passed(call(inner, Request::from_parts(parts, Either::Right(body))).await);
+            return Ok(response::passed(call(inner, Request::from_parts(parts, Either::Right(body))).await?));
         }
         // On a separate task, so that a client that disconnects does not stop its request.
         let running = tokio::spawn(self.answer_guarded(parts, body, inner));
-        running.await.unwrap_or_else(|_| refusal(StatusCode::INTERNAL_SERVER_ERROR, "the request was not finished"))
+        let not_finished = |_| Ok(refusal(StatusCode::INTERNAL_SERVER_ERROR, "the request was not finished"));
+        running.await.unwrap_or_else(not_finished)
     }
 
-    async fn answer_guarded<S, B, R>(self, mut parts: Parts, body: B, inner: S) -> Response<ResponseBody>
+    async fn answer_guarded<S, B, R>(
+        self,
+        mut parts: Parts,
+        body: B,
+        inner: S,
+    ) -> Result<Response<ResponseBody>, S::Error>
     where
-        S: Service<Request<MaybeRead<B>>, Response = Response<R>, Error = Infallible>,
+        S: Service<Request<MaybeRead<B>>, Response = Response<R>>,
         B: Body<Error: Into<BoxError>>,
         R: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
     {
         let body = match Limited::new(body, self.body_bytes_max).collect().await {
             Ok(body) => body.to_bytes(),
             Err(error) if error.is::<LengthLimitError>() => {
-                return refusal(StatusCode::PAYLOAD_TOO_LARGE, "the body is over the limit");
+                return Ok(refusal(StatusCode::PAYLOAD_TOO_LARGE, "the body is over the limit"));
             }
-            Err(_) => return refusal(StatusCode::BAD_REQUEST, "the body could not be read"),
+            Err(_) => return Ok(refusal(StatusCode::BAD_REQUEST, "the body could not be read")),
         };
         let key = match self.key_of.parts(&parts, &self.path_of, &self.caller, &body) {
             Ok(key) => self.guard.key(key),
-            Err(why) => return refusal(StatusCode::BAD_REQUEST, why),
+            Err(why) => return Ok(refusal(StatusCode::BAD_REQUEST, why)),
         };
         let fingerprint = format!("sha256:{:x}", HexOf(Sha256::digest(&body).into()));
-        match self.guard.clone().made_from(fingerprint).claim(&key).await {
+        Ok(match self.guard.clone().made_from(fingerprint).claim(&key).await {
             Ok(Claimed::Won(owner)) => {
                 parts.extensions.insert(owner.clone());
                 let request = Request::from_parts(parts, Either::Left(Full::new(body)));
-                self.run(owner, call(inner, request)).await
+                self.run(owner, call(inner, request)).await?
             }
             Ok(Claimed::Duplicate { claim, .. }) => match (claim.state, &claim.outcome) {
                 (State::Done, Some(kept)) => response::replay(kept),
@@ -218,21 +261,36 @@ impl OnceLayer {
             }
             Err(error) if self.guard.policy.on_store_error == OnStoreError::Open => {
                 tracing::error!(event = "claim.duplicate_guard_error", guard = %key.guard, claimId = %key.id, %error);
-                response::passed(call(inner, Request::from_parts(parts, Either::Left(Full::new(body)))).await)
+                response::passed(call(inner, Request::from_parts(parts, Either::Left(Full::new(body)))).await?)
             }
             Err(_) => response::store_away(),
-        }
+        })
     }
 
     /// Runs the first request, stores its response, and answers.
-    async fn run<R>(&self, owner: Owner, running: impl Future<Output = Response<R>>) -> Response<ResponseBody>
+    async fn run<R, E>(
+        &self,
+        owner: Owner,
+        running: impl Future<Output = Result<Response<R>, E>>,
+    ) -> Result<Response<ResponseBody>, E>
     where
         R: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
     {
-        let max_run = self.guard.policy.max_run.unwrap_or(REQUEST_RUN_MAX);
-        let reading = async { Read::of(running.await).await };
+        let max_run = self.run_max.or(self.guard.policy.max_run).unwrap_or(REQUEST_RUN_MAX);
+        let reading = async { Ok(Read::of(running.await?, self.response_bytes_max).await) };
         let key = owner.key().clone();
-        match run_to_end(&owner, Some(max_run), reading).await {
+        let read = match run_to_end(&owner, Some(max_run), reading).await {
+            Ok(Ended::Returned(Ok(read))) => Ok(Ended::Returned(read)),
+            Ok(Ended::Returned(Err(error))) => {
+                // Something may have happened: the policy's `lost` decides, as if the service had panicked.
+                abandon(&owner).await;
+                return Err(error);
+            }
+            Ok(Ended::Panicked(panic)) => Ok(Ended::Panicked(panic)),
+            Ok(Ended::TooLong { after }) => Ok(Ended::TooLong { after }),
+            Err(error) => Err(error),
+        };
+        Ok(match read {
             Ok(Ended::Returned(Read::Whole(parts, body))) => {
                 self.settle(owner, &parts, Some(&body)).await;
                 Response::from_parts(parts, response::whole(body))
@@ -254,7 +312,7 @@ impl OnceLayer {
                 refusal_of(&key, StatusCode::GATEWAY_TIMEOUT, "the service did not end in time; it may have happened")
             }
             Err(_) => response::store_away(),
-        }
+        })
     }
 
     async fn settle(&self, owner: Owner, response: &http::response::Parts, body: Option<&[u8]>) {
@@ -267,14 +325,11 @@ impl OnceLayer {
 }
 
 /// Calls the service, but only once the future is polled.
-async fn call<S, B, R>(mut inner: S, request: Request<B>) -> Response<R>
+async fn call<S, B, R>(mut inner: S, request: Request<B>) -> Result<Response<R>, S::Error>
 where
-    S: Service<Request<B>, Response = Response<R>, Error = Infallible>,
+    S: Service<Request<B>, Response = Response<R>>,
 {
-    match inner.call(request).await {
-        Ok(response) => response,
-        Err(never) => match never {},
-    }
+    inner.call(request).await
 }
 
 struct HexOf([u8; 32]);

@@ -1,6 +1,7 @@
 //! Responses: reads them up to a limit, stores them as outcomes, and replays them.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
@@ -39,13 +40,17 @@ const NOT_STARTED: [StatusCode; 10] = [
     StatusCode::SERVICE_UNAVAILABLE,
 ];
 
-/// The statuses of responses that are not stored.
+/// The responses that are not stored.
 #[derive(Clone)]
-pub struct NotStarted(pub Vec<StatusCode>);
+pub enum NotStarted {
+    Statuses(Vec<StatusCode>),
+    /// All but those with the statuses for which this returns true.
+    Unless(Arc<dyn Fn(StatusCode) -> bool + Send + Sync>),
+}
 
 impl Default for NotStarted {
     fn default() -> Self {
-        NotStarted(NOT_STARTED.into())
+        NotStarted::Statuses(NOT_STARTED.into())
     }
 }
 
@@ -53,8 +58,13 @@ impl NotStarted {
     /// Whether the response says that nothing happened. A 503 says so only with `Retry-After`: without it, the service may have
     /// failed half-way.
     pub fn says(&self, response: &Parts) -> bool {
-        let may_be_half_way = response.status == StatusCode::SERVICE_UNAVAILABLE;
-        self.0.contains(&response.status) && (!may_be_half_way || response.headers.contains_key(RETRY_AFTER))
+        match self {
+            NotStarted::Statuses(statuses) => {
+                let may_be_half_way = response.status == StatusCode::SERVICE_UNAVAILABLE;
+                statuses.contains(&response.status) && (!may_be_half_way || response.headers.contains_key(RETRY_AFTER))
+            }
+            NotStarted::Unless(keeps) => !keeps(response.status),
+        }
     }
 }
 
@@ -150,8 +160,8 @@ impl<R> Read<R>
 where
     R: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
-    /// Reads to the end, or until the body is larger than an outcome may be.
-    pub async fn of(response: Response<R>) -> Self {
+    /// Reads to the end, or until the body is larger than `limit`.
+    pub async fn of(response: Response<R>, limit: usize) -> Self {
         let (parts, body) = response.into_parts();
         let mut body = Box::pin(body);
         let mut read = BytesMut::new();
@@ -165,7 +175,7 @@ where
                     }
                 }
             }
-            if read.len() > OUTCOME_BYTES_MAX {
+            if read.len() > limit {
                 return Read::Part(parts, read.freeze(), body);
             }
         }

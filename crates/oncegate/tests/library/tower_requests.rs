@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, Request, StatusCode};
 use axum::response::IntoResponse;
 use axum::routing::post;
@@ -245,4 +246,65 @@ async fn a_layer_is_told_who_the_caller_is_and_what_the_path_is() {
     assert_eq!(ask(&app, "/a", &cookie("session=1; seen=1")).await.2, "run 1");
     assert!(ask(&app, "/b", &cookie("seen=2; session=1")).await.1.contains_key("idempotent-replayed"));
     assert!(!ask(&app, "/b", &cookie("session=2")).await.1.contains_key("idempotent-replayed"));
+}
+
+#[tokio::test]
+async fn the_layer_asks_who_calls() {
+    let (_, guard) = guard(Lost::TakeOver);
+    let user = |request: &Parts| Some(request.headers.get("x-user")?.to_str().ok()?.to_owned());
+    let app = Router::new().route("/pay", counted()).layer(OnceLayer::idempotency_key(guard).scope(user));
+    let ada = |authorization| [KEY, ("x-user", "ada"), ("authorization", authorization)];
+    assert_eq!(ask(&app, "/pay", &ada("old token")).await.2, "run 1");
+    assert_eq!(ask(&app, "/pay", &ada("new token")).await.2, "run 1");
+    assert_eq!(ask(&app, "/pay", &[KEY, ("x-user", "bob")]).await.2, "run 2");
+}
+
+#[tokio::test]
+async fn a_layer_keeps_the_statuses_that_it_is_told_to() {
+    for (status, second) in [(StatusCode::OK, "run 1"), (StatusCode::INTERNAL_SERVER_ERROR, "run 2")] {
+        let (_, guard) = guard(Lost::TakeOver);
+        let runs = Arc::new(AtomicUsize::new(0));
+        let handler = post(async move || (status, format!("run {}", runs.fetch_add(1, Ordering::SeqCst) + 1)));
+        let layer = OnceLayer::idempotency_key(guard).keep_if(|status| status.is_success());
+        let app = Router::new().route("/pay", handler).layer(layer);
+        assert_eq!(ask(&app, "/pay", &[KEY]).await.2, "run 1");
+        assert_eq!(ask(&app, "/pay", &[KEY]).await.2, second, "{status}");
+    }
+}
+
+#[tokio::test]
+async fn a_layer_limits_how_long_a_request_runs_and_how_much_of_it_is_stored() {
+    let (_, slow) = guard(Lost::Hold);
+    let handler = post(async || tokio::time::sleep(LONG_LEASE).await);
+    let layer = OnceLayer::idempotency_key(slow).run_limit(Duration::from_millis(50));
+    let app = Router::new().route("/pay", handler).layer(layer);
+    assert_eq!(ask(&app, "/pay", &[KEY]).await.0, StatusCode::GATEWAY_TIMEOUT);
+
+    let (_, large) = guard(Lost::TakeOver);
+    let layer = OnceLayer::idempotency_key(large).response_limit(3);
+    let app = Router::new().route("/pay", post(async || "four")).layer(layer);
+    assert_eq!(ask(&app, "/pay", &[KEY]).await.2, "four");
+    let again = ask(&app, "/pay", &[KEY]).await;
+    assert_eq!(again.0, StatusCode::CONFLICT, "it was done, and its response is not stored: {}", again.2);
+}
+
+#[tokio::test]
+async fn an_error_of_the_service_is_passed_on_and_the_policy_decides() {
+    for (lost, again) in [(Lost::TakeOver, "the service broke"), (Lost::Hold, "409 Conflict")] {
+        let (_, guard) = guard(lost);
+        let broken = tower::service_fn(async |_: Request<oncegate::tower::MaybeRead<Body>>| {
+            Err::<axum::response::Response, _>("the service broke")
+        });
+        let layer = OnceLayer::idempotency_key(guard);
+        let mut answers = vec![];
+        for _ in 0..2 {
+            let request = Request::post("/pay").header(KEY.0, KEY.1).body(Body::empty()).unwrap();
+            let service = tower::ServiceBuilder::new().layer(layer.clone()).service(broken);
+            answers.push(match service.oneshot(request).await {
+                Ok(response) => response.status().to_string(),
+                Err(error) => error.to_owned(),
+            });
+        }
+        assert_eq!(answers, ["the service broke", again], "{lost:?}");
+    }
 }
