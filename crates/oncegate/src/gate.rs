@@ -25,12 +25,16 @@ pub enum StoreUrl {
     Postgres(String),
 }
 
+/// Why the store at a URL was not opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
+    /// The text is not the URL of a store. Only the part before the colon is kept, because the rest may contain a password.
     #[error("{0:?} is no store. hint: sqlite:FILE, postgres://USER@HOST/DATABASE or memory:")]
     Url(String),
+    /// This build has no such store, because it lacks the cargo feature with this name.
     #[error("this build has no {0} store. hint: enable the feature {0:?} of the crate `oncegate`")]
     NotBuilt(&'static str),
+    /// The store returned an error.
     #[error(transparent)]
     Store(#[from] StoreError),
 }

@@ -29,10 +29,19 @@ pub struct Guard {
 /// Why a guard was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GuardError {
+    /// The name of the guard is invalid.
     #[error(transparent)]
     Name(#[from] InvalidName),
+    /// A duration of the policy is too short or too long.
     #[error("{field} is {found:?}; it must be {SPAN_MIN:?} to {max:?}")]
-    Span { field: &'static str, found: Duration, max: Duration },
+    Span {
+        /// The name of the duration, for people.
+        field: &'static str,
+        /// The duration in the policy.
+        found: Duration,
+        /// The longest duration that is allowed.
+        max: Duration,
+    },
 }
 
 impl Guard {
@@ -163,20 +172,25 @@ impl fmt::Debug for Guard {
 /// The result of a claim.
 #[derive(Clone, Debug)]
 pub enum Claimed {
+    /// The caller is the owner of the claim now.
     Won(Owner),
     /// An earlier owner has settled the claim.
     Duplicate {
+        /// The settled claim, with its outcome.
         claim: Arc<Claim>,
+        /// The time since that owner made the claim.
         age: Duration,
     },
     /// Another owner is at work, and did not finish within the wait.
     InFlight {
+        /// The end of that owner's lease.
         lease_until: Time,
     },
     /// The claim has a different fingerprint.
     Mismatch,
-    /// The lease of the owner has ended, and the policy forbids a take-over: the claim is `unknown`.
+    /// The claim is `unknown`. Its owner settled it as unknown, or the owner's lease ended and the policy forbids a take-over.
     Held {
+        /// When the claim became `unknown`.
         since: Time,
     },
 }
@@ -194,10 +208,13 @@ impl fmt::Debug for Owner {
     }
 }
 
+/// Why a command of an owner failed.
 #[derive(Debug, thiserror::Error)]
 pub enum OwnerError {
+    /// The store refused the command. Usually the lease has ended, or another owner has taken over the claim.
     #[error("no longer the owner: {0}")]
     Fenced(Refusal),
+    /// The store returned an error. The claim may be unchanged.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -205,8 +222,10 @@ pub enum OwnerError {
 /// Why an unknown claim was not resolved.
 #[derive(Debug, thiserror::Error)]
 pub enum ResolveError {
+    /// There is no claim under the key, or the claim is not `unknown`.
     #[error(transparent)]
     Refused(Refusal),
+    /// The store returned an error. The claim may be unchanged.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -222,6 +241,7 @@ impl Owner {
         self.claim.attempt
     }
 
+    /// The key of the claim.
     pub fn key(&self) -> &ClaimKey {
         &self.claim.key
     }
@@ -238,14 +258,17 @@ impl Owner {
         self.claim.lease
     }
 
+    /// Renews the lease: it ends one full lease from now. [`Guard::run`] does this by itself.
     pub async fn renew(&self) -> Result<(), OwnerError> {
         self.apply(Command::Renew { token: self.token(), lease: None }).await
     }
 
+    /// Settles the claim as done, because the effect happened. Later callers get `outcome`.
     pub async fn settle(&self, outcome: Option<Bytes>) -> Result<(), OwnerError> {
         self.settle_as(Verdict::Done, outcome).await
     }
 
+    /// Settles the claim as failed, because the effect did not happen. Later callers get `outcome`, and run nothing.
     pub async fn fail(&self, outcome: Option<Bytes>) -> Result<(), OwnerError> {
         self.settle_as(Verdict::Failed, outcome).await
     }

@@ -3,6 +3,7 @@
 /// Allowed length of a key, in characters.
 const KEY_LENGTH: std::ops::RangeInclusive<usize> = 1..=255;
 
+/// The error text for a header that [`idempotency_key`] refuses.
 pub const WRONG_KEY: &str = "Idempotency-Key: one key of 1 to 255 visible characters, quoted or bare";
 
 /// The key in the value of the header: quoted (a structured field) or bare. Both forms give the same key.

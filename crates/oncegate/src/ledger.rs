@@ -19,6 +19,7 @@ use crate::duplicates::Duplicates;
 use crate::observer::{Decided, Observer};
 use crate::sweeper::Sweeper;
 
+/// Applies commands to the claims of a store, wakes waiting callers, and reports each decision to an [`Observer`].
 pub struct Ledger {
     store: Arc<dyn Store>,
     waiters: Arc<Waiters>,
@@ -46,6 +47,7 @@ impl Ledger {
         }
     }
 
+    /// The store of the claims.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
     }
@@ -221,6 +223,7 @@ impl Ledger {
         Ok(reading)
     }
 
+    /// The claim under a key, and the store's time. Changes nothing.
     pub async fn read(&self, key: &ClaimKey) -> Result<Reading<Option<Claim>>, StoreError> {
         self.store.read(key).await.inspect_err(|error| self.observer.store_failed(key, error))
     }

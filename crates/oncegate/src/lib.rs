@@ -29,6 +29,8 @@
 //! process that dies between the effect and its record leaves a claim without an owner. [`Policy::lost`] decides whether
 //! the next caller takes over the claim, or a person has to resolve it.
 
+#![warn(missing_docs)]
+
 pub mod actions;
 mod background;
 mod document;

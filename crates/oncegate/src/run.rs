@@ -23,10 +23,13 @@ use crate::renewals;
 /// A value and where it came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ran<T> {
+    /// The value that the closure returned, in this call or an earlier one.
     pub value: T,
+    /// Which call ran the closure, and what the store records of it.
     pub how: How,
 }
 
+/// How a call of [`Guard::run`] got its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum How {
@@ -35,9 +38,15 @@ pub enum How {
     First,
     /// This call ran the closure, and the store records that, but not the value: it is too large, or is not valid JSON. Later
     /// callers run nothing, and get [`RunError::OutcomeNotReadable`].
-    NotKept { why: String },
+    NotKept {
+        /// Why the value is not stored, for people.
+        why: String,
+    },
     /// An earlier call ran the closure, this long ago.
-    Duplicate { age: Duration },
+    Duplicate {
+        /// The time since the earlier call made its claim.
+        age: Duration,
+    },
     /// This call ran the closure without a claim: the store was unavailable, and the policy allows that.
     Unguarded,
     /// This call ran the closure, but lost its lease before the end. Another owner may have run the closure too, and the
@@ -62,6 +71,7 @@ impl<E> From<E> for Failure<E> {
     }
 }
 
+/// Why a call of [`Guard::run`] returned no value.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError<E> {
@@ -74,19 +84,40 @@ pub enum RunError<E> {
     /// The closure was stopped at the `max_run` of the policy. The effect may have happened, and the `lost` of the policy
     /// decides: the next caller takes over, or the claim is `unknown`.
     #[error("the effect was stopped after {after:?}, and may have happened")]
-    TooLong { after: Duration },
+    TooLong {
+        /// The `max_run` of the policy.
+        after: Duration,
+    },
     /// The closure failed in an earlier call, and the policy keeps failures.
     #[error("the effect failed before, {age:?} ago")]
-    FailedBefore { age: Duration },
+    FailedBefore {
+        /// The time since the earlier call made its claim.
+        age: Duration,
+    },
+    /// Another owner is at work under the key, and did not finish within the wait of the guard.
     #[error("another is at work on it; its lease ends at {lease_until}")]
-    InFlight { lease_until: Time },
+    InFlight {
+        /// The end of that owner's lease.
+        lease_until: Time,
+    },
+    /// An earlier call may have caused the effect. No call runs the closure until a person or a program resolves the claim.
     #[error("whether it happened is unknown since {since}: a person has to settle it")]
-    Unknown { since: Time },
+    Unknown {
+        /// When the claim became `unknown`.
+        since: Time,
+    },
+    /// The claim under this key has another fingerprint: it was made from another input.
     #[error("the key was used for something else: its fingerprint differs")]
     Mismatch,
     /// The effect happened, but its value was not stored, or does not have the type that this call asks for.
     #[error("it happened {age:?} ago, but its outcome cannot be read: {why}")]
-    OutcomeNotReadable { age: Duration, why: String },
+    OutcomeNotReadable {
+        /// The time since the earlier call made its claim.
+        age: Duration,
+        /// Why there is no value, for people.
+        why: String,
+    },
+    /// The store returned an error before the closure began, so the closure did not run.
     #[error(transparent)]
     Store(StoreError),
 }

@@ -18,27 +18,36 @@ pub const JOBS: &str = "action:";
 /// How many revisions and tries are kept: the last ones.
 const KEPT_MAX: usize = 50;
 
+/// An action, as its job or its record stores it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Action {
+    /// The type of the action, which selects its handler.
     #[serde(rename = "type")]
     pub action_type: String,
+    /// The JSON that the handler gets.
     pub payload: Box<RawValue>,
+    /// The entity that the payload names, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entity: Option<Entity>,
+    /// 1 for a new action, and one more for each schedule that has updated it.
     pub revision: i64,
+    /// When the action was created.
     pub created_us: i64,
     /// When the last revisions were made. It includes the first revision until there are more than are kept.
     pub revised_us: Vec<i64>,
     /// The end of the window in which duplicates coalesce into this action. `None` if the action is not deduplicated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window_until_us: Option<i64>,
+    /// The last tries that failed, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tries: Vec<Try>,
+    /// When the action runs again, if it is a recurring schedule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recurrence: Option<Recurrence>,
     /// The schedule, if this action was one tick of a schedule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tick_of: Option<Uuid>,
+    /// How the action ended; `None` while it is in the queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<Ended>,
     /// The version of the record, if a person has retried the action and a record exists already; otherwise 0.
@@ -53,7 +62,9 @@ fn is_none(version: &i64) -> bool {
 /// The entity that an action is about.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entity {
+    /// The id of the entity.
     pub id: String,
+    /// The type of the entity, if the payload gives one.
     #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
     pub entity_type: Option<String>,
 }
@@ -61,8 +72,11 @@ pub struct Entity {
 /// A try that failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Try {
+    /// The number of the try: 1 for the first.
     pub attempt: i32,
+    /// When the failure was recorded.
     pub at_us: i64,
+    /// Why the try failed, for people.
     pub error: String,
     /// Whether the effect may have happened despite the error.
     pub maybe: bool,
@@ -71,20 +85,29 @@ pub struct Try {
 /// How an action ended.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Ended {
+    /// The status of the action. A person may have resolved it since its end.
     pub status: Status,
+    /// When the action ended.
     pub at_us: i64,
+    /// When the action was due. For a tick, this is the time of the tick.
     pub due_us: i64,
+    /// How many tries had begun.
     pub attempt: i32,
     /// The token of the lease under which it ended. A repeated report with this token is recognised.
     pub token: i64,
+    /// The result that the handler returned, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Box<RawValue>>,
+    /// Why the last try failed; `None` if the queue ended the action as completed or cancelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// How the action was to be retried, in case a person retries it.
+    /// The most tries of the action. A person's retry uses this and the next three fields again.
     pub tries_max: i32,
+    /// The backoff between the first try and the second.
     pub pause_us: i64,
+    /// The longest backoff.
     pub pause_max_us: i64,
+    /// Whether a try that may have reached the receiver is not retried.
     pub at_most_once: bool,
     /// How a person resolved it later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -96,28 +119,37 @@ pub struct Ended {
 pub struct Resolved {
     /// The status before it was resolved.
     pub was: Status,
+    /// The name of the person.
     pub by: String,
+    /// The person's note, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
+    /// When the action was resolved.
     pub at_us: i64,
 }
 
+/// The status of an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
+    /// It waits for its due time, and no try has begun.
     Pending,
+    /// A worker has leased it. That worker may be lost since.
     Running,
     /// The last try failed; the action waits for the next.
     Failed,
+    /// A worker has done it, or a person has resolved it as done.
     Completed,
     /// It surely did not happen, and has no tries left.
     Dead,
     /// It may have happened.
     Unknown,
+    /// It was cancelled, or a person has resolved it as not done.
     Cancelled,
 }
 
 impl Status {
+    /// All statuses.
     pub const ALL: [Status; 7] = [
         Status::Pending,
         Status::Running,
@@ -128,6 +160,7 @@ impl Status {
         Status::Cancelled,
     ];
 
+    /// The name of the status, as the API shows it and the stores write it.
     pub const fn as_str(self) -> &'static str {
         match self {
             Status::Pending => "pending",
@@ -140,6 +173,7 @@ impl Status {
         }
     }
 
+    /// The status with this name; `None` if no status has it.
     pub fn parse(name: &str) -> Option<Status> {
         Self::ALL.into_iter().find(|status| status.as_str() == name)
     }
@@ -154,6 +188,7 @@ impl Status {
         }
     }
 
+    /// The status of the action in this job.
     pub fn of(job: &Job) -> Status {
         match JobFilter::of(job) {
             JobFilter::Untouched => Status::Pending,
@@ -177,6 +212,7 @@ impl Entity {
 }
 
 impl Action {
+    /// Reads an action from the payload of its job or the body of its record. The id is for the error.
     pub fn read(bytes: &[u8], id: Uuid) -> Result<Action, StoreError> {
         // The message of the error is left out: it repeats parts of the document.
         serde_json::from_slice(bytes).map_err(|error| {

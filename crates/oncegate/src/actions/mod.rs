@@ -52,14 +52,20 @@ pub struct Actions {
 /// The result of a schedule. Each result has the id of an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scheduled {
+    /// The id of the action.
     pub id: Uuid,
+    /// Whether the schedule created an action, updated one, or was dropped.
     pub outcome: Outcome,
+    /// When the action is due.
     pub run_at: Time,
+    /// The revision of the action after this schedule.
     pub revision: i64,
 }
 
+/// What a schedule did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
+    /// It created an action.
     Created,
     /// The pending action has this payload now.
     Updated,
@@ -68,6 +74,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// The name of the outcome, as the API shows it.
     pub const fn as_str(self) -> &'static str {
         match self {
             Outcome::Created => "created",
@@ -77,21 +84,28 @@ impl Outcome {
     }
 }
 
+/// Why an action was not scheduled.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ScheduleError {
     /// The invalid field, and what is wrong with it.
     #[error("{0}")]
     Invalid(String),
+    /// This field is larger than [`PAYLOAD_BYTES_MAX`].
     #[error("{0}: at most {PAYLOAD_BYTES_MAX} bytes of JSON")]
     TooLarge(&'static str),
     /// The workspace has reached its limit of recurring schedules.
     #[error("a workspace has at most {max} recurring schedules")]
-    TooMany { max: usize },
+    TooMany {
+        /// The limit of the workspace.
+        max: usize,
+    },
+    /// The store returned an error. The action may not be scheduled.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
 impl Actions {
+    /// The actions of `store`, without limits for recurring schedules.
     pub fn over(store: Arc<dyn MainStore>) -> Actions {
         Actions { store, slots: Arc::default(), limits: ScheduleLimits::default(), full: Arc::default() }
     }

@@ -23,8 +23,11 @@ const STEPS_MAX: usize = 40;
 /// An action, with its workspace and id.
 #[derive(Clone, Debug)]
 pub struct Found {
+    /// The workspace that owns the action.
     pub workspace: WorkspaceName,
+    /// The id of the action.
     pub id: Uuid,
+    /// The document of the action.
     pub action: Action,
     /// Its job, while it is in the queue.
     pub job: Option<Job>,
@@ -35,34 +38,45 @@ pub struct Found {
 /// Which actions to list, newest first.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
+    /// Only actions with this status; `None` for all statuses.
     pub status: Option<Status>,
+    /// Only actions of this type; `None` for all types.
     pub action_type: Option<String>,
+    /// Only actions about entities with this id; `None` for all actions.
     pub entity_id: Option<String>,
     /// Only the ticks of this schedule that have run.
     pub schedule: Option<Uuid>,
+    /// The most actions on a page.
     pub limit: usize,
     /// Only actions older than this one.
     pub before: Option<Uuid>,
 }
 
+/// A page of actions, newest first.
 #[derive(Clone, Debug)]
 pub struct Page {
+    /// The actions on this page. They may be fewer than the limit although the list goes on.
     pub items: Vec<Found>,
+    /// The `before` of the next page; `None` if the list ends here.
     pub next: Option<Uuid>,
 }
 
 /// Why a person's command changed nothing.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Refused {
+    /// There is no action with this id in the workspace.
     #[error("there is no such action")]
     Missing,
+    /// The status of the action, in which the command changes nothing, and the reason.
     #[error("the action is {0}: {1}")]
     Status(&'static str, String),
+    /// The store returned an error. The action may be unchanged.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
 impl Found {
+    /// The status: from the job while the action is in the queue, from the record after that.
     pub fn status(&self) -> Status {
         match (&self.job, &self.action.ended) {
             (Some(job), _) => Status::of(job),
@@ -72,6 +86,7 @@ impl Found {
         }
     }
 
+    /// When the action is due, or was due if it has ended.
     pub fn run_at(&self) -> Time {
         let ended = self.action.ended.as_ref().map_or(0, |ended| ended.due_us);
         self.job.as_ref().map_or(Time::from_micros(ended), |job| job.due_at)
@@ -79,6 +94,7 @@ impl Found {
 }
 
 impl Actions {
+    /// The action with this id, in the queue or ended; `None` if the workspace has none.
     pub async fn find(&self, workspace: &WorkspaceName, id: Uuid) -> Result<Option<Found>, StoreError> {
         // The job is read first, so that an action that leaves the queue meanwhile is found as a record.
         let job = self.store.find_jobs(&[(workspace.clone(), id)]).await?.value.remove(0);

@@ -47,6 +47,7 @@ enum Rule {
 pub struct Recurrence {
     /// `hourly`, `15m`, a cron line.
     pub interval: String,
+    /// The time zone of the times; `None` for UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timezone: Option<String>,
     /// Whether each missed tick runs, or one tick for all of them.

@@ -30,11 +30,14 @@ const FULL_FOR: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ScheduleLimits {
+    /// The most recurring schedules of one workspace.
     pub per_workspace: Option<usize>,
+    /// The shortest time between two runs of a schedule.
     pub interval_min: Option<Duration>,
 }
 
 impl ScheduleLimits {
+    /// Limits with this number of schedules, and this shortest time between two runs.
     pub fn new(per_workspace: Option<usize>, interval_min: Option<Duration>) -> ScheduleLimits {
         ScheduleLimits { per_workspace, interval_min }
     }

@@ -35,8 +35,10 @@ pub enum Mode {
 }
 
 impl Mode {
+    /// All modes.
     pub const ALL: [Mode; 5] = [Mode::Replace, Mode::KeepFirst, Mode::Debounce, Mode::Merge, Mode::Off];
 
+    /// The name of the mode, as the API and the config write it.
     pub const fn as_str(self) -> &'static str {
         match self {
             Mode::Replace => "replace",
@@ -47,16 +49,20 @@ impl Mode {
         }
     }
 
+    /// The mode with this name; `None` if no mode has it.
     pub fn parse(name: &str) -> Option<Mode> {
         Self::ALL.into_iter().find(|mode| mode.as_str() == name)
     }
 }
 
+/// When an action is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
     /// When its window closes; at once if it has no window.
     Unsaid,
+    /// At this time; at once if the time is past.
     At(Time),
+    /// After this delay, counted from the schedule.
     After(Duration),
 }
 
@@ -126,6 +132,7 @@ impl Schedule {
         })
     }
 
+    /// Sets when the action is due.
     pub fn when(self, when: When) -> Schedule {
         Schedule { when, ..self }
     }
@@ -135,6 +142,7 @@ impl Schedule {
         Schedule { window, ..self }
     }
 
+    /// Sets how duplicates within the window coalesce.
     pub fn mode(self, mode: Mode) -> Schedule {
         Schedule { mode, ..self }
     }
@@ -144,14 +152,17 @@ impl Schedule {
         Schedule { max_wait, ..self }
     }
 
+    /// Makes the action a recurring schedule, or a single one with `None`. A recurring schedule is not deduplicated.
     pub fn repeats(self, repeats: Option<Repeats>) -> Schedule {
         Schedule { repeats, ..self }
     }
 
+    /// Sets the most tries of one run.
     pub fn tries(self, max: i32) -> Schedule {
         Schedule { tries: Tries { max, ..self.tries }, ..self }
     }
 
+    /// Sets whether a try that may have reached the receiver is retried.
     pub fn delivery(self, delivery: Delivery) -> Schedule {
         Schedule { delivery, ..self }
     }
@@ -162,6 +173,7 @@ impl Schedule {
         Standing::first(&schedule, now).job(workspace, schedule.tries, schedule.delivery, now)
     }
 
+    /// The type of the action.
     pub fn action_type(&self) -> &str {
         &self.action_type
     }

@@ -17,7 +17,9 @@ pub(super) const ROUNDS_MAX: usize = 100;
 /// An action that a worker has leased.
 #[derive(Clone, Debug)]
 pub struct Leased {
+    /// The job, as the lease has changed it.
     pub job: Job,
+    /// The document of the action.
     pub action: Action,
 }
 
@@ -30,6 +32,7 @@ pub enum Applied {
     Ended(Status, Uuid),
     /// The action had ended with this status before: the worker repeats its report.
     Already(Status, Uuid),
+    /// The action is unchanged: the rules of the queue refuse the command, for this reason.
     Refused(Refusal),
     /// The queue has no such action.
     Missing,
@@ -38,7 +41,9 @@ pub enum Applied {
 /// A worker's command, with the result of the action.
 #[derive(Clone, Debug)]
 pub struct Done {
+    /// The command on the job.
     pub command: Command,
+    /// The result that the handler returned, if it is to be kept with the action.
     pub result: Option<Box<RawValue>>,
 }
 
@@ -65,10 +70,12 @@ fn tick_id(schedule: Uuid, tick_us: i64) -> Uuid {
 }
 
 impl Leased {
+    /// Reads the action in the payload of a leased job.
     pub fn read(job: Job) -> Result<Leased, StoreError> {
         Ok(Leased { action: Action::read(&job.payload, job.id)?, job })
     }
 
+    /// The idempotency key for the receiver, the same for each try of this run.
     pub fn effect_key(&self) -> Uuid {
         effect_key(self.job.id, &self.action)
     }

@@ -49,6 +49,7 @@ pub struct Reminders {
     options: Options,
 }
 
+/// The settings of reminders.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// How long after its due time a reminder may still be sent, and a try that surely reached no recipient may be repeated.
@@ -66,16 +67,22 @@ impl Default for Options {
 /// A new reminder: its text and its due time.
 #[derive(Clone, Debug)]
 pub struct New {
+    /// The id of the booking.
     pub booking: String,
+    /// The kind of the reminder. A booking has at most one reminder of each kind.
     pub kind: String,
+    /// When the reminder is due.
     pub send_at: Time,
+    /// The recipient and the message.
     pub text: Text,
 }
 
 /// The result of [`Reminders::set`]: the reminder was created, or existed already.
 #[derive(Clone, Debug)]
 pub enum Set {
+    /// The reminder was created.
     Made(Kept),
+    /// The booking has a reminder of this kind already. It is unchanged.
     Found(Kept),
     /// Its due time is past by more than the grace.
     TooLate,

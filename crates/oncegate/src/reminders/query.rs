@@ -11,19 +11,27 @@ use super::{Reminders, State};
 /// Selects reminders. A list has the newest first.
 #[derive(Clone, Debug)]
 pub struct Filter {
+    /// Only reminders of this booking; `None` for all bookings.
     pub booking: Option<String>,
+    /// Only reminders in this state; `None` for all states.
     pub state: Option<State>,
+    /// The most reminders on a page, or the largest count.
     pub limit: usize,
+    /// Only reminders that are older than the reminder with this id.
     pub before: Option<Uuid>,
 }
 
+/// A page of reminders, newest first.
 #[derive(Clone, Debug)]
 pub struct Page {
+    /// The reminders on this page. They may be fewer than the limit although the list goes on.
     pub items: Vec<Kept>,
+    /// The `before` of the next page; `None` if the list ends here.
     pub next: Option<Uuid>,
 }
 
 impl Reminders {
+    /// The reminder with this id; `None` if the workspace has none.
     pub async fn find(&self, workspace: &WorkspaceName, id: Uuid) -> Result<Option<Kept>, StoreError> {
         self.find_at(workspace, At::Id(id)).await
     }
@@ -45,6 +53,7 @@ impl Reminders {
         Ok(Reading { value: kept.map(|kept| (kept, jobs.remove(0))), now })
     }
 
+    /// Lists reminders, newest first. A page of large reminders has fewer of them.
     pub async fn list(&self, workspace: &WorkspaceName, filter: &Filter) -> Result<Page, StoreError> {
         let Listed { records, next } = crate::document::page(&self.store, listing(workspace, filter)).await?;
         Ok(Page { items: records.into_iter().map(Kept::read).collect::<Result<_, _>>()?, next })

@@ -22,18 +22,23 @@ const TRIES: Tries = Tries { max: 10_000, pause: Duration::from_secs(2), pause_m
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
+    /// It waits for its due time, and its flag is not set.
     Scheduled,
     /// Its flag is set. The worker calls the carrier, or will retry within the grace.
     Sending,
+    /// The carrier has accepted it, or a person has resolved it as sent.
     Sent,
     /// Its flag is set, or its time is over, and no worker knows that it was sent.
     Missed,
+    /// It was cancelled before its flag was set, or it was missed and a person has resolved it as not sent.
     Cancelled,
 }
 
 impl State {
+    /// All states.
     pub const ALL: [State; 5] = [State::Scheduled, State::Sending, State::Sent, State::Missed, State::Cancelled];
 
+    /// The name of the state, as the API shows it and the stores write it.
     pub const fn as_str(self) -> &'static str {
         match self {
             State::Scheduled => "scheduled",
@@ -44,6 +49,7 @@ impl State {
         }
     }
 
+    /// The state with this name; `None` if no state has it.
     pub fn parse(name: &str) -> Option<State> {
         Self::ALL.into_iter().find(|state| state.as_str() == name)
     }
@@ -52,17 +58,22 @@ impl State {
 /// The recipient and the message of a reminder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Text {
+    /// The name of the channel that sends the message.
     pub channel: String,
+    /// The phone number of the recipient, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phone: Option<String>,
+    /// The email address of the recipient, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub email: Option<String>,
+    /// The text of the message.
     pub message: String,
 }
 
 /// A row of the delivery log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Row {
+    /// When the try ended, or when the reminder counted as missed.
     pub at_us: i64,
     /// `None` if it was sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -70,6 +81,7 @@ pub struct Row {
     /// Whether it may have reached the recipient despite the error.
     #[serde(default)]
     pub maybe: bool,
+    /// The provider's id of the message, if the provider gave one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider_message_id: Option<String>,
 }
@@ -87,17 +99,23 @@ impl Row {
 /// The document in the record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reminder {
+    /// The id of the booking.
     pub booking: String,
+    /// The kind of the reminder.
     pub kind: String,
+    /// When the reminder is due.
     pub send_at_us: i64,
+    /// The recipient and the message.
     #[serde(flatten)]
     pub text: Text,
+    /// The state of the reminder.
     pub state: State,
     /// When the flag was set, which is before the carrier was called. It is never reset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flagged_us: Option<i64>,
     /// The end of the grace: until then a try that surely reached no recipient may be repeated.
     pub grace_until_us: i64,
+    /// The last rows of the delivery log, oldest first.
     pub deliveries: Vec<Row>,
     /// The person who last had the missed reminder sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -105,12 +123,15 @@ pub struct Reminder {
     /// How a person resolved the missed reminder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resolved: Option<Resolved>,
+    /// When the reminder was created.
     pub created_us: i64,
+    /// When the reminder was sent, missed or cancelled; `None` before that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_us: Option<i64>,
 }
 
 impl Reminder {
+    /// Whether the flag is set. A worker sets it before it calls the carrier.
     pub fn reminder_sent(&self) -> bool {
         self.flagged_us.is_some()
     }
@@ -157,9 +178,13 @@ pub(super) fn list_of(booking: &str) -> String {
 /// A reminder, with its workspace, id and version.
 #[derive(Clone, Debug)]
 pub struct Kept {
+    /// The workspace that owns the reminder.
     pub workspace: WorkspaceName,
+    /// The id of the reminder.
     pub id: Uuid,
+    /// The version of the record. It grows by one with each write.
     pub version: i64,
+    /// The document of the reminder.
     pub reminder: Reminder,
 }
 

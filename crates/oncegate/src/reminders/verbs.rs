@@ -11,29 +11,37 @@ use crate::sends::Resolved;
 /// How often to retry a write that lost a race.
 pub(super) const ROUNDS: usize = 20;
 
-/// The changed fields.
+/// The fields of a reminder to change. `None` keeps a field as it is.
 #[derive(Clone, Debug, Default)]
 pub struct Edit {
+    /// The new due time.
     pub send_at: Option<Time>,
+    /// The name of the new channel.
     pub channel: Option<String>,
+    /// The new phone number of the recipient.
     pub phone: Option<String>,
+    /// The new email address of the recipient.
     pub email: Option<String>,
+    /// The new text of the message.
     pub message: Option<String>,
 }
 
 /// Why a reminder was not changed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum NotChanged {
+    /// There is no reminder with this id in the workspace.
     #[error("there is no such reminder")]
     Missing,
     /// The reminder is in the wrong state for this change.
     #[error("{0}")]
     Wrong(String),
+    /// The due time of the changed reminder is past by more than the grace.
     #[error("sendAt: {0} is over, by more than the grace")]
     TooLate(Time),
     /// The changed reminder could not be sent.
     #[error("{0}")]
     Invalid(String),
+    /// The store returned an error. The reminder may be unchanged.
     #[error(transparent)]
     Store(#[from] StoreError),
 }

@@ -23,15 +23,19 @@ const SETTLED_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LetterState {
+    /// It waits for a person to retry or discard it.
     Open,
-    /// It was retried, and the event was applied.
+    /// A person has retried it, and the event was applied or changes nothing.
     Retried,
+    /// A person has discarded it.
     Discarded,
 }
 
 impl LetterState {
+    /// All states.
     pub const ALL: [LetterState; 3] = [LetterState::Open, LetterState::Retried, LetterState::Discarded];
 
+    /// The name of the state, as the API shows it and the stores write it.
     pub const fn as_str(self) -> &'static str {
         match self {
             LetterState::Open => "open",
@@ -40,28 +44,36 @@ impl LetterState {
         }
     }
 
+    /// The state with this name; `None` if no state has it.
     pub fn parse(name: &str) -> Option<LetterState> {
         Self::ALL.into_iter().find(|state| state.as_str() == name)
     }
 }
 
+/// An event that could not be applied, or input that is not an event.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DeadLetter {
+    /// The id of the dead letter.
     #[serde(skip)]
     pub id: Uuid,
+    /// The saga that could not apply the event; `None` if no saga knows the event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub saga: Option<String>,
+    /// The correlation id of the event, if it was found.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub correlation_id: Option<String>,
     /// The state of the instance when the event came.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
+    /// Why the event could not be applied the last time, for people.
     pub reason: String,
+    /// The event; `None` if the input is not an event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event: Option<Event>,
     /// The input, unchanged, if it is not an event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raw: Option<String>,
+    /// When the event became a dead letter.
     pub at_us: i64,
     /// How many retries failed.
     #[serde(default)]
@@ -69,6 +81,7 @@ pub struct DeadLetter {
     /// When it was last settled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     settled_us: Option<i64>,
+    /// Whether the dead letter is open, retried or discarded.
     pub standing: LetterState,
     /// The name of its record. A second delivery of the same event finds the dead letter by this name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -78,12 +91,16 @@ pub struct DeadLetter {
 /// Why a dead letter was not retried, or not discarded.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum NotRetried {
+    /// There is no dead letter with this id in the workspace.
     #[error("there is no such dead letter")]
     Missing,
+    /// The dead letter is settled already. This is the name of its state.
     #[error("it is {0} already")]
     Settled(&'static str),
+    /// The input is not an event, so no saga can apply it.
     #[error("it is no event, and cannot be tried again; what was sent is in `raw`")]
     NoEvent,
+    /// The store returned an error. The dead letter may be unchanged.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -245,6 +262,7 @@ impl Sagas {
         Ok(letter.id)
     }
 
+    /// The dead letter with this id; `None` if the workspace has none.
     pub async fn dead_letter(&self, workspace: &WorkspaceName, id: Uuid) -> Result<Option<DeadLetter>, StoreError> {
         let found = self.store.find(&[DeadLetter::place(workspace, id)]).await?.value.remove(0);
         found.map(|record| DeadLetter::read(&record)).transpose()

@@ -78,8 +78,9 @@ use keyed_lock::KeyedLocks;
 /// The guard of the inbox. No other part of the system makes claims under it.
 pub static GUARD: LazyLock<GuardName> = LazyLock::new(|| GuardName::new("saga").expect("a good name"));
 
-/// The kinds of two jobs: a timer, and the removal of data that has been kept for long enough.
+/// The kind of the jobs that are timers.
 pub const TIMER: &str = "saga:timer";
+/// The kind of the jobs that remove data which has been kept for long enough.
 pub const RETIRE: &str = "saga:retire";
 
 /// The default pauses after conflicts.
@@ -138,6 +139,7 @@ pub struct Handled {
     pub saga: Option<String>,
     /// `None` if the event has no correlation id that can be found.
     pub correlation_id: Option<String>,
+    /// What the event did.
     pub outcome: Outcome,
     /// The state of the instance, if there is one.
     pub state: Option<String>,
@@ -145,19 +147,29 @@ pub struct Handled {
     pub conflicts: u32,
 }
 
+/// What an event did to its instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The event was applied. `missing` names the required data that the instance still lacks.
-    Applied { missing: Vec<String> },
+    Applied {
+        /// The names of that data.
+        missing: Vec<String>,
+    },
     /// The event changes nothing in this state.
     Ignored,
     /// The event was applied before.
     Duplicate,
     /// The event could not be applied. It is kept as a dead letter, under this id and for this reason.
-    DeadLetter { id: Uuid, reason: String },
+    DeadLetter {
+        /// The id of the dead letter.
+        id: Uuid,
+        /// Why the event could not be applied, for people.
+        reason: String,
+    },
 }
 
 impl Outcome {
+    /// The name of the outcome, as the API shows it.
     pub const fn as_str(&self) -> &'static str {
         match self {
             Outcome::Applied { .. } => "applied",
@@ -204,10 +216,12 @@ impl Sagas {
         self.store.now().await
     }
 
+    /// All definitions, in the order in which they were given.
     pub fn definitions(&self) -> &[Arc<Definition>] {
         &self.definitions
     }
 
+    /// The definition with this name; `None` if there is none.
     pub fn definition(&self, name: &str) -> Option<&Arc<Definition>> {
         self.definitions.iter().find(|definition| definition.name() == name)
     }

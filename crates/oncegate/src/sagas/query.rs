@@ -26,11 +26,17 @@ pub(super) fn legible<T>(read: Result<T, StoreError>) -> Option<T> {
 /// An instance, as people see it.
 #[derive(Clone, Debug)]
 pub struct Found {
+    /// The id of the instance's record.
     pub id: Uuid,
+    /// The name of the saga.
     pub saga: String,
+    /// The correlation id of the instance.
     pub correlation_id: String,
+    /// The state, the data and the timers.
     pub instance: Instance,
+    /// When the first event was applied.
     pub created_at: Time,
+    /// When the last event was applied.
     pub updated_at: Time,
     /// When it will be removed.
     pub expires_at: Option<Time>,
@@ -39,13 +45,18 @@ pub struct Found {
 /// A line of its history, and how many duplicates of the event came.
 #[derive(Clone, Debug)]
 pub struct LineSeen {
+    /// The event, and what it did.
     pub line: Line,
+    /// The number of the duplicates. It is written asynchronously, so it may lag.
     pub duplicates: i64,
 }
 
+/// A page of instances, newest first.
 #[derive(Clone, Debug)]
 pub struct Page {
+    /// The instances on this page. They may be fewer than the limit although the list goes on.
     pub items: Vec<Found>,
+    /// The `before` of the next page; `None` if the list ends here.
     pub next: Option<Uuid>,
 }
 
@@ -65,6 +76,7 @@ impl Found {
 }
 
 impl Sagas {
+    /// The instance with this correlation id; `None` if there is none, or if it has expired.
     pub async fn find(
         &self,
         workspace: &WorkspaceName,

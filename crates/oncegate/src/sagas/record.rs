@@ -40,12 +40,17 @@ pub struct Stored {
 /// A line of the history: an event that was applied.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Line {
+    /// The name of the event.
     pub event: String,
+    /// The id of the event. An event that came without an id has a new one.
     pub event_id: String,
+    /// The source that assigned the id, if the event names one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
+    /// The state before the event; `None` if the event created the instance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
+    /// The state after the event.
     pub to: String,
     /// The first commands of the event.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -53,18 +58,24 @@ pub struct Line {
     /// The number of all its commands.
     #[serde(default)]
     pub commands_sent: usize,
+    /// The names of the events that were scheduled.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub scheduled: Vec<String>,
+    /// The names of the required data that the instance still lacked.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<String>,
+    /// When the event was applied.
     pub at_us: i64,
+    /// The name of the replica that applied the event.
     pub replica: String,
 }
 
 /// A command that was sent, and the id of its action.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sent {
+    /// The name of the command.
     pub command: String,
+    /// The id of the command's action.
     pub id: Uuid,
 }
 
@@ -132,6 +143,7 @@ impl Stored {
 }
 
 impl Line {
+    /// Creates the record of the line, in the history of this instance.
     pub fn created(&self, workspace: &WorkspaceName, id: Uuid, instance: Uuid) -> Change {
         let body = bytes(self);
         let record =
@@ -139,6 +151,7 @@ impl Line {
         Change::Create { record, names: vec![], lists: vec![list_of(instance)] }
     }
 
+    /// The key of the line's event in the inbox.
     pub fn inbox_key(&self, workspace: &WorkspaceName, saga: &str, correlation_id: &str) -> ClaimKey {
         inbox_key(workspace, saga, correlation_id, self.source.as_deref(), &self.event_id)
     }

@@ -26,11 +26,19 @@ pub struct Payload {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fired {
     /// The timer was applied, and its job is removed.
-    Done { event: String, handled: Handled },
+    Done {
+        /// The name of the timer's event.
+        event: String,
+        /// What the event did.
+        handled: Handled,
+    },
     /// Another worker has the timer now.
     Lost,
     /// This replica has not loaded the saga of the timer; another replica may have.
-    NotOurs { saga: String },
+    NotOurs {
+        /// The name of that saga.
+        saga: String,
+    },
 }
 
 impl Sagas {

@@ -77,8 +77,10 @@ pub struct Sends {
     options: Arc<Options>,
 }
 
+/// The settings of a send log.
 #[derive(Clone, Debug)]
 pub struct Options {
+    /// What happens to a send whose worker died in the middle of it.
     pub lost: Lost,
     /// How long a worker may be silent before it counts as dead.
     pub lease: Duration,
@@ -110,6 +112,7 @@ pub struct Begin {
 }
 
 impl Begin {
+    /// A send of a campaign to a recipient. Each is an id of 1 to [`ID_CHARS_MAX`] characters.
     pub fn new(campaign: impl Into<String>, recipient: impl Into<String>) -> Result<Begin, InvalidBegin> {
         let (campaign, recipient) = (checked("campaignId", campaign)?, checked("recipientId", recipient)?);
         Ok(Begin { campaign, recipient, job: None, template: None, lease: None })
@@ -120,6 +123,7 @@ impl Begin {
         Ok(Begin { job: Some(checked("jobId", job)?), ..self })
     }
 
+    /// The id of the template. It is stored with the send, for people and for the reconcile hook.
     pub fn template(self, template: impl Into<String>) -> Result<Begin, InvalidBegin> {
         Ok(Begin { template: Some(checked("templateId", template)?), ..self })
     }
@@ -164,40 +168,57 @@ pub enum Begun {
     /// It was sent already.
     Sent(Sent),
     /// It may have been sent, and must not be sent again.
-    Unknown { id: Uuid },
+    Unknown {
+        /// The id of the send.
+        id: Uuid,
+    },
     /// Another worker is sending it.
-    Busy { lease_left: Duration },
+    Busy {
+        /// The rest of that worker's lease.
+        lease_left: Duration,
+    },
 }
 
+/// A send that this worker has begun. No other worker sends it until the lease ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proceed {
+    /// The id of the send, for the worker's reports.
     pub id: Uuid,
+    /// The fencing token of this attempt, for the worker's reports.
     pub token: Token,
     /// The idempotency key for the provider: the same for every attempt.
     pub provider_key: Uuid,
+    /// 1 for the first attempt. If it is larger, an earlier attempt may have sent the message.
     pub attempt: i32,
+    /// The end of the worker's lease. The worker renews the lease if it needs longer.
     pub lease_until: Time,
 }
 
 /// The result of a send, which later workers get.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sent {
+    /// The id of the send.
     pub id: Uuid,
+    /// The provider's id of the message, if the worker reported one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub esp_message_id: Option<String>,
+    /// When the store recorded that the message was sent.
     pub sent_us: i64,
 }
 
 /// Why a report about a send changed nothing.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum NotTaken {
+    /// There is no send with this id in the workspace.
     #[error("there is no such send")]
     Missing,
+    /// The claim refused the report: the attempt is not this worker's any more, or another result is recorded.
     #[error(transparent)]
     Fenced(Refusal),
     /// Wrong state for this operation.
     #[error("{0}")]
     Wrong(String),
+    /// The store returned an error. The report may still be unrecorded.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -211,6 +232,7 @@ impl Sends {
         Sends { store, ledger, options: Arc::new(options) }
     }
 
+    /// The settings of this send log.
     pub fn options(&self) -> &Options {
         &self.options
     }

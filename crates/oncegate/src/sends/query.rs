@@ -10,17 +10,24 @@ use super::{Sends, State};
 /// Selects sends. A list has the newest first.
 #[derive(Clone, Debug)]
 pub struct Filter {
+    /// Only sends of this campaign; `None` for all campaigns.
     pub campaign: Option<String>,
     /// The stored state. The end of a lease is stored moments after it happens.
     pub state: Option<State>,
+    /// The most sends on a page, or the largest count.
     pub limit: usize,
+    /// Only sends that are older than the send with this id.
     pub before: Option<Uuid>,
 }
 
+/// A page of sends, newest first.
 #[derive(Clone, Debug)]
 pub struct Page {
+    /// The sends on this page. They may be fewer than the limit although the list goes on.
     pub items: Vec<Kept>,
+    /// The `before` of the next page; `None` if the list ends here.
     pub next: Option<Uuid>,
+    /// The store's time, for [`Send::state_at`](super::Send::state_at).
     pub now: Time,
 }
 
@@ -30,6 +37,7 @@ impl Sends {
         Ok(self.load(workspace, At::Id(id)).await?.map(|(kept, _, now)| (kept, now)))
     }
 
+    /// Lists sends, newest first. A page of large sends has fewer of them.
     pub async fn list(&self, workspace: &WorkspaceName, filter: &Filter) -> Result<Page, StoreError> {
         let Listed { records, next } = crate::document::page(&self.store, listing(workspace, filter)).await?;
         let items = records.into_iter().map(Kept::read).collect::<Result<_, _>>()?;

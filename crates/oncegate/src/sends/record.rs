@@ -34,6 +34,7 @@ pub enum Lost {
 }
 
 impl Lost {
+    /// The name of the policy, as the API shows it and the stores write it.
     pub const fn as_str(self) -> &'static str {
         match self {
             Lost::Resend => "resend",
@@ -65,6 +66,7 @@ impl Lost {
 pub enum State {
     /// A worker is sending it.
     Sending,
+    /// It was sent: a worker, a person or the reconcile hook has said so.
     Sent,
     /// Surely not sent: the next worker may try.
     Failed,
@@ -75,8 +77,10 @@ pub enum State {
 }
 
 impl State {
+    /// All states.
     pub const ALL: [State; 5] = [State::Sending, State::Sent, State::Failed, State::Lost, State::Unknown];
 
+    /// The name of the state, as the API shows it and the stores write it.
     pub const fn as_str(self) -> &'static str {
         match self {
             State::Sending => "sending",
@@ -87,6 +91,7 @@ impl State {
         }
     }
 
+    /// The state with this name; `None` if no state has it.
     pub fn parse(name: &str) -> Option<State> {
         Self::ALL.into_iter().find(|state| state.as_str() == name)
     }
@@ -100,10 +105,14 @@ impl State {
 /// One worker's attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempt {
+    /// The number of the attempt: 1 for the first.
     pub number: i32,
+    /// The id of the job in the worker's own queue, if the worker gave one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<String>,
+    /// When the worker began the attempt.
     pub begun_us: i64,
+    /// When the end of the attempt was recorded; `None` before that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_us: Option<i64>,
     /// Why it failed.
@@ -114,10 +123,14 @@ pub struct Attempt {
 /// How a person or the reconcile hook resolved a send whose result was unknown.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resolved {
+    /// Whether the message was sent.
     pub sent: bool,
+    /// The name of the person or of the hook.
     pub by: String,
+    /// The person's note, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
+    /// When it was resolved.
     pub at_us: i64,
     /// The token of the attempt that was resolved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -134,8 +147,11 @@ impl Resolved {
 /// The document in the record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Send {
+    /// The id of the campaign.
     pub campaign: String,
+    /// The id of the recipient.
     pub recipient: String,
+    /// The id of the template, if a worker gave one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
     /// The same for every attempt, so that a provider that honours it sends one message.
@@ -148,21 +164,26 @@ pub struct Send {
     pub attempt: i32,
     /// The last attempts.
     pub attempts: Vec<Attempt>,
-    /// The length of the last worker's lease, followed by its end.
+    /// The length of the last worker's lease.
     pub lease_us: i64,
+    /// The end of the last worker's lease.
     pub lease_until_us: i64,
     /// The last report that was accepted, so that its retry is recognised.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub said: Option<Said>,
+    /// The provider's id of the message, if it was sent and the id is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub esp_message_id: Option<String>,
+    /// When the store recorded that the message was sent; `None` before that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sent_us: Option<i64>,
+    /// The last time that a person or the reconcile hook resolved the send.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resolved: Option<Resolved>,
     /// How often the reconcile hook was asked without a result.
     #[serde(default)]
     pub asked: u32,
+    /// When the first attempt began.
     pub created_us: i64,
     /// When the send expires. After that it may be sent anew.
     pub expires_us: i64,
@@ -325,9 +346,13 @@ pub(super) fn list_of(campaign: &str) -> String {
 /// A send, with its workspace, id and version.
 #[derive(Clone, Debug)]
 pub struct Kept {
+    /// The workspace that owns the send.
     pub workspace: WorkspaceName,
+    /// The id of the send.
     pub id: Uuid,
+    /// The version of the record. It grows by one with each write.
     pub version: i64,
+    /// The document of the send.
     pub send: Send,
 }
 

@@ -54,6 +54,7 @@ pub enum SendError<E> {
     /// The provider took it, but that could not be recorded.
     #[error("it was sent, and that could not be recorded: {0}")]
     NotRecorded(StoreError),
+    /// The store returned an error before the provider was called.
     #[error(transparent)]
     Store(#[from] StoreError),
 }

@@ -78,6 +78,7 @@ impl Drop for Slot {
 
 /// A leased job.
 pub struct Held {
+    /// The job, as this worker last wrote it.
     pub job: Job,
     /// Released when the effect is over.
     pub slot: Option<Slot>,
@@ -91,6 +92,7 @@ impl Held {
         self.leased.0 + self.leased.1.elapsed()
     }
 
+    /// The rest of the lease; zero once the lease has ended.
     pub fn lease_left(&self) -> Duration {
         self.job.lease_until.since(self.now())
     }
@@ -174,6 +176,7 @@ async fn renew(store: Arc<dyn MainStore>, job: Job, lease: Duration, now: Time) 
 pub struct Queue {
     store: Arc<dyn MainStore>,
     waiters: Arc<Waiters>,
+    /// How long a worker may go without a renewal before its jobs go to other workers.
     pub lease: Duration,
     slots: Arc<Slots>,
     /// The deadline by which all work must be over, once the worker has been stopped.
@@ -183,6 +186,7 @@ pub struct Queue {
 }
 
 impl Queue {
+    /// The queue of `store`, with this number of slots. The store wakes the listeners among `waiters` when it writes a job.
     pub fn new(store: Arc<dyn MainStore>, waiters: Arc<Waiters>, lease: Duration, slots: usize) -> Arc<Queue> {
         let free = Arc::new(Semaphore::new(slots));
         Arc::new(Queue {
@@ -206,6 +210,7 @@ impl Queue {
         self.under_way.clone()
     }
 
+    /// Whether the worker has been stopped. It leases no more jobs then.
     pub fn is_stopped(&self) -> bool {
         self.stops_by.borrow().is_some()
     }
@@ -307,8 +312,9 @@ pub struct Look {
     pub found: bool,
     /// When the next job is due.
     pub next_at: Time,
-    /// The store's time, and the local time just before.
+    /// The store's time of the look.
     pub now: Time,
+    /// The local time just before the look.
     pub at: Instant,
 }
 
