@@ -72,10 +72,10 @@ chaos-build:
 
 # Durable decisions per second, beside their limits, on this folder's disk.
 bench: install
-	cargo build --release
+	cargo build --profile dist -p oncegate-server
 	scripts/install-peers target/peers
 	scripts/with-postgres sh -c \
-		'./target/release/oncegate bench --folder target --peers target/peers --postgres "$$ONCEGATE_TEST_POSTGRES"'
+		'./target/dist/oncegate bench --folder target --peers target/peers --postgres "$$ONCEGATE_TEST_POSTGRES"'
 
 install:
 	scripts/install
