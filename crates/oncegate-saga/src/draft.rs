@@ -9,7 +9,7 @@ use crate::defect::Defects;
 use crate::definition::Kind;
 use crate::span::{Names, Span};
 
-/// A saga as an author writes it. [`Draft::check`] makes a [`Definition`] of it.
+/// A saga as an author writes it. [`Draft::check`] makes a [`Definition`](crate::Definition) of it.
 ///
 /// ```
 /// use oncegate_saga::{Draft, Effects};

@@ -246,7 +246,12 @@ impl Send {
     pub(super) fn leased(&self, lease: Duration, now: Time) -> Send {
         let lease_us = i64::try_from(lease.as_micros()).unwrap_or(i64::MAX);
         // Sets the state too: the end of the lease may be stored already, if the clock has stepped back since.
-        Send { state: State::Sending, lease_us, lease_until_us: (now + lease).micros(), ..self.clone() }
+        Send {
+            state: State::Sending,
+            lease_us,
+            lease_until_us: (now + lease).micros().min(self.expires_us),
+            ..self.clone()
+        }
     }
 
     pub(super) fn lease(&self) -> Duration {

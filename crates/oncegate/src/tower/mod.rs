@@ -19,12 +19,12 @@
 //! the one that the client sent, also inside axum's `nest`. (The feature `tower` supports axum 0.8. With `tower-bare`, or
 //! behind another router that strips prefixes, use [`OnceLayer::path_of`].) [`Caller`] distinguishes the callers.
 //!
-//! **What the handler sees.** The extensions of the request contain the [`Owner`](crate::Owner) of its claim: with axum,
+//! **What the handler sees.** The extensions of the request contain the [`Owner`] of its claim: with axum,
 //! `Extension(owner): Extension<Owner>`. `owner.attempt()` is 2 or more if an earlier attempt may have happened.
 //!
 //! **Limits.** A request runs for at most the policy's `max_run`, or [`REQUEST_RUN_MAX`] if it has none; the time to read
 //! the response counts. After that the client gets 504, and the policy's `lost` decides what happens to the claim. A response
-//! of more than [`OUTCOME_BYTES_MAX`](crate::limits::OUTCOME_BYTES_MAX) bytes is streamed and not stored. A repeated request
+//! of more than [`OUTCOME_BYTES_MAX`] bytes is streamed and not stored. A repeated request
 //! is only told that the first request was done.
 
 mod key;

@@ -164,7 +164,9 @@ impl RunJob for ActionJobs {
             Ok(leased) => leased,
             Err(error) => return tracing::error!(event = "action.unreadable", workspace = %held.job.workspace, %error),
         };
-        let Some(handler) = self.handlers.get(&leased.job.workspace, &leased.action.action_type) else { return };
+        let Some(handler) = self.handlers.get(&leased.job.workspace, &leased.action.action_type) else {
+            return self.actions.give_back(&leased.job).await;
+        };
         // An action that may happen at most once is not run before its begin is recorded.
         if !held.job.begun {
             match self.actions.work(&held.job, Command::Begin { token }, held.now()).await {

@@ -151,7 +151,8 @@ impl Worker {
         Worker { lease, ..self }
     }
 
-    /// How long running jobs may take to end once `shutdown` is ready. Then their futures are dropped, and their actions are tried again.
+    /// How long running jobs may take to end once `shutdown` is ready. Handlers that still run shortly before are dropped: their attempts
+    /// count as ones that may have happened, so an action at least once is tried again, and one at most once is `unknown`.
     pub fn stop_within(self, limit: Duration) -> Worker {
         Worker { stop_within: limit, ..self }
     }
