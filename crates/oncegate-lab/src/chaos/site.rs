@@ -22,7 +22,7 @@ pub const SERVERS: usize = 2;
 /// How long a server may take to become ready, even on a busy machine.
 const READY_MAX: Duration = Duration::from_secs(40);
 /// The saga that ships with Oncegate.
-const SAGA: &str = include_str!("../../../../sagas/search-import.toml");
+const SAGA: &str = include_str!("../../shared/search-import.toml");
 
 /// A place for a server: its address stays the same across restarts.
 struct Slot {

@@ -60,10 +60,10 @@ const ON_POSTGRES: Names = Names {
 
 /// Other libraries, each as a program for Node.js.
 const PEERS: [(&str, &str); 2] = [
-    ("pg-boss, singletonKey, 256 callers", include_str!("../../../../bench/pg-boss.mjs")),
-    ("graphile-worker, jobKey, 256 callers", include_str!("../../../../bench/graphile-worker.mjs")),
+    ("pg-boss, singletonKey, 256 callers", include_str!("../../shared/pg-boss.mjs")),
+    ("graphile-worker, jobKey, 256 callers", include_str!("../../shared/graphile-worker.mjs")),
 ];
-const MEASURE: &str = include_str!("../../../../bench/measure.mjs");
+const MEASURE: &str = include_str!("../../shared/measure.mjs");
 
 pub async fn measure(setting: &Setting) -> Result<Vec<Measured>, Failure> {
     let mut measured = vec![];

@@ -17,7 +17,7 @@ use super::{Measured, Setting};
 use crate::failure::Failure;
 
 const CALLERS: usize = 256;
-pub const SEARCH_IMPORT: &str = include_str!("../../../../sagas/search-import.toml");
+pub const SEARCH_IMPORT: &str = include_str!("../../shared/search-import.toml");
 
 pub async fn measure(setting: &Setting) -> Result<Vec<Measured>, Failure> {
     let store: Arc<dyn MainStore> = Arc::new(SqliteStore::open(setting.folder.join("sagas.db"), Default::default())?);

@@ -11,7 +11,7 @@ const EVERY: Duration = Duration::from_secs(8);
 
 /// The saga that ships, with shorter times: a demo does not run for a week.
 pub fn definition() -> String {
-    include_str!("../../../../sagas/search-import.toml").replace("\"7d\"", "\"1h\"").replace("\"60m\"", "\"2m\"")
+    include_str!("../../shared/search-import.toml").replace("\"7d\"", "\"1h\"").replace("\"60m\"", "\"2m\"")
 }
 
 pub async fn upload(caller: Caller) {

@@ -1,0 +1,1 @@
+../../../bench/graphile-worker.mjs
