@@ -250,6 +250,19 @@ async fn every_route_answers_the_roles_that_it_is_for_and_no_others() {
             // An object that the lowest allowed role finds may be gone for the next role.
             let finds = least != Some(rank) || status != 404 || !things.are_in(path);
             expect(ROLES[rank], status, fits && finds && status < 500);
+            if needs == "nothing" || is_stream(path) {
+                continue;
+            }
+            // A session has its key's role on the dashboard, and none on the API. Each route has a session of its own: one logs out.
+            let cookie = server.client().log_in(key).await;
+            let status = ask(server.client().header("cookie", &cookie), method, &sample).await.status;
+            let is_refused = matches!(status, 401 | 403);
+            let fits = match (needs, path) {
+                ("key", _) => status == 401,
+                (_, "/workspace") => status == 403,
+                _ => is_refused != may,
+            };
+            expect(&format!("the session of {}", ROLES[rank]), status, fits && status < 500);
         }
     }
     assert!(new.is_empty(), "new routes without a line here: {new:#?}");
