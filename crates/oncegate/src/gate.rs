@@ -141,6 +141,8 @@ impl Guards {
 pub struct Gate {
     guards: Guards,
     store: Arc<dyn MainStore>,
+    /// One for all callers: they share the queues of its slots.
+    actions: Actions,
 }
 
 impl Gate {
@@ -172,7 +174,7 @@ impl Gate {
 
     /// Uses a store that is already open. The observer hears of every decision.
     pub fn over(store: Arc<dyn MainStore>, observer: Arc<dyn Observer>) -> Gate {
-        Gate { guards: Guards::over(store.clone(), observer), store }
+        Gate { guards: Guards::over(store.clone(), observer), actions: Actions::over(store.clone()), store }
     }
 
     /// The same store, in another workspace.
@@ -202,7 +204,7 @@ impl Gate {
 
     /// Scheduled actions of this workspace. A [`Gate::worker`] runs them, or the workers of a server on the same store.
     pub fn actions(&self) -> Scoped<Actions> {
-        self.scoped(Actions::over(self.store.clone()))
+        self.scoped(self.actions.clone())
     }
 
     /// Sagas with these definitions, each with a name of its own.
@@ -269,8 +271,8 @@ impl GateBuilder {
     /// Opens the store and brings its schema up to date.
     pub async fn open(self) -> Result<Gate, OpenError> {
         let store = self.url.parse::<StoreUrl>()?.open_with(self.clock).await?;
-        let Gate { guards, store } = Gate::over(store, self.observer);
-        Ok(Gate { guards: Guards { workspace: self.workspace, ..guards }, store })
+        let gate = Gate::over(store, self.observer);
+        Ok(Gate { guards: Guards { workspace: self.workspace, ..gate.guards.clone() }, ..gate })
     }
 }
 

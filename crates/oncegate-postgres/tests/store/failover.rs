@@ -151,7 +151,10 @@ async fn a_commit_to_a_server_that_was_replaced_meanwhile_is_not_told_as_done() 
     let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
                WHERE application_name = 'moved' AND state <> 'idle in transaction'";
     primary.connect().await.query(end, &[]).await.expect("a superuser terminates");
-    standby.wait_until("SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name = 'moved'").await;
+    // A pipeline's settings for its plans are its first statement after the replica has met the server.
+    let has_met = "SELECT count(*) > 0 FROM pg_stat_activity
+                   WHERE application_name = 'moved' AND query LIKE '%force_generic_plan%'";
+    standby.wait_until(has_met).await;
     proxy.set(Mode::Forward);
     let answer = claiming.await.expect("does not panic");
     assert!(!matches!(answer, Ok(Answer::Won(_))), "two owners of one key: {answer:?}");

@@ -27,7 +27,7 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use crate::auth::Peer;
-use crate::problem::Problem;
+use crate::problem::{Kind, Problem};
 use crate::tenants::{Limit, Taken, Tenant, Tenants, Unread};
 use stream::{ClientStream, Closes};
 
@@ -41,10 +41,21 @@ const BUFFER_BYTES: usize = 64 * 1024;
 pub struct Connection {
     pub client: Client,
     pub peer: Peer,
-    /// The workspace of the last request. The connection counts as one of that workspace.
-    counted: Mutex<Option<(WorkspaceName, Taken)>>,
+    counted: Mutex<Membership>,
     /// The task that serves the connection. It is aborted when the connection has to make room for others.
     task: OnceLock<AbortHandle>,
+}
+
+/// Whether a connection counts as one of a workspace.
+#[derive(Default)]
+enum Membership {
+    /// No request's workspace is known yet.
+    #[default]
+    No,
+    /// As one of the workspace of the last request.
+    As(WorkspaceName, Taken),
+    /// It makes room for others, and takes no more requests.
+    MadeRoom,
 }
 
 impl Connection {
@@ -54,14 +65,14 @@ impl Connection {
 
     /// The request's workspace, for its limits. From now on the connection counts as one of that workspace.
     pub fn tenant(&self, tenants: &Tenants, workspace: &WorkspaceName) -> Result<Arc<Tenant>, Problem> {
-        let mut counted = self.counted.lock().expect("no holder of this lock panics");
-        if let Some((name, taken)) = &*counted
-            && name == workspace
-        {
-            return Ok(taken.tenant().clone());
+        let mut counted = self.counted();
+        match &*counted {
+            Membership::As(name, taken) if name == workspace => return Ok(taken.tenant().clone()),
+            Membership::MadeRoom => return Err(Kind::ServerBusy.because("the connection makes room for others")),
+            Membership::As(..) | Membership::No => {}
         }
         let tenant = tenants.of(workspace);
-        *counted = Some((workspace.clone(), tenant.take(Limit::Connections, 1)?));
+        *counted = Membership::As(workspace.clone(), tenant.take(Limit::Connections, 1)?);
         Ok(tenant)
     }
 }
@@ -69,7 +80,24 @@ impl Connection {
 impl Connection {
     /// Whether the connection counts as one of a workspace.
     pub fn is_counted(&self) -> bool {
-        self.counted.lock().expect("no holder of this lock panics").is_some()
+        matches!(&*self.counted(), Membership::As(..))
+    }
+
+    /// Ends the connection, unless it counts as one of a workspace.
+    fn make_room(&self) -> bool {
+        let mut counted = self.counted();
+        if let Membership::As(..) = *counted {
+            return false;
+        }
+        // A request whose workspace becomes known just now is refused: it has done nothing.
+        *counted = Membership::MadeRoom;
+        tracing::debug!(event = "http.connection_made_room");
+        _ = self.task.get().map(AbortHandle::abort);
+        true
+    }
+
+    fn counted(&self) -> MutexGuard<'_, Membership> {
+        self.counted.lock().expect("no holder of this lock panics")
     }
 
     pub fn is_served_by(&self, task: AbortHandle) {
@@ -122,10 +150,7 @@ impl Newcomers {
 
 /// Whether the connection makes room.
 fn pushed_out(connection: &Weak<Connection>) -> bool {
-    let Some(connection) = connection.upgrade().filter(|connection| !connection.is_counted()) else { return false };
-    tracing::debug!(event = "http.connection_made_room");
-    _ = connection.task.get().map(AbortHandle::abort);
-    true
+    connection.upgrade().is_some_and(|connection| connection.make_room())
 }
 
 /// Serves a connection until it ends.

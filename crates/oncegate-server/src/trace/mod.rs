@@ -129,13 +129,24 @@ fn effect<F: Future<Output: Ended>>(
     attributes.extend(about.iter().map(|(name, value)| KeyValue::new(*name, value.to_string())));
     let span = tracer.start(name, kind, current().map(|span| span.context().clone()), attributes);
     Either::Right(async move {
+        let cut = FailsIfCut(span.clone());
         let done = CURRENT.scope(span.clone(), run).await;
+        std::mem::forget(cut);
         if let Some(word) = done.failed() {
             span.fail(word);
         }
         span.end();
         done
     })
+}
+
+/// An effect that is dropped before its end may have happened: its span fails.
+struct FailsIfCut(Arc<Span>);
+
+impl Drop for FailsIfCut {
+    fn drop(&mut self) {
+        self.0.fail("unknown");
+    }
 }
 
 /// Adds the current span to the headers of an outgoing request.

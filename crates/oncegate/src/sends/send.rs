@@ -3,10 +3,10 @@
 use std::fmt::Display;
 use std::time::Duration;
 
+use oncegate_core::WorkspaceName;
 use oncegate_core::job::Reached;
-use oncegate_core::{Refusal, WorkspaceName};
 use oncegate_store::StoreError;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout_at};
 use uuid::Uuid;
 
 use super::{Begin, Begun, NotTaken, Proceed, Sends, Sent};
@@ -30,7 +30,7 @@ pub struct Delivery {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError<E> {
-    /// The provider surely did not take it. A later call sends it.
+    /// The provider surely did not take it. Once that is recorded, a later call sends it.
     #[error("it was not sent: {0}")]
     NotDone(E),
     /// The provider may have taken it. [`Options::lost`](super::Options::lost) decides whether it is sent again.
@@ -48,12 +48,18 @@ pub enum SendError<E> {
         /// The rest of that worker's lease.
         lease_left: Duration,
     },
-    /// The lease was lost, and another worker may be sending it.
-    #[error("the lease was lost: {0}")]
-    Fenced(Refusal),
+    /// The lease was lost before the provider answered: another worker may be sending it. The call of the provider was dropped, and may
+    /// have been taken.
+    #[error("the lease was lost before the provider answered")]
+    LeaseLost,
     /// The provider took it, but that could not be recorded.
-    #[error("it was sent, and that could not be recorded: {0}")]
-    NotRecorded(StoreError),
+    #[error("it was sent, and that could not be recorded: {error}")]
+    NotRecorded {
+        /// The provider's id of the message.
+        esp_message_id: Option<String>,
+        /// Why it could not be recorded.
+        error: NotTaken,
+    },
     /// The store returned an error before the provider was called.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -93,6 +99,7 @@ impl Sends {
     where
         Fut: Future<Output = Result<Option<String>, Failure<E>>>,
     {
+        let begun_at = Instant::now();
         let ours = match self.begin(workspace, begin).await? {
             Begun::Proceed(ours) => ours,
             Begun::Sent(sent) => return Ok(Delivery { sent, is_duplicate: true }),
@@ -101,9 +108,10 @@ impl Sends {
         };
         let lease = begin.lease_by(self.options());
         let called = tokio::select! {
+            // The lease is checked first: a process that was paused past it must not go on.
             biased;
+            () = self.keep_renewing(workspace, &ours, lease, begun_at) => return Err(SendError::LeaseLost),
             called = provider(ours.clone()) => called,
-            refusal = self.keep_renewing(workspace, &ours, lease) => return Err(SendError::Fenced(refusal)),
         };
         let reported = self.report(workspace, &ours, lease, &called).await;
         match called {
@@ -113,23 +121,29 @@ impl Sends {
                 Ok(sent_us) => {
                     Ok(Delivery { sent: Sent { id: ours.id, esp_message_id, sent_us }, is_duplicate: false })
                 }
-                Err(NotTaken::Fenced(refusal)) => Err(SendError::Fenced(refusal)),
-                Err(NotTaken::Store(error)) => Err(SendError::NotRecorded(error)),
-                Err(other) => Err(SendError::NotRecorded(StoreError::Refused(other.to_string()))),
+                Err(error) => Err(SendError::NotRecorded { esp_message_id, error }),
             },
         }
     }
 
-    /// Returns when the lease is lost.
-    async fn keep_renewing(&self, workspace: &WorkspaceName, ours: &Proceed, lease: Duration) -> Refusal {
+    /// Returns when the lease is lost, or when it has ended because the store did not answer.
+    async fn keep_renewing(&self, workspace: &WorkspaceName, ours: &Proceed, lease: Duration, begun_at: Instant) {
+        let mut ends_at = begun_at + lease;
         loop {
             sleep(lease.mul_f64(RENEWED_AFTER)).await;
-            // A renewal that the store did not answer is tried again, as long as the lease lasts.
-            while let Err(error) = self.renew(workspace, ours.id, ours.token, Some(lease)).await {
-                if let NotTaken::Fenced(refusal) = error {
-                    return refusal;
+            loop {
+                let asked_at = Instant::now();
+                if asked_at >= ends_at {
+                    return;
                 }
-                sleep(WRITE_PAUSE).await;
+                match timeout_at(ends_at, self.renew(workspace, ours.id, ours.token, Some(lease))).await {
+                    Ok(Ok(_)) => {
+                        ends_at = asked_at + lease;
+                        break;
+                    }
+                    Ok(Err(NotTaken::Store(_))) => sleep(WRITE_PAUSE).await,
+                    Ok(Err(_)) | Err(_) => return,
+                }
             }
         }
     }
@@ -147,16 +161,27 @@ impl Sends {
             let written = match called {
                 Ok(esp_message_id) => self.sent(workspace, ours.id, ours.token, esp_message_id.clone()).await,
                 Err(Failure::NotDone(error)) => {
-                    self.failed(workspace, ours.id, ours.token, error.to_string(), Reached::No).await
+                    self.failed(workspace, ours.id, ours.token, plain(error), Reached::No).await
                 }
                 Err(Failure::Unknown(error)) => {
-                    self.failed(workspace, ours.id, ours.token, error.to_string(), Reached::Maybe).await
+                    self.failed(workspace, ours.id, ours.token, plain(error), Reached::Maybe).await
                 }
             };
             match written {
+                Err(NotTaken::Store(StoreError::Refused(why))) => {
+                    return Err(NotTaken::Store(StoreError::Refused(why)));
+                }
                 Err(NotTaken::Store(_)) if Instant::now() < give_up_at => sleep(WRITE_PAUSE).await,
                 written => return written.map(|kept| kept.send.sent_us.unwrap_or_default()),
             }
         }
     }
+}
+
+/// The longest error text that is stored, in characters.
+const ERROR_CHARS_MAX: usize = 1_000;
+
+/// The text of an error, without control characters, and not too long.
+fn plain(error: &impl Display) -> String {
+    error.to_string().replace(char::is_control, " ").chars().take(ERROR_CHARS_MAX).collect()
 }

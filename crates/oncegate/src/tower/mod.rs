@@ -22,9 +22,9 @@
 //! **What the handler sees.** The extensions of the request contain the [`Owner`] of its claim: with axum,
 //! `Extension(owner): Extension<Owner>`. `owner.attempt()` is 2 or more if an earlier attempt may have happened.
 //!
-//! **Limits.** A request runs for at most the policy's `max_run`, or [`REQUEST_RUN_MAX`] if it has none; the time to read
+//! **Limits.** A request runs for at most [`OnceLayer::run_limit`], else the policy's `max_run`, else [`REQUEST_RUN_MAX`]; the time to read
 //! the response counts. After that the client gets 504, and the policy's `lost` decides what happens to the claim. A response
-//! of more than [`OUTCOME_BYTES_MAX`] bytes is streamed and not stored. A repeated request
+//! of more than [`OUTCOME_BYTES_MAX`] bytes, or [`OnceLayer::response_limit`], is streamed and not stored. A repeated request
 //! is only told that the first request was done.
 
 mod key;
@@ -130,7 +130,7 @@ impl OnceLayer {
     }
 
     /// Stores the responses with these statuses, and no others. After a response that is not stored, the next request under the key runs.
-    /// This replaces [`OnceLayer::not_started`].
+    /// This replaces [`OnceLayer::not_started`]. A response that breaks off is always stored, as a 502: something may have happened.
     pub fn keep_if(self, keeps: impl Fn(StatusCode) -> bool + Send + Sync + 'static) -> Self {
         OnceLayer { not_started: NotStarted::Unless(Arc::new(keeps)), ..self }
     }

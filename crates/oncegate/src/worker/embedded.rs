@@ -10,6 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use oncegate_core::Policy;
 use oncegate_core::job::Failure;
+use oncegate_core::limits::{LEASE_MAX, SPAN_MIN};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::{RawValue, to_raw_value};
@@ -18,7 +19,8 @@ use tokio::time::Instant;
 #[cfg(feature = "sagas")]
 use super::sagas::SagaJobs;
 use super::{
-    ActionJobs, Channel, Handler, Handlers, NotRun, Outgoing, Queue, ReminderJobs, Run, RunJob, SendJobs, Sent, Watcher,
+    ActionJobs, Channel, Handler, Handlers, NotRun, Outgoing, Queue, Reconcile, ReminderJobs, Run, RunJob, SendJobs,
+    Sent, Watcher,
 };
 use crate::gate::Gate;
 use crate::reminders::{self, Reminders};
@@ -71,6 +73,7 @@ pub struct Worker {
     channels: BTreeMap<String, Arc<dyn Channel>>,
     reminders: Option<Reminders>,
     sends: Option<Sends>,
+    reconcile: Option<Arc<dyn Reconcile>>,
     #[cfg(feature = "sagas")]
     sagas: Option<Sagas>,
     watcher: Arc<dyn Watcher>,
@@ -88,6 +91,7 @@ impl Gate {
             channels: BTreeMap::new(),
             reminders: None,
             sends: None,
+            reconcile: None,
             #[cfg(feature = "sagas")]
             sagas: None,
             watcher: Arc::new(()),
@@ -102,7 +106,10 @@ impl Worker {
     /// Runs actions of this type with `handler`: a closure of the payload and the [`Run`] that returns a future. The value of `Ok` is
     /// kept with the action, as JSON.
     ///
-    /// `Err` with any error counts as an attempt that may have happened. Return a [`Failure`] to say more.
+    /// `Err` with a `std::error::Error` counts as an attempt that may have happened. Return a [`Failure`] to say more.
+    ///
+    /// The lease is renewed while the handler waits. A handler that blocks its thread for longer than the lease loses it: use
+    /// `spawn_blocking`.
     pub fn on<P: DeserializeOwned>(mut self, action_type: &str, handler: impl IntoHandler<P>) -> Worker {
         self.handlers.set(action_type, handler.into_handler());
         self
@@ -114,7 +121,7 @@ impl Worker {
         self
     }
 
-    /// Sends the reminders that name this channel.
+    /// Sends the reminders that name this channel. A worker that sends reminders needs every channel that they name.
     pub fn channel(mut self, name: &str, channel: impl Channel) -> Worker {
         self.channels.insert(name.to_owned(), Arc::new(channel));
         self
@@ -125,9 +132,15 @@ impl Worker {
         Worker { reminders: Some(reminders.clone()), ..self }
     }
 
-    /// Handles the sends whose worker has died.
+    /// Handles the sends whose worker has died. Without [`Worker::reconcile`], a send whose outcome is unknown is left to people, even if
+    /// another process on the same store could ask the provider.
     pub fn sends(self, sends: &Sends) -> Worker {
         Worker { sends: Some(sends.clone()), ..self }
+    }
+
+    /// Asks the provider about sends whose outcome is unknown.
+    pub fn reconcile(self, reconcile: impl Reconcile) -> Worker {
+        Worker { reconcile: Some(Arc::new(reconcile)), ..self }
     }
 
     /// Fires the timers of these sagas, and removes records whose retention is over. Their commands are actions: they need handlers.
@@ -148,16 +161,17 @@ impl Worker {
 
     /// How long a worker may be silent before its jobs go to others. The lease is renewed while a handler runs.
     pub fn lease(self, lease: Duration) -> Worker {
-        Worker { lease, ..self }
+        Worker { lease: lease.clamp(SPAN_MIN, LEASE_MAX), ..self }
     }
 
     /// How long running jobs may take to end once `shutdown` is ready. Handlers that still run shortly before are dropped: their attempts
     /// count as ones that may have happened, so an action at least once is tried again, and one at most once is `unknown`.
     pub fn stop_within(self, limit: Duration) -> Worker {
-        Worker { stop_within: limit, ..self }
+        Worker { stop_within: limit.min(LEASE_MAX), ..self }
     }
 
-    /// Runs jobs until `shutdown` is ready and the running jobs have ended.
+    /// Runs jobs until `shutdown` is ready, and then until the running jobs have ended or [`Worker::stop_within`] is over. A call of a
+    /// channel is not cut off: it ends within its lease.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         let queue =
             Queue::new(self.gate.store().clone(), self.gate.ledger().waiters().clone(), self.lease, self.concurrency);
@@ -166,6 +180,8 @@ impl Worker {
             .into_iter()
             .map(|(kinds, jobs)| tokio::spawn(queue.clone().keep_leasing(kinds, jobs)))
             .collect();
+        // If this future is dropped, the tasks lease nothing more.
+        let stops = StopOnDrop(queue.clone());
         shutdown.await;
         let deadline = Instant::now() + self.stop_within;
         queue.stop_by(deadline);
@@ -174,6 +190,7 @@ impl Worker {
             let _ = tokio::time::timeout_at(deadline, leasing).await;
         }
         queue.finish_by(deadline).await;
+        drop(stops);
     }
 
     /// The kinds of jobs that this worker runs, and what runs them.
@@ -191,7 +208,7 @@ impl Worker {
             jobs.push((vec![reminders::JOB.to_owned()], Arc::new(run)));
         }
         if let Some(sends) = self.sends.clone() {
-            let run = SendJobs { sends, reconcile: None, watcher: self.watcher.clone() };
+            let run = SendJobs { sends, reconcile: self.reconcile.clone(), watcher: self.watcher.clone() };
             jobs.push((vec![sends::JOB.to_owned()], Arc::new(run)));
         }
         #[cfg(feature = "sagas")]
@@ -199,6 +216,16 @@ impl Worker {
             jobs.push((vec![sagas::TIMER.to_owned(), sagas::RETIRE.to_owned()], Arc::new(SagaJobs { sagas })));
         }
         jobs
+    }
+}
+
+struct StopOnDrop(Arc<Queue>);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        if !self.0.is_stopped() {
+            self.0.stop_by(Instant::now());
+        }
     }
 }
 

@@ -26,6 +26,7 @@ on_each![
     a_reminder_goes_through_the_channel_that_it_names,
     a_send_is_made_once_and_renewed_while_the_provider_is_slow,
     a_send_that_may_have_happened_is_not_made_again,
+    a_send_stops_when_its_lease_ends_while_the_store_is_away,
 ];
 
 fn gate(world: &World) -> Gate {
@@ -219,5 +220,24 @@ async fn a_send_that_may_have_happened_is_not_made_again(on: On) {
     let first = sends.send(&begin, |_| async { Err(Failure::NotDone("refused".to_owned())) }).await;
     assert!(matches!(first, Err(SendError::NotDone(_))), "{first:?}");
     assert!(sends.send(&begin, |_| async { Ok::<_, Failure<String>>(None) }).await.is_ok(), "it surely was not sent");
+    world.close().await;
+}
+
+async fn a_send_stops_when_its_lease_ends_while_the_store_is_away(on: On) {
+    if on == On::Memory {
+        return;
+    }
+    let world = World::open_with_real_time(on).await;
+    let options = SendOptions { lease: Duration::from_millis(500), ..SendOptions::default() };
+    let sends = gate(&world).sends(options);
+    let begin = Begin::new("spring", "ada@example.com").expect("is right");
+    let provider = async |_| {
+        world.store.close().await;
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        Ok::<_, Failure<String>>(None)
+    };
+    // The next worker may send it now, so this one must not go on.
+    let sent = tokio::time::timeout(Duration::from_secs(30), sends.send(&begin, provider)).await;
+    assert!(matches!(sent, Ok(Err(SendError::LeaseLost))), "{sent:?}");
     world.close().await;
 }
