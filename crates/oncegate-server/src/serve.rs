@@ -23,9 +23,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::actions::Runner;
 use crate::api;
-use crate::app::App;
-use crate::app::Handle;
-use crate::app::Reply;
+use crate::app::{App, Handle, Reply};
 use crate::audit::Audit;
 use crate::auth::{Keys, Peer};
 use crate::channels::Channels;

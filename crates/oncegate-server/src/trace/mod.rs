@@ -129,9 +129,9 @@ fn effect<F: Future<Output: Ended>>(
     attributes.extend(about.iter().map(|(name, value)| KeyValue::new(*name, value.to_string())));
     let span = tracer.start(name, kind, current().map(|span| span.context().clone()), attributes);
     Either::Right(async move {
-        let cut = FailsIfCut(span.clone());
+        let mut cut = FailsIfCut(Some(span.clone()));
         let done = CURRENT.scope(span.clone(), run).await;
-        std::mem::forget(cut);
+        cut.0 = None;
         if let Some(word) = done.failed() {
             span.fail(word);
         }
@@ -141,11 +141,13 @@ fn effect<F: Future<Output: Ended>>(
 }
 
 /// An effect that is dropped before its end may have happened: its span fails.
-struct FailsIfCut(Arc<Span>);
+struct FailsIfCut(Option<Arc<Span>>);
 
 impl Drop for FailsIfCut {
     fn drop(&mut self) {
-        self.0.fail("unknown");
+        if let Some(span) = &self.0 {
+            span.fail("unknown");
+        }
     }
 }
 

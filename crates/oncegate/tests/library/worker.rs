@@ -27,6 +27,7 @@ on_each![
     a_send_is_made_once_and_renewed_while_the_provider_is_slow,
     a_send_that_may_have_happened_is_not_made_again,
     a_send_stops_when_its_lease_ends_while_the_store_is_away,
+    a_worker_that_is_dropped_leases_nothing_more,
 ];
 
 fn gate(world: &World) -> Gate {
@@ -239,5 +240,20 @@ async fn a_send_stops_when_its_lease_ends_while_the_store_is_away(on: On) {
     // The next worker may send it now, so this one must not go on.
     let sent = tokio::time::timeout(Duration::from_secs(30), sends.send(&begin, provider)).await;
     assert!(matches!(sent, Ok(Err(SendError::LeaseLost))), "{sent:?}");
+    world.close().await;
+}
+
+async fn a_worker_that_is_dropped_leases_nothing_more(on: On) {
+    let world = World::open_with_real_time(on).await;
+    let gate = gate(&world);
+    let first = schedule(&gate, "note", json!(1)).await;
+    let note = |_: i32, _: Run| async { Ok::<_, job::Failure>(()) };
+    tokio::select! {
+        () = gate.worker().on::<i32>("note", note).run(std::future::pending()) => unreachable!("it is not told to stop"),
+        () = ended(&gate, first) => {}
+    }
+    let second = schedule(&gate, "note", json!(2)).await;
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert_eq!(status(&gate, second).await.0, Status::Pending, "a worker looks once a second at least");
     world.close().await;
 }
