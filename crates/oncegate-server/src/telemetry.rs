@@ -44,7 +44,10 @@ pub fn install_metrics() -> PrometheusHandle {
     metrics::describe_counter!(crate::sends::COUNTER, "What became of sends, by event.");
     metrics::describe_counter!(crate::reminders::Event::COUNTER, "What became of reminders, by event.");
     metrics::describe_counter!(crate::sagas::COUNTER, "Events, by saga and what became of them.");
-    metrics::describe_counter!("oncegate_log_lines_dropped_total", "Log lines that nobody read in time.");
+    metrics::describe_counter!(
+        "oncegate_log_lines_dropped_total",
+        "Log lines dropped because their reader was too slow."
+    );
     metrics::describe_counter!("oncegate_store_errors_total", "Operations that the store did not answer.");
     metrics::describe_counter!(
         "oncegate_store_commits_lost_total",

@@ -482,6 +482,7 @@ impl Drop for Taken {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::connection::{Connection, Newcomers};
 
     fn tenants(rate: u32, change: impl FnOnce(&mut WorkspaceLimits)) -> Tenants {
         let mut limits = Limits {
@@ -510,6 +511,20 @@ mod tests {
 
     fn workspace(name: &str) -> WorkspaceName {
         WorkspaceName::new(name).unwrap()
+    }
+
+    /// Otherwise its claim could be won just before the connection is cut.
+    #[test]
+    fn a_connection_that_has_made_room_takes_no_request_and_one_of_a_workspace_makes_no_room() {
+        let tenants = tenants(0, |_| ());
+        let newcomers = Newcomers::new(0, Duration::ZERO);
+        let silent = Arc::new(Connection::default());
+        newcomers.admit(&silent);
+        assert_eq!(silent.tenant(&tenants, &workspace("late")).err().map(|late| late.kind), Some(Kind::ServerBusy));
+        let known = Arc::new(Connection::default());
+        known.tenant(&tenants, &workspace("known")).unwrap();
+        newcomers.admit(&known);
+        assert!(known.tenant(&tenants, &workspace("known")).is_ok());
     }
 
     #[test]

@@ -16,7 +16,7 @@
 //! let sends = gate.sends(Options::default());
 //! let begin = Begin::new("spring", "ada@example.com")?;
 //!
-//! let Begun::Proceed(ours) = sends.begin(&begin).await? else { panic!("nobody has sent it") };
+//! let Begun::Proceed(ours) = sends.begin(&begin).await? else { panic!("it is a new send") };
 //! // Here the provider is called, with ours.provider_key.
 //! sends.sent(ours.id, ours.token, Some("esp-1".into())).await?;
 //!
