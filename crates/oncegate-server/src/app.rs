@@ -130,7 +130,7 @@ impl App {
     /// The ledger of a guard's claims: most of the server's own guards are in the main store, beside the records that they
     /// guard.
     pub fn ledger_of(&self, guard: Option<&GuardName>) -> &Ledger {
-        if guard.is_some_and(is_kept_beside) { &self.messages.main } else { &self.ledger }
+        if guard.is_some_and(is_kept_beside) { self.messages.messages.main() } else { &self.ledger }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Reads JSON, within limits.
 
+use oncegate::Time;
 use serde::de::DeserializeOwned;
 
 use crate::problem::{Kind, Problem};
@@ -106,4 +107,9 @@ mod tests {
         assert!(refused("{}").contains("missing field `key`"));
         assert!(refused("{").contains("EOF while parsing"));
     }
+}
+
+/// A time, as the API shows it.
+pub fn time(micros: i64) -> String {
+    Time::from_micros(micros).to_string()
 }

@@ -4,11 +4,10 @@ use std::sync::LazyLock;
 
 use oncegate::GuardName;
 use oncegate::actions::GUARD as SLOTS;
+use oncegate::messages::{GUARD as MESSAGES, IDEMPOTENCY};
 use oncegate::reminders::GUARD as REMINDERS;
 use oncegate::sagas::GUARD as INBOX;
 use oncegate::sends::GUARD as SENDS;
-
-use crate::messages::{GUARD as MESSAGES, IDEMPOTENCY};
 
 /// Whether a guard's claims are in the main store, whatever the guard store is: they are written in one commit with the
 /// records that they guard.

@@ -14,6 +14,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::server::graceful::GracefulShutdown;
 use metrics::{Gauge, gauge};
+use oncegate::messages::{self, Messages};
 use oncegate::store::{MainStore, Store, Usage, UsageFrom};
 use oncegate::{Ledger, StoreError, WorkspaceName};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -34,7 +35,6 @@ use crate::decisions::{Decisions, tally};
 use crate::failure::Failure;
 use crate::first_key::{self, FirstKey};
 use crate::jobs::ServerWatcher;
-use crate::messages::{self, Messages};
 use crate::metrics_listener;
 use crate::observe::{self, Responses};
 use crate::problem::Kind;
@@ -107,7 +107,8 @@ pub async fn serve(
         tracing::info!(event = "metrics.listening", %address);
     }
     // Only after every step that can fail: work that is started must also be ended.
-    tokio::spawn(app.messages.queue.clone().keep_leasing(vec![messages::JOB.into()], app.messages.clone()));
+    let messages = app.messages.messages.clone();
+    tokio::spawn(messages.queue().clone().keep_leasing(vec![messages::JOB.into()], messages));
     let watcher = Arc::new(ServerWatcher);
     app.actions.start(watcher.clone());
     app.sagas.start();
@@ -128,9 +129,9 @@ pub async fn serve(
     let close = async {
         // The recorder is notified, not aborted: it writes what it has already taken out of the queue.
         let _ = recorder.await;
-        app.messages.main.close().await;
-        if let Some(apart) = &app.messages.apart {
-            apart.close().await;
+        app.messages.messages.main().close().await;
+        if let Some(separate) = app.messages.messages.separate() {
+            separate.close().await;
         }
     };
     let flush = async {
@@ -178,18 +179,11 @@ async fn start(
     let reminders = Desk::new(&config, store.clone(), main.clone(), channels.clone(), queue.clone());
     let actions = Runner::open(&config, store.clone(), main.clone(), &engine, &sends).map_err(Failure::new)?;
     let sagas = Director::new(engine, store.clone(), actions.queue.clone());
-    let messages = Arc::new(Messages {
-        config: config.messages.clone(),
-        store_parts: config.privacy.store_parts,
-        store_outcome_body: config.privacy.store_outcome_body,
-        store: store.clone(),
-        main,
-        apart,
-        channels,
-        queue,
-        over: Default::default(),
-        room: Arc::new(Semaphore::new(config.limits.connections)),
-    });
+    let room = Arc::new(Semaphore::new(config.limits.connections));
+    let options = crate::messages::options(&config);
+    let watcher = Arc::new(ServerWatcher);
+    let messages = Messages::over(store.clone(), main, apart, channels, queue, options, watcher);
+    let messages = Arc::new(crate::messages::Messages { messages, room });
     let mut parts = axum::http::Extensions::new();
     parts.insert(Arc::new(crate::dashboard::Shared::default()));
     parts.insert(Arc::new(api::Readiness::default()));
@@ -265,7 +259,7 @@ async fn refresh(app: Arc<App>, tls: Option<Arc<Tls>>) {
 /// Measures the stored data of the workspaces, for their quotas. To limit the load, each part is followed by a pause.
 async fn measure(app: Arc<App>) {
     let mut stores: Vec<&dyn Store> = vec![&*app.store];
-    stores.extend(app.messages.apart.as_ref().map(|apart| &**apart.store() as &dyn Store));
+    stores.extend(app.messages.messages.separate().map(|separate| &**separate.store() as &dyn Store));
     while app.tenants.has_quota() {
         app.tenants.begin_to_measure();
         match usage(&stores).await {
@@ -359,10 +353,10 @@ async fn accept_until_stopped(
     tracing::info!(event = "server.stopping");
     drop(listener);
     app.stopping.store(true, Ordering::SeqCst);
-    app.messages.main.stop_waiting();
+    app.messages.messages.main().stop_waiting();
     app.ledger.stop_waiting();
     let deadline = tokio::time::Instant::now() + STOP_GRACE;
-    app.messages.queue.stop_by(deadline);
+    app.messages.messages.queue().stop_by(deadline);
     app.actions.queue.stop_by(deadline);
     app.sends.queue.stop_by(deadline);
     let stopped = tokio::spawn(tokio::time::timeout_at(deadline, consumers.stop()));
@@ -372,7 +366,7 @@ async fn accept_until_stopped(
     }
     // An unacknowledged message returns to its queue.
     let _ = stopped.await;
-    app.messages.queue.finish_by(deadline).await;
+    app.messages.messages.queue().finish_by(deadline).await;
     app.actions.queue.finish_by(deadline).await;
     app.sends.queue.finish_by(deadline).await;
 }

@@ -9,10 +9,15 @@ use oncegate_core::{GuardName, InvalidName, Policy, WorkspaceName};
 use oncegate_store::{Clock, MainStore, MemoryStore, Migration, Store, StoreError, SystemClock};
 
 use crate::actions::Actions;
+use crate::channel::Channels;
 use crate::guard::{Guard, GuardError};
 use crate::ledger::Ledger;
 use crate::observer::Observer;
+use crate::queue::Queue;
 use crate::scoped::Scoped;
+
+/// How many messages of a gate are sent at once.
+const SENDS_AT_ONCE: usize = 64;
 
 /// Where claims are kept.
 #[derive(Clone, PartialEq, Eq)]
@@ -226,6 +231,18 @@ impl Gate {
     /// Reminders of this workspace. A [`Gate::worker`] or a server on the same store sends them.
     pub fn reminders(&self, options: crate::reminders::Options) -> Scoped<crate::reminders::Reminders> {
         self.scoped(crate::reminders::Reminders::over(self.store.clone(), self.ledger().clone(), options))
+    }
+
+    /// Messages of this workspace, sent through these channels. A post sends its message at once; a [`Gate::worker`] sends what is left.
+    pub fn messages(
+        &self,
+        channels: impl Channels,
+        options: crate::messages::Options,
+    ) -> Scoped<Arc<crate::messages::Messages>> {
+        let (store, ledger) = (self.store.clone(), self.ledger().clone());
+        let queue = Queue::new(store.clone(), ledger.waiters().clone(), options.lease, SENDS_AT_ONCE);
+        let (channels, watcher) = (Arc::new(channels), Arc::new(()));
+        self.scoped(crate::messages::Messages::over(store, ledger, None, channels, queue, options, watcher))
     }
 
     fn scoped<T>(&self, policy: T) -> Scoped<T> {

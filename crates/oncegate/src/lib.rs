@@ -33,14 +33,17 @@
 
 pub mod actions;
 mod background;
-mod document;
+mod channel;
+pub mod document;
 mod duplicates;
 mod gate;
 mod guard;
 mod idempotency;
 mod key;
 mod ledger;
+pub mod messages;
 mod observer;
+mod queue;
 pub mod reminders;
 mod renewals;
 mod run;

@@ -189,7 +189,7 @@ impl Email {
         let reached = sent.as_ref().map_or_else(|failure| failure.reached, |_| Reached::Maybe);
         let kept = written.map_err(|error| Failure { reached, ..Failure::busy(error.to_string(), None) })?;
         sent.map_err(|failure| Failure { is_final: failure.is_final && failure.reached == Reached::No, ..failure })?;
-        let said = json!({"send": "sent", "sendId": id, "attempt": kept.send.attempt});
+        let said = json!({"send": "sent", "sendId": id, "attempt": kept.document.attempt});
         Ok(Some(to_raw_value(&said).expect("an object is JSON")))
     }
 

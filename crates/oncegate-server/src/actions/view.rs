@@ -1,6 +1,6 @@
 //! An action in the API's form.
 
-use oncegate::Time;
+use crate::json::time;
 use oncegate::actions::{Action, Ended, Found, Resolved, Status, Try, effect_key};
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -76,10 +76,6 @@ pub struct ResolvedActionView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<&'a str>,
     at: String,
-}
-
-fn time(micros: i64) -> String {
-    Time::from_micros(micros).to_string()
 }
 
 impl<'a> From<&'a Found> for ActionView<'a> {

@@ -45,7 +45,7 @@ pub async fn readyz(State(app): State<Arc<App>>, Insight(sees): Insight) -> Answ
 /// The reports of both stores.
 async fn probe(app: &App) -> Result<Report, StoreError> {
     let mut ready = report(&*app.store).await?;
-    if let Some(guards) = &app.messages.apart {
+    if let Some(guards) = app.messages.messages.separate() {
         match report(&**guards.store()).await {
             Ok(of_guards) => ready.warnings.extend(of_guards.warnings),
             // With `store_error = "open"`, messages go on without the guard store.

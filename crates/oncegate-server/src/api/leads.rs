@@ -5,7 +5,8 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
-use oncegate::store::{Commit, Role};
+use oncegate::messages::{CrmIds, Kept, Lead, Thread};
+use oncegate::store::Role;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
@@ -14,12 +15,8 @@ use super::extract::{Json, Named, Params};
 use super::page::{self, Wanted, missing};
 use super::{Answered, App};
 use crate::auth::Caller;
-use crate::messages::document::{CrmIds, Kept, Lead, Thread, time};
-use crate::messages::post::LeadBody;
-use crate::problem::Kind;
-
-/// How many times a lead is read again because concurrent writes won.
-const ROUNDS_MAX: usize = 32;
+use crate::json::time;
+use crate::messages::body::{CrmIdsView, LeadBody};
 
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
@@ -31,6 +28,7 @@ pub struct LeadView {
     email: Option<String>,
     name: Option<String>,
     #[serde(flatten)]
+    #[schema(value_type = CrmIdsView)]
     crm: CrmIds,
     created_at: String,
 }
@@ -75,23 +73,16 @@ impl From<&Kept<Thread>> for ThreadView {
     (status = 200, description = "The lead with this phone, or else with this email; with what is new of it.", body = LeadView)))]
 pub async fn create(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<LeadBody>) -> Answered {
     let contact = body.check()?;
-    for _ in 0..ROUNDS_MAX {
-        let found = app.messages.look(&caller.workspace, &contact).await?;
-        let chosen = found.lead(&caller.workspace, &contact);
-        let changes: Vec<_> = chosen.change.into_iter().collect();
-        if changes.is_empty() || app.store.commit(Commit { ops: vec![], changes }).await?.is_written() {
-            let status = if chosen.is_new { StatusCode::CREATED } else { StatusCode::OK };
-            return Ok((status, axum::Json(LeadView::from(&chosen.lead))).into_response());
-        }
-    }
-    Err(Kind::StoreUnavailable.because("others were faster, every time").retry_after(1))
+    let (lead, is_new) = app.messages.messages.lead(&caller.workspace, &contact).await?;
+    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((status, axum::Json(LeadView::from(&lead))).into_response())
 }
 
 /// Show a lead
 #[utoipa::path(get, path = "/api/leads/{id}", tag = "leads", params(("id" = String, Path)), responses(
     (status = 200, description = "The lead.", body = LeadView), (status = 404, description = "None.")))]
 pub async fn show(State(app): State<Arc<App>>, caller: Caller, Named(id): Named) -> Answered {
-    let found = app.messages.find::<Lead>(&caller.workspace, page::id(&id, "lead")?).await?;
+    let found = app.messages.messages.find::<Lead>(&caller.workspace, page::id(&id, "lead")?).await?;
     let lead = found.ok_or_else(|| missing("lead"))?;
     Ok(axum::Json(LeadView::from(&lead)).into_response())
 }
@@ -119,7 +110,7 @@ pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): P
 #[utoipa::path(get, path = "/api/threads/{id}", tag = "leads", params(("id" = String, Path)), responses(
     (status = 200, description = "The thread.", body = ThreadView), (status = 404, description = "None.")))]
 pub async fn show_thread(State(app): State<Arc<App>>, caller: Caller, Named(id): Named) -> Answered {
-    let found = app.messages.find::<Thread>(&caller.workspace, page::id(&id, "thread")?).await?;
+    let found = app.messages.messages.find::<Thread>(&caller.workspace, page::id(&id, "thread")?).await?;
     let thread = found.ok_or_else(|| missing("thread"))?;
     Ok(axum::Json(ThreadView::from(&thread)).into_response())
 }

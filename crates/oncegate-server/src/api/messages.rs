@@ -5,10 +5,12 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::IntoResponse;
+use oncegate::messages::{Asked, Message, Status};
 use oncegate::store::Role;
 use oncegate::{WRONG_KEY, idempotency_key};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
@@ -19,12 +21,10 @@ use super::page::{self, Wanted, missing};
 use super::sends::WasSent;
 use super::{Answered, App, shown};
 use crate::audit::By;
-use crate::auth::Caller;
+use crate::auth::{Caller, hex};
 use crate::json;
-use crate::messages::Asked;
-use crate::messages::document::{Message, Status};
-use crate::messages::post::PostBody;
-use crate::messages::reply::{MessageView, PostView};
+use crate::messages::body::PostBody;
+use crate::messages::reply::{MessageView, PostView, response};
 use crate::problem::{Kind, Problem};
 use crate::trace;
 
@@ -53,21 +53,30 @@ pub async fn create(
         Some(key) => {
             // A body that is not JSON gets that answer, whatever its key was used for.
             json::parse::<IgnoredAny>(&body)?;
-            Some(Asked::new(&caller.workspace, "POST", PATH, key, &body))
+            Some(Asked::new(&caller.workspace, &["POST", PATH, key], hex(&Sha256::digest(&body))))
         }
         None => None,
     };
-    // Runs on a task of its own: a client that hangs up does not stop its request.
     let too_many = |_| Kind::StoreUnavailable.because("too many requests are under way").retry_after(1);
     let room = app.messages.room.clone().try_acquire_owned().map_err(too_many)?;
+    let messages = app.messages.messages.clone();
+    let post = match PostBody::read(&body) {
+        Ok(post) => post,
+        // A known key is answered first.
+        Err(problem) => {
+            let Some(asked) = &asked else { return Err(problem) };
+            return messages.answer_of_key(asked).await?.map(response).ok_or(problem);
+        }
+    };
     let (answer, answered) = oneshot::channel();
-    let messages = app.messages.clone();
+    // Runs on a task of its own: a client that hangs up does not stop its request.
     // Boxed, because the future is large, and a task is moved a few times before it runs.
     tokio::spawn(trace::carried(Box::pin(async move {
-        messages.post(caller.workspace, asked, body, answer).await;
+        messages.post_to_end(caller.workspace, asked, post, answer).await;
         drop(room);
     })));
-    answered.await.unwrap_or_else(|_| Err(Kind::Internal.because("the request ended in a panic")))
+    let ended = |_| Kind::Internal.because("the request ended in a panic");
+    Ok(response(answered.await.map_err(ended)??))
 }
 
 fn key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
@@ -85,7 +94,7 @@ fn key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
 #[utoipa::path(get, path = "/api/messages/{id}", tag = "messages", params(("id" = String, Path)), responses(
     (status = 200, description = "The message.", body = MessageView), (status = 404, description = "None.")))]
 pub async fn show(State(app): State<Arc<App>>, caller: Caller, Named(id): Named) -> Answered {
-    let found = app.messages.find::<Message>(&caller.workspace, page::id(&id, "message")?).await?;
+    let found = app.messages.messages.find::<Message>(&caller.workspace, page::id(&id, "message")?).await?;
     let message = found.ok_or_else(|| missing("message"))?;
     shown(&MessageView::from(&message), caller.role)
 }
@@ -120,7 +129,7 @@ pub async fn resolve(
     check_note(body.note.as_deref())?;
     let id = page::id(&id, "message")?;
     let (by, audit) = (By::from(&caller), app.audit.clone());
-    let message = app.messages.resolve(audit, caller.workspace, id, body.is_sent(), by, body.note).await?;
+    let message = app.messages.resolve_by_hand(audit, caller.workspace, id, body.is_sent(), by, body.note).await?;
     Ok(axum::Json(MessageView::from(&message)).into_response())
 }
 

@@ -2,18 +2,14 @@
 
 use axum::response::{IntoResponse, Response};
 use oncegate::WorkspaceName;
+use oncegate::document::{self, Document, Kept};
 use oncegate::limits::{PAGE_DEFAULT, PAGE_MAX};
 use oncegate::store::Listing;
 use serde::Serialize;
 use uuid::Uuid;
 
 use super::App;
-use crate::messages::document::{Document, Kept};
 use crate::problem::{Kind, Problem};
-
-/// A page ends early once its records have this many bytes.
-const PAGE_BYTES: usize = 4 * 1024 * 1024;
-const READ_AT_ONCE: usize = 50;
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -38,25 +34,11 @@ pub async fn page<D: Document, V: Serialize>(
     view: impl for<'a> Fn(&'a Kept<D>) -> serde_json::Result<V>,
 ) -> Result<Response, Problem> {
     let (limit, before) = (limit(wanted.limit)?, cursor(wanted.cursor)?);
-    let mut listing = Listing { workspace, kind: D::KIND, list: wanted.list, state: wanted.state, limit, before };
-    let mut page = Page { items: vec![], next_cursor: None };
-    let mut bytes = 0;
-    // Records are read in small batches: if they are large, the page ends early.
-    loop {
-        listing.limit = (limit - page.items.len()).min(READ_AT_ONCE);
-        let listed = app.store.list(listing.clone()).await?;
-        bytes += listed.records.iter().map(|record| record.body.len()).sum::<usize>();
-        let ended_early = listed.ended_early(listing.limit);
-        for record in listed.records {
-            let item = view(&Kept::read(record)?).map_err(|error| Kind::Internal.because(error.to_string()))?;
-            page.items.push(item);
-        }
-        page.next_cursor = listed.next;
-        listing.before = listed.next;
-        if listed.next.is_none() || ended_early || page.items.len() >= limit || bytes >= PAGE_BYTES {
-            return Ok(axum::Json(page).into_response());
-        }
-    }
+    let listing = Listing { workspace, kind: D::KIND, list: wanted.list, state: wanted.state, limit, before };
+    let document::Page { items, next } = document::list::<D>(&app.store, listing).await?;
+    let items = items.iter().map(view).collect::<Result<_, _>>();
+    let items = items.map_err(|error| Kind::Internal.because(error.to_string()))?;
+    Ok(axum::Json(Page { items, next_cursor: next }).into_response())
 }
 
 /// The number of items of a page.

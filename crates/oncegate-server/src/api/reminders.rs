@@ -5,8 +5,11 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
+use oncegate::WorkspaceName;
+use oncegate::messages::Refused;
 use oncegate::reminders::{DEFAULT_KIND, Edit, Filter, Kept, New, NotChanged, Set, State as ReminderState, Text};
 use oncegate::store::Role;
+use oncegate::worker::Channels as _;
 use oncegate::{GuardName, Time};
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
@@ -20,7 +23,7 @@ use crate::audit::By;
 use crate::auth::Caller;
 use crate::channels::Channels;
 use crate::crash;
-use crate::messages::post::{check_text, email, phone};
+use crate::messages::body::{check_text, email, phone};
 use crate::problem::{Kind, Problem};
 use crate::reminders::{Event, ReminderView};
 
@@ -44,7 +47,7 @@ pub struct SetBody {
 }
 
 impl SetBody {
-    fn check(self, channels: &Channels) -> Result<New, Problem> {
+    fn check(self, workspace: &WorkspaceName, channels: &Channels) -> Result<New, Problem> {
         check_text("message", &self.message)?;
         let text = Text {
             channel: self.channel,
@@ -52,7 +55,7 @@ impl SetBody {
             email: email("recipientEmail", self.recipient_email)?,
             message: self.message,
         };
-        check_reach(&text, channels).map_err(bad)?;
+        check_reach(&text, workspace, channels).map_err(bad)?;
         Ok(New {
             booking: id("bookingId", self.booking_id)?,
             kind: id("kind", self.kind.unwrap_or_else(|| DEFAULT_KIND.into()))?,
@@ -74,14 +77,14 @@ fn time(text: &str) -> Result<Time, Problem> {
     Time::parse(text).ok_or_else(|| bad(format!("sendAt: {text:?} is not a time; one is \"2026-11-15T09:30:00Z\"")))
 }
 
-fn check_reach(text: &Text, channels: &Channels) -> Result<(), String> {
+fn check_reach(text: &Text, workspace: &WorkspaceName, channels: &Channels) -> Result<(), String> {
     GuardName::new(&text.channel).map_err(|error| format!("channel: {error}"))?;
     if text.phone.is_none() && text.email.is_none() {
         return Err("who is it for? recipientPhone or recipientEmail: at least one of them".into());
     }
-    match channels.get(&text.channel).needs_email() && text.email.is_none() {
-        true => Err(format!("recipientEmail: the channel {:?} sends mail, and there is no address", text.channel)),
-        false => Ok(()),
+    match channels.channel(workspace, &text.channel).is_some_and(|channel| channel.needs_email()) {
+        true if text.email.is_none() => Err(Refused::NoAddress(text.channel.clone()).to_string()),
+        _ => Ok(()),
     }
 }
 
@@ -103,7 +106,7 @@ impl From<NotChanged> for Problem {
     (status = 201, description = "A new one.", body = ReminderView),
     (status = 200, description = "The one that is there already, unchanged.", body = ReminderView)))]
 pub async fn create(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<SetBody>) -> Answered {
-    let new = body.check(&app.reminders.channels)?;
+    let new = body.check(&caller.workspace, &app.reminders.channels)?;
     crash::point("reminder.received").await;
     let set = app.reminders.reminders.set(&caller.workspace, &new).await?;
     crash::point("reminder.committed").await;
@@ -147,7 +150,7 @@ pub async fn edit(
         message: body.message,
     };
     let id = page::id(&id, "reminder")?;
-    let check = |text: &Text| check_reach(text, &app.reminders.channels);
+    let check = |text: &Text| check_reach(text, &caller.workspace, &app.reminders.channels);
     let kept = app.reminders.reminders.edit(&caller.workspace, id, &edit, check).await?;
     Event::Moved.tell(&caller.workspace, id);
     shown(&ReminderView::from(&kept), caller.role)

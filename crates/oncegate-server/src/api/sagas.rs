@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::IntoResponse;
+use oncegate::document;
 use oncegate::sagas::{LetterState, NotRetried};
 use oncegate::store::Role;
 use serde::Deserialize;
@@ -92,7 +93,7 @@ pub async fn list_letters(
     };
     let standing = params.status.map(status).transpose()?.unwrap_or(LetterState::Open);
     let saga = params.definition.as_deref();
-    let (letters, next_cursor) =
+    let document::Page { items: letters, next: next_cursor } =
         app.sagas.sagas.dead_letters(&caller.workspace, saga, Some(standing), limit, before).await?;
     let items = letters.into_iter().map(DeadLetterView::from).collect();
     Ok(axum::Json(Page { items, next_cursor }).into_response())

@@ -7,6 +7,7 @@ use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use oncegate::limits::{LEASE_MAX, SPAN_MIN};
 use oncegate::sends::{Begin, Begun, Filter, InvalidBegin, Kept, NotTaken, Proceed, Sent, State as SendState, checked};
+use oncegate::store::Reading;
 use oncegate::store::Role;
 use oncegate::{Time, Token};
 use oncegate_core::job::Reached;
@@ -308,8 +309,8 @@ pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): P
         limit: page::limit(params.limit)?,
         before: page::cursor(params.cursor)?,
     };
-    let listed = app.sends.sends.list(&caller.workspace, &filter).await?;
-    let items = listed.items.iter().map(|kept| SendView::of(kept, listed.now)).collect();
+    let Reading { value: listed, now } = app.sends.sends.list(&caller.workspace, &filter).await?;
+    let items = listed.items.iter().map(|kept| SendView::of(kept, now)).collect();
     Ok(axum::Json(Page { items, next_cursor: listed.next }).into_response())
 }
 

@@ -73,7 +73,7 @@ struct Named<'a> {
 impl Serialize for Named<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let name = |ours: &'static str| self.names.get(ours).map_or(ours, String::as_str);
-        let Outgoing { workspace: _, id, channel, phone, email, text, attachments, metadata } = self.message;
+        let Outgoing { policy: _, workspace: _, id, channel, phone, email, text, attachments, metadata } = self.message;
         let mut fields = serializer.serialize_map(None)?;
         fields.serialize_entry(name("id"), id)?;
         fields.serialize_entry(name("channel"), channel)?;
@@ -173,6 +173,7 @@ mod tests {
         let provider = Provider::new(url, None, Arc::from(allow)).unwrap();
         let workspace = WorkspaceName::new("default").unwrap();
         let message = Outgoing {
+            policy: "message",
             workspace: &workspace,
             id: uuid::Uuid::nil(),
             channel: "sms",

@@ -12,58 +12,58 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use ipnet::IpNet;
 use oncegate::WorkspaceName;
+use oncegate::messages::Attachment;
 use oncegate::store::{Clock, SystemClock};
-pub use oncegate::worker::{Receipt, Sent};
+use oncegate::worker;
+pub use oncegate::worker::{Outgoing, Receipt, Sent};
 use oncegate_core::job::{Delivery, Failure};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::value::RawValue;
-use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::config::{self, ChannelKind, Config};
 use crate::secret_file;
-use crate::trace::Ended;
+use crate::trace::{self, Ended};
 use lines::JsonLines;
 
-/// A message on its way out.
-#[derive(Clone, Copy, Serialize)]
+/// The fields of a message on its way out.
+#[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Outgoing<'a> {
-    /// The workspace of the message.
-    #[serde(serialize_with = "crate::outgoing::serialize_workspace")]
-    pub workspace: &'a WorkspaceName,
-    /// The same on every attempt: the key by which the provider may recognise a retry.
-    pub id: Uuid,
-    pub channel: &'a str,
-    #[serde(rename = "recipientPhone")]
-    pub phone: Option<&'a str>,
-    #[serde(rename = "recipientEmail")]
-    pub email: Option<&'a str>,
-    #[serde(rename = "message")]
-    pub text: &'a str,
-    pub attachments: &'a [Attachment],
-    pub metadata: Option<&'a RawValue>,
+struct Fields<'a> {
+    workspace: &'a str,
+    id: Uuid,
+    channel: &'a str,
+    recipient_phone: Option<&'a str>,
+    recipient_email: Option<&'a str>,
+    message: &'a str,
+    attachments: &'a [Attachment],
+    metadata: Option<&'a RawValue>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Attachment {
-    /// http or https.
-    pub url: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub filename: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub content_type: Option<String>,
-}
-
-impl<'a> Outgoing<'a> {
-    fn mail(&self) -> smtp::Mail<'a> {
-        let attached: String = self.attachments.iter().map(|file| format!("\r\n{}", file.url)).collect();
-        let text = if attached.is_empty() { self.text.to_owned() } else { format!("{}\r\n{attached}", self.text) };
-        smtp::Mail { workspace: self.workspace, id: self.id, to: self.email, subject: None, text }
+impl<'a> From<&Outgoing<'a>> for Fields<'a> {
+    fn from(outgoing: &Outgoing<'a>) -> Self {
+        let Outgoing { policy: _, workspace, id, channel, phone, email, text, attachments, metadata } = *outgoing;
+        Fields {
+            workspace: workspace.as_str(),
+            id,
+            channel,
+            recipient_phone: phone,
+            recipient_email: email,
+            message: text,
+            attachments,
+            metadata,
+        }
     }
+}
+
+fn mail<'a>(outgoing: &Outgoing<'a>) -> smtp::Mail<'a> {
+    let Outgoing { workspace, id, email, text, attachments, .. } = *outgoing;
+    let attached: String = attachments.iter().map(|file| format!("\r\n{}", file.url)).collect();
+    let text = if attached.is_empty() { text.to_owned() } else { format!("{text}\r\n{attached}") };
+    smtp::Mail { workspace, id, to: email, subject: None, text }
 }
 
 /// A line of `sends.jsonl`. It lets the first run work without an account at a provider.
@@ -71,7 +71,7 @@ impl<'a> Outgoing<'a> {
 struct Line<'a> {
     at: String,
     #[serde(flatten)]
-    message: &'a Outgoing<'a>,
+    fields: Fields<'a>,
 }
 
 impl Ended for Receipt {
@@ -97,15 +97,14 @@ enum How {
 }
 
 impl Channel {
-    /// Sends within this channel's time, or `within`, whichever is shorter.
-    pub async fn send(&self, message: &Outgoing<'_>, within: Duration) -> Sent {
-        let within = within.min(self.timeout);
+    async fn send_within(&self, message: &Outgoing<'_>, within: Duration) -> Sent {
         match &self.how {
             How::Log(log) => {
-                log.write(&Line { at: SystemClock.now().to_string(), message }).map(|()| Receipt::default())
+                let line = Line { at: SystemClock.now().to_string(), fields: message.into() };
+                log.write(&line).map(|()| Receipt::default())
             }
             How::Http { provider, names } => provider.send(message, names, within).await,
-            How::Smtp(server) => match server.send(&message.mail(), within).await {
+            How::Smtp(server) => match server.send(&mail(message), within).await {
                 Ok(()) => Ok(Receipt::default()),
                 // A request waits for this send, so the failure is final; a later request may send.
                 Err(smtp::NotMailed::Unreached(error)) => Err(Failure::refused(error)),
@@ -114,21 +113,33 @@ impl Channel {
         }
     }
 
-    pub fn kind(&self) -> &'static str {
+    fn kind(&self) -> &'static str {
         match self.how {
             How::Log(_) => "log",
             How::Http { .. } => "http",
             How::Smtp(_) => "smtp",
         }
     }
+}
 
-    /// A message that may have arrived is sent again only if the receiver honours its key.
-    pub fn delivery(&self) -> Delivery {
+#[async_trait]
+impl worker::Channel for Channel {
+    /// Sends within this channel's time, or `within`, whichever is shorter.
+    async fn send(&self, message: &Outgoing<'_>, within: Duration) -> Sent {
+        let (name, id) = match message.policy {
+            "reminder" => ("send reminder", "oncegate.reminder.id"),
+            _ => ("send message", "oncegate.message.id"),
+        };
+        let about = &[(id, &message.id as _), ("oncegate.channel", &self.kind() as _)];
+        let sending = self.send_within(message, within.min(self.timeout));
+        trace::call(name, message.workspace, about, sending).await
+    }
+
+    fn delivery(&self) -> Delivery {
         self.delivery
     }
 
-    /// Whether the channel needs an email address to reach a recipient.
-    pub fn needs_email(&self) -> bool {
+    fn needs_email(&self) -> bool {
         matches!(self.how, How::Smtp(_))
     }
 }
@@ -159,18 +170,14 @@ impl Channels {
         let log = Channel { how: How::Log(log), delivery: Delivery::AtMostOnce, timeout: config.outgoing.timeout };
         Ok(Channels { by_name, of_workspaces, log })
     }
+}
 
-    /// The channel with the settings of a workspace.
-    pub fn of(&self, workspace: &WorkspaceName, name: &str) -> &Channel {
+impl worker::Channels for Channels {
+    fn channel(&self, workspace: &WorkspaceName, name: &str) -> Option<&dyn worker::Channel> {
         let own = || self.of_workspaces.get(&(workspace.clone(), name.to_owned()));
         // Usually no workspace has its own settings, and the lookup is skipped.
         let own = if self.of_workspaces.is_empty() { None } else { own() };
-        own.unwrap_or_else(|| self.get(name))
-    }
-
-    /// The channel with the settings that all workspaces share.
-    pub fn get(&self, name: &str) -> &Channel {
-        self.by_name.get(name).unwrap_or(&self.log)
+        Some(own.or_else(|| self.by_name.get(name)).unwrap_or(&self.log))
     }
 }
 

@@ -1,7 +1,9 @@
 //! `oncegate messages`: what was sent, straight from the store.
 
 use clap::{Args, Subcommand};
-use oncegate::store::{Listing, MainStore};
+use oncegate::document::{self, Document};
+use oncegate::messages::{Kept, Message, Refused, Status, resolve};
+use oncegate::store::{At, Listing, MainStore};
 use oncegate::{OnFailure, limits};
 use uuid::Uuid;
 
@@ -13,11 +15,9 @@ use crate::api::Page;
 use crate::audit::{Act, By};
 use crate::config::Config;
 use crate::failure::Failure;
-use crate::messages::document::{Document, Kept, Message, Status, by_id, time};
+use crate::json::time;
 use crate::messages::reply::MessageView;
-use crate::messages::resolve::resolve;
 use crate::output::{Format, table};
-use crate::problem::{Kind, Problem};
 use crate::stores::open_existing;
 
 #[derive(Subcommand)]
@@ -98,11 +98,10 @@ pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
                 Failure::not_found(format!("no message {id} in workspace {workspace}"))
                     .hint(format!("oncegate messages list --workspace {workspace}"))
             };
-            let place = by_id::<Message>(&workspace, id.parse().map_err(|_| missing())?);
+            let at = At::Id(id.parse().map_err(|_| missing())?);
             with(open_existing(config).await?, async |store| {
-                let found = store.find(&[place]).await?.value.remove(0);
-                let message = Kept::<Message>::read(found.ok_or_else(missing)?).map_err(unreadable)?;
-                show(&message, format);
+                let found = document::find::<Message>(store, &workspace, at).await?;
+                show(&found.value.ok_or_else(missing)?, format);
                 Ok(())
             })
             .await
@@ -115,10 +114,11 @@ pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
                 let act = Act::new("audit.message_resolved", workspace, ("message", wanted.id), &by, note.as_deref());
                 let resolve = async {
                     let resolved = resolve(store, workspace, wanted.id, sent, &by.id, note.clone(), releases).await;
-                    resolved.map_err(|problem| match problem.kind {
-                        Kind::NotFound => wanted.missing(),
-                        Kind::WrongStatus => wanted.refused(problem.detail),
-                        _ => unreadable(problem),
+                    resolved.map_err(|refused| match refused {
+                        Refused::Missing => wanted.missing(),
+                        Refused::Wrong(why) => wanted.refused(why),
+                        Refused::Store(error) => error.into(),
+                        other => Failure::new(other.to_string()),
                     })
                 };
                 let (message, _) = log.act(act.about("sent", sent), resolve).await?;
@@ -140,8 +140,7 @@ fn show(message: &Kept<Message>, format: Format) {
 
 async fn list(store: &dyn MainStore, listing: Listing, format: Format) -> Result<(), Failure> {
     let listed = store.list(listing).await?;
-    let messages = listed.records.into_iter().map(Kept::<Message>::read).collect::<Result<Vec<_>, _>>();
-    let messages = messages.map_err(unreadable)?;
+    let messages = listed.records.into_iter().map(Kept::<Message>::read).collect::<Result<Vec<_>, _>>()?;
     let items = messages.iter().map(MessageView::from).collect();
     format.print(&Page { items, next_cursor: listed.next }, |_| {
         let rows = messages.iter().map(|kept| {
@@ -153,8 +152,4 @@ async fn list(store: &dyn MainStore, listing: Listing, format: Format) -> Result
         table(["ID", "STATUS", "CHANNEL", "CREATED", "ERROR"], rows) + &more
     });
     Ok(())
-}
-
-fn unreadable(problem: Problem) -> Failure {
-    Failure::new(problem.detail.into_owned()).hint("oncegate doctor")
 }

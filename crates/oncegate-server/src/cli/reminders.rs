@@ -140,13 +140,13 @@ async fn list(config: &Config, filter: FilterArgs, format: Format) -> Result<(),
         format.print(&Page { items, next_cursor: page.next }, |_| {
             let plain = |text: &str| text.replace(char::is_control, " ");
             let rows = page.items.iter().map(|kept| {
-                let last = kept.reminder.deliveries.last().and_then(|row| row.error.as_deref());
+                let last = kept.document.deliveries.last().and_then(|row| row.error.as_deref());
                 [
                     kept.id.to_string(),
-                    kept.reminder.state.as_str().into(),
-                    plain(&kept.reminder.booking),
-                    plain(&kept.reminder.kind),
-                    Time::from_micros(kept.reminder.send_at_us).to_string(),
+                    kept.document.state.as_str().into(),
+                    plain(&kept.document.booking),
+                    plain(&kept.document.kind),
+                    Time::from_micros(kept.document.send_at_us).to_string(),
                     plain(last.unwrap_or_default()),
                 ]
             });

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::{Args, Subcommand, ValueEnum};
+use oncegate::document;
 use oncegate::sagas::{Cell, Definition, LetterState, LineSeen, NONE, NotRetried, Outcome, Picture, Sagas};
 use oncegate::{Ledger, Time, WorkspaceName};
 use serde_json::json;
@@ -288,7 +289,7 @@ async fn letters(command: LettersCommand, config: &Config) -> Result<(), Failure
                 Failure::usage(format!("--status is one of {names}"))
             })?;
             with_sagas(config, async |sagas, _| {
-                let (letters, next) =
+                let document::Page { items: letters, next } =
                     sagas.dead_letters(&workspace, definition.as_deref(), Some(standing), limit, paging.cursor).await?;
                 let rows: Vec<[String; 5]> = letters
                     .iter()

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use clap::{Args, Subcommand, ValueEnum};
 use oncegate::sends::{Filter, Kept, NotTaken, Sends, State};
+use oncegate::store::Reading;
 use oncegate::{Ledger, Time};
 
 use super::args::{One, Paging, audit, more, who};
@@ -127,19 +128,19 @@ async fn list(config: &Config, filter: FilterArgs, format: Format) -> Result<(),
     let (campaign, state) = (filter.campaign, filter.state.map(state).transpose()?);
     let filter = Filter { campaign, state, limit, before: filter.paging.cursor };
     with_sends(config, async |sends, _| {
-        let page = sends.list(&workspace, &filter).await?;
-        let items = page.items.iter().map(|kept| SendView::of(kept, page.now)).collect();
+        let Reading { value: page, now } = sends.list(&workspace, &filter).await?;
+        let items = page.items.iter().map(|kept| SendView::of(kept, now)).collect();
         format.print(&Page { items, next_cursor: page.next }, |_| {
             let plain = |text: &str| text.replace(char::is_control, " ");
             let rows = page.items.iter().map(|kept| {
                 [
                     kept.id.to_string(),
-                    kept.send.state_at(page.now).as_str().into(),
-                    plain(&kept.send.campaign),
-                    plain(&kept.send.recipient),
-                    kept.send.attempt.to_string(),
-                    Time::from_micros(kept.send.created_us).to_string(),
-                    kept.send.sent_us.map_or(String::new(), |at| Time::from_micros(at).to_string()),
+                    kept.document.state_at(now).as_str().into(),
+                    plain(&kept.document.campaign),
+                    plain(&kept.document.recipient),
+                    kept.document.attempt.to_string(),
+                    Time::from_micros(kept.document.created_us).to_string(),
+                    kept.document.sent_us.map_or(String::new(), |at| Time::from_micros(at).to_string()),
                 ]
             });
             table(["ID", "STATE", "CAMPAIGN", "RECIPIENT", "ATTEMPT", "CREATED", "SENT"], rows) + &more(page.next)

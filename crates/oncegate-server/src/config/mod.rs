@@ -30,8 +30,7 @@ pub use channel::STARTTLS;
 pub use error::ConfigError;
 pub use secret_url::SecretUrl;
 pub use typed::{
-    Actions, Channel, ChannelKind, Config, HandlerKind, Limits, Log, LogFormat, LogLevel, Messages, Mode, Sagas, Tls,
-    WorkspaceLimits,
+    Actions, Channel, ChannelKind, Config, HandlerKind, Limits, Log, LogFormat, LogLevel, Sagas, Tls, WorkspaceLimits,
 };
 pub use weakness::Weakness;
 

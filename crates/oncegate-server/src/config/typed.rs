@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use oncegate::actions::Mode as Folding;
+pub use oncegate::messages::Mode;
 use oncegate::sends::Lost;
 use oncegate_core::job::Delivery;
 use oncegate_core::{GuardName, OnFailure, OnStoreError, Policy, WorkspaceName};
@@ -131,15 +132,6 @@ pub struct Messages {
     pub workers: usize,
     /// A channel without an entry writes to the log of sends.
     pub channels: BTreeMap<String, Channel>,
-}
-
-/// How duplicates are handled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    Enforce,
-    /// Duplicates are let through, and reported.
-    Observe,
-    Off,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

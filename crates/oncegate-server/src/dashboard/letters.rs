@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Response;
 use oncegate::Time;
+use oncegate::document;
 use oncegate::sagas::{DeadLetter, LetterState, Outcome};
 use oncegate::store::{Clock, Role, SystemClock};
 use uuid::Uuid;
@@ -28,7 +29,7 @@ pub async fn list(State(app): State<Arc<App>>, visitor: Visitor, fields: Fields)
     };
     let standing = fields.get("status").map(status).transpose()?.unwrap_or(LetterState::Open);
     let before = page_cursor(fields.get("cursor").map(str::to_owned))?;
-    let (letters, next) =
+    let document::Page { items: letters, next } =
         app.sagas.sagas.dead_letters(visitor.workspace(), fields.get("saga"), Some(standing), PAGE, before).await?;
     let list = List {
         path: "/dead-letters".into(),

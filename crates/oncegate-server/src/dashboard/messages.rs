@@ -5,6 +5,8 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Response;
 use oncegate::Time;
+use oncegate::document::{self, Document, Page};
+use oncegate::messages::{Kept, Lead, Message, Status, Thread};
 use oncegate::store::{Clock, Listing, Role, SystemClock};
 use uuid::Uuid;
 
@@ -14,7 +16,6 @@ use super::{Failed, Fields, Frame, Named, Shown, claims, did, show_detail, show_
 use crate::api::{missing, page_cursor, page_id};
 use crate::app::App;
 use crate::audit::By;
-use crate::messages::document::{Document, Kept, Lead, Message, Status, Thread};
 use crate::problem::Kind;
 
 const PAGE: usize = 50;
@@ -30,9 +31,9 @@ async fn page_of<D: Document>(
 ) -> Result<(Vec<Kept<D>>, Option<Uuid>), Failed> {
     let before = page_cursor(cursor.map(str::to_owned))?;
     let workspace = visitor.workspace().clone();
-    let listed = app.store.list(Listing { workspace, kind: D::KIND, list, state, limit: PAGE, before }).await?;
-    let kept = listed.records.into_iter().map(Kept::read).collect::<Result<_, _>>()?;
-    Ok((kept, listed.next))
+    let listing = Listing { workspace, kind: D::KIND, list, state, limit: PAGE, before };
+    let Page { items, next } = document::list(&app.store, listing).await?;
+    Ok((items, next))
 }
 
 pub async fn list(State(app): State<Arc<App>>, visitor: Visitor, fields: Fields) -> Shown {
@@ -82,7 +83,7 @@ fn cut(text: &str) -> String {
 }
 
 pub async fn show(State(app): State<Arc<App>>, visitor: Visitor, Named(id): Named<String>, fields: Fields) -> Shown {
-    let found = app.messages.find::<Message>(visitor.workspace(), page_id(&id, "message")?).await?;
+    let found = app.messages.messages.find::<Message>(visitor.workspace(), page_id(&id, "message")?).await?;
     let kept = found.ok_or_else(|| missing("message"))?;
     let (message, now) = (&kept.document, SystemClock.now());
     let time = |micros: Option<i64>| micros.map_or_else(Cell::default, |at| Cell::time(Time::from_micros(at), now));
@@ -172,7 +173,7 @@ pub async fn resolve(
     visitor.require(Role::Operate)?;
     let (sent, reason) = (fields.was_sent()?, fields.reason()?);
     let (by, audit) = (By::from(&visitor.caller), app.audit.clone());
-    app.messages.resolve(audit, visitor.caller.workspace, id, sent, by, Some(reason)).await?;
+    app.messages.resolve_by_hand(audit, visitor.caller.workspace, id, sent, by, Some(reason)).await?;
     Ok(see_other(&format!("/messages/{id}?did=resolve")))
 }
 
@@ -229,7 +230,7 @@ fn moment(kept: &Kept<Message>) -> Happened {
 pub async fn lead(State(app): State<Arc<App>>, visitor: Visitor, Named(id): Named<String>) -> Shown {
     // The list includes the texts that were sent there.
     visitor.require(Role::Operate)?;
-    let found = app.messages.find::<Lead>(visitor.workspace(), page_id(&id, "lead")?).await?;
+    let found = app.messages.messages.find::<Lead>(visitor.workspace(), page_id(&id, "lead")?).await?;
     let kept = found.ok_or_else(|| missing("lead"))?;
     let lead = &kept.document;
     let crm = &lead.crm;
@@ -257,7 +258,7 @@ pub async fn lead(State(app): State<Arc<App>>, visitor: Visitor, Named(id): Name
 
 pub async fn thread(State(app): State<Arc<App>>, visitor: Visitor, Named(id): Named<String>) -> Shown {
     visitor.require(Role::Operate)?;
-    let found = app.messages.find::<Thread>(visitor.workspace(), page_id(&id, "thread")?).await?;
+    let found = app.messages.messages.find::<Thread>(visitor.workspace(), page_id(&id, "thread")?).await?;
     let kept = found.ok_or_else(|| missing("thread"))?;
     let thread = &kept.document;
     let about = vec![

@@ -9,6 +9,8 @@ use askama::Template;
 use axum::extract::State;
 use axum::http::StatusCode;
 use oncegate::actions::{JOBS, Status as ActionStatus};
+use oncegate::document::Document;
+use oncegate::messages::{Message, Status as MessageStatus};
 use oncegate::reminders::State as ReminderState;
 use oncegate::sends::State as SendState;
 use oncegate::store::{Clock, JobFilter, JobListing, KindFilter, Listing, Query, SystemClock};
@@ -23,7 +25,6 @@ use super::{Fields, Frame, Shown, render};
 use crate::app::App;
 use crate::auth::Caller;
 use crate::decisions::tally::{Minute, Range, Series};
-use crate::messages::document::{Document, Message, Status as MessageStatus};
 use crate::own_guards::is_own;
 
 /// The maximum of a count; above it, the page only says that there are more.

@@ -51,7 +51,7 @@ pub async fn list(State(app): State<Arc<App>>, visitor: Visitor, fields: Fields)
 pub fn table(title: &str, reminders: &[Kept]) -> Table {
     let now = SystemClock.now();
     let row = |kept: &Kept| {
-        let reminder = &kept.reminder;
+        let reminder = &kept.document;
         let to = reminder.text.phone.as_ref().or(reminder.text.email.as_ref());
         vec![
             Cell::state(reminder.state.as_str()),
@@ -73,7 +73,7 @@ pub fn table(title: &str, reminders: &[Kept]) -> Table {
 pub async fn show(State(app): State<Arc<App>>, visitor: Visitor, Named(id): Named<String>, fields: Fields) -> Shown {
     let found = app.reminders.reminders.find(visitor.workspace(), page_id(&id, "reminder")?).await?;
     let kept = found.ok_or_else(|| missing("reminder"))?;
-    let (reminder, now) = (&kept.reminder, SystemClock.now());
+    let (reminder, now) = (&kept.document, SystemClock.now());
     let time = |micros: i64| Cell::time(Time::from_micros(micros), now);
     let about = vec![
         ("Booking", Cell::text(&reminder.booking).link(query("/reminders", [("booking", reminder.booking.as_str())]))),
@@ -118,7 +118,7 @@ fn says(reminder: &Reminder, now: Time) -> String {
 }
 
 fn buttons(kept: &Kept) -> Vec<Button> {
-    match kept.reminder.state {
+    match kept.document.state {
         ReminderState::Missed => vec![
             Button {
                 name: "Send anyway",

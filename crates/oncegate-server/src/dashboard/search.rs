@@ -4,6 +4,9 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use futures::future::join_all;
+use oncegate::document::{Document, place};
+use oncegate::messages::{Kept, Lead, Message, Thread, email_name, phone_name};
+use oncegate::store::At;
 use oncegate::store::{Clock, Role, SystemClock};
 use oncegate::{ClaimId, ClaimKey, GuardName, actions, reminders, sends};
 use uuid::Uuid;
@@ -13,7 +16,6 @@ use super::session::{Visitor, see_other};
 use super::{Failed, Fields, Frame, Shown, claims, show_list};
 use crate::app::App;
 use crate::decisions::tally::Range;
-use crate::messages::document::{Document, Kept, Lead, Message, Thread, by_name, email_name, phone_name};
 use crate::own_guards::OWN_GUARDS;
 
 /// The number of results of each kind.
@@ -80,9 +82,9 @@ async fn search(app: &App, visitor: &Visitor, searched: &str) -> Result<Vec<Hit>
 async fn by_id(app: &App, visitor: &Visitor, id: Uuid) -> Result<Vec<Hit>, Failed> {
     let workspace = visitor.workspace();
     let (message, lead, thread) = tokio::try_join!(
-        app.messages.find::<Message>(workspace, id),
-        app.messages.find::<Lead>(workspace, id),
-        app.messages.find::<Thread>(workspace, id),
+        app.messages.messages.find::<Message>(workspace, id),
+        app.messages.messages.find::<Lead>(workspace, id),
+        app.messages.messages.find::<Thread>(workspace, id),
     )?;
     let (action, send, reminder, letter) = tokio::try_join!(
         app.actions.actions.find(workspace, id),
@@ -120,7 +122,7 @@ async fn people(app: &App, visitor: &Visitor, searched: &str) -> Result<Vec<Hit>
         names.extend([phone_name(&format!("+{digits}")), phone_name(&digits)]);
     }
     names.dedup();
-    let places: Vec<_> = names.into_iter().map(|name| by_name::<Lead>(workspace, name)).collect();
+    let places: Vec<_> = names.into_iter().map(|name| place::<Lead>(workspace, At::Name(name))).collect();
     let found = app.store.find(&places).await?.value;
     let mut leads = found.into_iter().flatten().map(Kept::<Lead>::read).collect::<Result<Vec<_>, _>>()?;
     leads.dedup_by_key(|lead| lead.id);
@@ -151,15 +153,18 @@ async fn work(app: &App, visitor: &Visitor, searched: &str) -> Result<Vec<Hit>, 
         app.actions.actions.list(workspace, &of_actions),
     )?;
     let mut hits = vec![];
-    if !sent.items.is_empty() {
+    if !sent.value.items.is_empty() {
         let href = query("/sends", [("campaign", searched)]);
-        let about = format!("its last sends, {}", ago(oncegate::Time::from_micros(sent.items[0].send.created_us), now));
+        let about = format!(
+            "its last sends, {}",
+            ago(oncegate::Time::from_micros(sent.value.items[0].document.created_us), now)
+        );
         hits.push(Hit { what: "campaign", name: searched.to_owned(), state: None, about, href });
     }
     hits.extend(reminded.items.iter().map(|kept| Hit {
         what: "reminder",
-        name: format!("{} · {}", kept.reminder.booking, kept.reminder.kind),
-        state: Some(kept.reminder.state.as_str().to_owned()),
+        name: format!("{} · {}", kept.document.booking, kept.document.kind),
+        state: Some(kept.document.state.as_str().to_owned()),
         about: String::new(),
         href: format!("/reminders/{}", kept.id),
     }));

@@ -6,6 +6,7 @@ use axum::extract::State;
 use axum::response::Response;
 use oncegate::Time;
 use oncegate::sends::{Filter as Wanted, Kept, State as SendState, checked};
+use oncegate::store::Reading;
 use oncegate::store::Role;
 use uuid::Uuid;
 
@@ -34,7 +35,7 @@ pub async fn list(State(app): State<Arc<App>>, visitor: Visitor, fields: Fields)
         limit: PAGE,
         before: page_cursor(fields.get("cursor").map(str::to_owned))?,
     };
-    let page = app.sends.sends.list(visitor.workspace(), &wanted).await?;
+    let Reading { value: page, now } = app.sends.sends.list(visitor.workspace(), &wanted).await?;
     let list = List {
         path: "/sends".into(),
         lead: "What workers have sent, or were about to, newest first: one for each campaign and recipient.".into(),
@@ -43,7 +44,7 @@ pub async fn list(State(app): State<Arc<App>>, visitor: Visitor, fields: Fields)
             Filter::text("campaign", "Campaign", fields.text("campaign")),
             Filter::choice("state", "State", fields.text("state"), &SendState::ALL.map(SendState::as_str)),
         ],
-        table: table("Sends", &page.items, page.now),
+        table: table("Sends", &page.items, now),
         next: None,
     };
     show_list(Frame::new(&visitor, "/sends", "Sends"), list.then(page.next.map(|id| id.to_string())))
@@ -51,7 +52,7 @@ pub async fn list(State(app): State<Arc<App>>, visitor: Visitor, fields: Fields)
 
 pub fn table(title: &str, sends: &[Kept], now: Time) -> Table {
     let row = |kept: &Kept| {
-        let send = &kept.send;
+        let send = &kept.document;
         vec![
             Cell::state(send.state_at(now).as_str()),
             Cell::code(short(&kept.id.to_string())).link(format!("/sends/{}", kept.id)),
@@ -72,7 +73,7 @@ pub fn table(title: &str, sends: &[Kept], now: Time) -> Table {
 pub async fn show(State(app): State<Arc<App>>, visitor: Visitor, Named(id): Named<String>, fields: Fields) -> Shown {
     let found = app.sends.sends.find(visitor.workspace(), page_id(&id, "send")?).await?;
     let (kept, now) = found.ok_or_else(|| missing("send"))?;
-    let send = &kept.send;
+    let send = &kept.document;
     let time = |micros: i64| Cell::time(Time::from_micros(micros), now);
     let about = vec![
         ("Campaign", Cell::text(&send.campaign).link(query("/sends", [("campaign", send.campaign.as_str())]))),
@@ -101,7 +102,7 @@ pub async fn show(State(app): State<Arc<App>>, visitor: Visitor, Named(id): Name
 }
 
 fn says(kept: &Kept, now: Time) -> String {
-    let send = &kept.send;
+    let send = &kept.document;
     match send.state_at(now) {
         SendState::Sending => {
             let until = Time::from_micros(send.lease_until_us);
@@ -115,7 +116,7 @@ fn says(kept: &Kept, now: Time) -> String {
 }
 
 fn buttons(kept: &Kept, now: Time) -> Vec<Button> {
-    if !kept.send.state_at(now).is_open() {
+    if !kept.document.state_at(now).is_open() {
         return vec![];
     }
     let action = format!("/sends/{}/resolve", kept.id);
@@ -138,7 +139,7 @@ fn buttons(kept: &Kept, now: Time) -> Vec<Button> {
 }
 
 fn moments(kept: &Kept, now: Time, visitor: &Visitor) -> Vec<Happened> {
-    let send = &kept.send;
+    let send = &kept.document;
     let at = Time::from_micros;
     let mut moments = vec![];
     for attempt in &send.attempts {

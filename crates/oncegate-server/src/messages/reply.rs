@@ -9,8 +9,10 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::document::{CrmIds, Kept, Lead, Message, Status, time};
-use crate::channels::Attachment;
+use oncegate::messages::{self, Attachment, CrmIds, Kept, Lead, Message, Status};
+
+use super::body::{AttachmentBody, CrmIdsView, StatusView};
+use crate::json::time;
 use crate::sends::ResolvedView;
 
 const DUPLICATE: HeaderName = HeaderName::from_static("oncegate-duplicate");
@@ -44,9 +46,11 @@ pub struct MessageView<'a> {
     recipient_email: Option<&'a str>,
     message: &'a str,
     channel: &'a str,
+    #[schema(value_type = Vec<AttachmentBody>)]
     attachments: &'a [Attachment],
     #[schema(value_type = Option<Object>)]
     metadata: Option<&'a RawValue>,
+    #[schema(value_type = StatusView)]
     status: Status,
     error: Option<&'a str>,
     created_at: String,
@@ -92,6 +96,7 @@ impl MessageView<'_> {
 #[serde(rename_all = "camelCase")]
 pub struct PostView<'a> {
     success: bool,
+    #[schema(value_type = Option<StatusView>)]
     status: Option<Status>,
     /// Why it failed, or cannot be told.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -105,12 +110,12 @@ pub struct PostView<'a> {
     message: Option<MessageView<'a>>,
     lead_id: Option<Uuid>,
     #[serde(flatten)]
+    #[schema(value_type = CrmIdsView)]
     crm: CrmIds,
 }
 
-impl Reply {
-    /// The answer to the request that created the message.
-    pub fn to_first(message: &Kept<Message>, lead: &Kept<Lead>) -> Reply {
+impl messages::Reply for Reply {
+    fn to_first(message: &Kept<Message>, lead: &Kept<Lead>) -> Reply {
         let status = match message.document.status {
             Status::Sent if message.document.lead_is_new => StatusCode::CREATED,
             Status::Sent => StatusCode::OK,
@@ -120,9 +125,8 @@ impl Reply {
         Reply::new(status, Some(message.id), false, &view(message, lead))
     }
 
-    /// The answer for a replay whose body was not kept. It is rebuilt from the present message in the form of the first
-    /// answer, unless a person has settled the message since.
-    pub fn told_again(message: &Kept<Message>, lead: &Kept<Lead>, like: Option<&Reply>) -> Reply {
+    /// In the form of the first answer, unless a person has settled the message since.
+    fn told_again(message: &Kept<Message>, lead: &Kept<Lead>, like: Option<&Reply>) -> Reply {
         let told = match like {
             Some(like) if like.head.duplicate => Reply::to_duplicate(message, lead, 0),
             _ => Reply::to_first(message, lead),
@@ -133,16 +137,14 @@ impl Reply {
         }
     }
 
-    /// The answer to a later request with the same message.
-    pub fn to_duplicate(message: &Kept<Message>, lead: &Kept<Lead>, age_seconds: u64) -> Reply {
+    fn to_duplicate(message: &Kept<Message>, lead: &Kept<Lead>, age_seconds: u64) -> Reply {
         let ago = if age_seconds == 1 { "1 second".to_owned() } else { format!("{age_seconds} seconds") };
         let sentence = format!("The same message was accepted {ago} ago; it was not sent again.");
         let view = PostView { duplicate_only: Some(true), duplicate_message: Some(sentence), ..view(message, lead) };
         Reply::new(StatusCode::OK, Some(message.id), true, &view)
     }
 
-    /// The answer to a duplicate whose original is not written yet.
-    pub fn to_pending_duplicate() -> Reply {
+    fn to_pending_duplicate() -> Reply {
         let sentence = "The same message is being accepted by another request; it was not sent again.".to_owned();
         let view = PostView {
             success: true,
@@ -157,13 +159,7 @@ impl Reply {
         Reply::new(StatusCode::OK, None, true, &view)
     }
 
-    fn new(status: StatusCode, message: Option<Uuid>, duplicate: bool, view: &PostView<'_>) -> Reply {
-        let body = serde_json::to_vec(view).expect("an answer is JSON").into();
-        Reply { head: Head { status: status.as_u16(), duplicate, message }, body }
-    }
-
-    /// The bytes to keep. Without the body, a replay rebuilds the answer from the message.
-    pub fn keep(&self, with_body: bool) -> Bytes {
+    fn keep(&self, with_body: bool) -> Bytes {
         let mut kept = serde_json::to_vec(&self.head).expect("a head is JSON");
         kept.push(b'\n');
         if with_body {
@@ -172,22 +168,31 @@ impl Reply {
         kept.into()
     }
 
-    /// Parses the bytes that were kept. The body is empty if it was left out.
-    pub fn read(kept: &Bytes) -> Option<Reply> {
+    /// The body is empty if it was left out.
+    fn read(kept: &Bytes) -> Option<Reply> {
         let end = kept.iter().position(|byte| *byte == b'\n')?;
         Some(Reply { head: serde_json::from_slice(&kept[..end]).ok()?, body: kept.slice(end + 1..) })
     }
 
-    /// The message to rebuild the answer from, if the body was left out.
-    pub fn to_be_told_from(&self) -> Option<Uuid> {
+    fn to_be_told_from(&self) -> Option<Uuid> {
         self.head.message.filter(|_| self.body.is_empty())
     }
+}
 
-    pub fn replayed(self) -> Response {
-        let mut response = self.into_response();
-        response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
-        response
+impl Reply {
+    fn new(status: StatusCode, message: Option<Uuid>, duplicate: bool, view: &PostView<'_>) -> Reply {
+        let body = serde_json::to_vec(view).expect("an answer is JSON").into();
+        Reply { head: Head { status: status.as_u16(), duplicate, message }, body }
     }
+}
+
+/// The response to a post. A header marks a replay.
+pub fn response(answered: messages::Answered<Reply>) -> Response {
+    let mut response = answered.reply.into_response();
+    if answered.is_replay {
+        response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+    }
+    response
 }
 
 fn view<'a>(message: &'a Kept<Message>, lead: &Kept<Lead>) -> PostView<'a> {

@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use oncegate::store::{
     ApiKey, Commit, Committed, DuplicateCount, JobListing, Keyring, KindFilter, Leased, Listed, Listing, MainStore,
     MemoryStore, Page, Place, Query, Reading, Record, Report, Store, StoreError, Swept, Waiters, Wanted,
@@ -11,8 +10,13 @@ use oncegate::store::{
 use oncegate::{Claim, ClaimKey, Time};
 use oncegate_core::job::{Job, State};
 
+use oncegate::Ledger;
+use oncegate::worker::Queue;
+use tokio::sync::oneshot;
+
+use super::body::PostBody;
 use super::*;
-use crate::config::Config;
+use crate::channels::Channels;
 
 /// The commit that records that a send begins: the one after the commit that accepts the message.
 const BEGIN: usize = 2;
@@ -141,27 +145,26 @@ async fn sent_and_queued(is_written: bool) -> (usize, Option<Job>) {
     config.data_dir = folder.path().join("data");
     let store = Arc::new(Unanswered::new(is_written));
     let main = Arc::new(Ledger::start(store.clone(), Arc::new(())));
-    let messages = Arc::new(Messages {
-        config: config.messages.clone(),
-        store_parts: false,
-        store_outcome_body: true,
-        store: store.clone(),
-        apart: None,
-        channels: Arc::new(Channels::open(&config).unwrap()),
-        queue: Queue::new(store.clone(), main.waiters().clone(), config.messages.lease, 1),
+    let queue = Queue::new(store.clone(), main.waiters().clone(), config.messages.lease, 1);
+    let channels = Arc::new(Channels::open(&config).unwrap());
+    let messages = messages::Messages::<Reply>::over(
+        store.clone(),
         main,
-        over: Over::default(),
-        room: Arc::new(Semaphore::new(1)),
-    });
-    let body = Bytes::from(r#"{"recipientPhone":"+1","message":"once"}"#);
+        None,
+        channels,
+        queue,
+        options(&config),
+        Arc::new(crate::jobs::ServerWatcher),
+    );
+    let post = PostBody::read(br#"{"recipientPhone":"+1","message":"once"}"#).unwrap();
     let (answer, answered) = oneshot::channel();
     let workspace = WorkspaceName::new("default").unwrap();
-    messages.post(workspace.clone(), None, body, answer).await;
+    messages.post_to_end(workspace.clone(), None, post, answer).await;
     answered.await.unwrap().ok().unwrap();
     let sent = std::fs::read_to_string(config.data_dir.join("sends.jsonl")).unwrap_or_default().lines().count();
     let listing = JobListing {
         workspace,
-        kind: KindFilter::Is(JOB.into()),
+        kind: KindFilter::Is(messages::JOB.into()),
         lane_prefix: None,
         state: None,
         limit: 1,

@@ -6,9 +6,7 @@ mod events;
 mod view;
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use async_trait::async_trait;
 use oncegate::reminders::{JOB, Kept, Options, Reminders};
 use oncegate::store::MainStore;
 use oncegate::{Ledger, WorkspaceName};
@@ -18,12 +16,11 @@ pub use events::Event;
 pub use view::ReminderView;
 
 use crate::audit::{self, Act, Audit, By, Receipt};
-use crate::channels::{self, Channels};
+use crate::channels::Channels;
 use crate::config::Config;
 use crate::problem::Problem;
 use crate::task::to_the_end;
-use crate::trace;
-use oncegate::worker::{Channel, Outgoing, Queue, ReminderJobs, Sent, Watcher};
+use oncegate::worker::{Queue, ReminderJobs, Watcher};
 
 pub struct Desk {
     pub reminders: Reminders,
@@ -83,7 +80,7 @@ impl Desk {
             let act = act.about("sent", sent);
             let resolve = self.reminders.resolve(&workspace, id, sent, &by.id, why.clone());
             let (kept, receipt) = audit.act(act.clone(), async { Ok::<_, Problem>(resolve.await?) }).await?;
-            if kept.reminder.resolved.as_ref().is_some_and(|said| said.is_by(&by.id, why.as_deref())) {
+            if kept.document.resolved.as_ref().is_some_and(|said| said.is_by(&by.id, why.as_deref())) {
                 let (by, Receipt { seq, hash }) = (by.id, receipt);
                 tracing::warn!(event = "audit.reminder_resolved", %workspace, reminderId = %id, sent, by, why, auditSeq = seq, auditHash = hash);
             } else {
@@ -117,26 +114,7 @@ impl Desk {
 
     /// Starts to send the reminders that are due.
     pub fn start(self: &Arc<Desk>, watcher: Arc<dyn Watcher>) {
-        let jobs = ReminderJobs {
-            reminders: self.reminders.clone(),
-            channel: Arc::new(Carriers(self.channels.clone())),
-            watcher,
-        };
+        let jobs = ReminderJobs { reminders: self.reminders.clone(), channels: self.channels.clone(), watcher };
         tokio::spawn(self.queue.clone().keep_leasing(vec![JOB.to_owned()], Arc::new(jobs)));
-    }
-}
-
-/// The configured channels, for reminders.
-struct Carriers(Arc<Channels>);
-
-#[async_trait]
-impl Channel for Carriers {
-    async fn send(&self, reminder: &Outgoing<'_>, within: Duration) -> Sent {
-        let Outgoing { workspace, id, channel, phone, email, text } = *reminder;
-        let outgoing =
-            channels::Outgoing { workspace, id, channel, phone, email, text, attachments: &[], metadata: None };
-        let channel = self.0.of(workspace, channel);
-        let about = &[("oncegate.reminder.id", &id as _), ("oncegate.channel", &channel.kind() as _)];
-        trace::call("send reminder", workspace, about, channel.send(&outgoing, within)).await
     }
 }

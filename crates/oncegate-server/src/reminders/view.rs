@@ -1,11 +1,11 @@
 //! A reminder in the API's form.
 
-use oncegate::Time;
 use oncegate::reminders::{Kept, Row};
 use serde::Serialize;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use crate::json::time;
 use crate::sends::ResolvedView;
 
 #[derive(Serialize, ToSchema)]
@@ -53,13 +53,9 @@ pub struct RowView<'a> {
     provider_message_id: Option<&'a str>,
 }
 
-fn time(micros: i64) -> String {
-    Time::from_micros(micros).to_string()
-}
-
 impl<'a> From<&'a Kept> for ReminderView<'a> {
     fn from(kept: &'a Kept) -> Self {
-        let reminder = &kept.reminder;
+        let reminder = &kept.document;
         ReminderView {
             id: kept.id,
             booking_id: &reminder.booking,

@@ -59,7 +59,7 @@ impl Hook {
         let Ok(_place) = self.room.try_acquire() else {
             return Said::Nothing(format!("{QUESTIONS_MAX} questions are under way"));
         };
-        let send = &kept.send;
+        let send = &kept.document;
         let question = json!({
             "id": kept.id, "providerKey": send.provider_key, "campaignId": send.campaign, "recipientId": send.recipient,
             "templateId": send.template, "attempt": send.attempt,

@@ -125,7 +125,7 @@ impl SendLog {
 
     fn told(&self, workspace: &WorkspaceName, id: Uuid, told: Result<Kept, NotTaken>) -> Result<Kept, NotTaken> {
         match &told {
-            Ok(kept) => Event::Stands(kept.send.state).tell(workspace, id),
+            Ok(kept) => Event::Stands(kept.document.state).tell(workspace, id),
             Err(NotTaken::Fenced(_)) => Event::Fenced.tell(workspace, id),
             Err(_) => {}
         }

@@ -1,5 +1,6 @@
 //! A send in the API's form.
 
+use crate::json::time;
 use oncegate::Time;
 use oncegate::sends::{Attempt, Kept, Resolved};
 use serde::Serialize;
@@ -62,13 +63,9 @@ pub struct ResolvedView<'a> {
     at: String,
 }
 
-fn time(micros: i64) -> String {
-    Time::from_micros(micros).to_string()
-}
-
 impl<'a> SendView<'a> {
     pub fn of(kept: &'a Kept, now: Time) -> SendView<'a> {
-        let send = &kept.send;
+        let send = &kept.document;
         let state = send.state_at(now);
         let is_at_work = state == oncegate::sends::State::Sending;
         SendView {

@@ -8,18 +8,12 @@ use oncegate_store::{Change, Commit, JobListing, KindFilter, Listed, Listing, St
 use uuid::Uuid;
 
 use super::coalesce::Standing;
-use super::work::ROUNDS_MAX;
 use super::{Action, Actions, Applied, Ended, Entity, JOBS, KIND, Resolved, Status};
+use crate::document::{self, Batch, commit_or_read_again, until_written};
 
 /// How long a command waits for a worker that may finish soon.
 const PATIENCE: Duration = Duration::from_secs(2);
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
-/// A page ends once it has this many bytes, even if its limit of actions is not reached.
-const PAGE_BYTES: usize = 4 * 1024 * 1024;
-const READ_AT_ONCE: usize = 50;
-/// The most reads of the store for one page.
-const STEPS_MAX: usize = 40;
-
 /// An action, with its workspace and id.
 #[derive(Clone, Debug)]
 pub struct Found {
@@ -53,13 +47,7 @@ pub struct Filter {
 }
 
 /// A page of actions, newest first.
-#[derive(Clone, Debug)]
-pub struct Page {
-    /// The actions on this page. They may be fewer than the limit although the list goes on.
-    pub items: Vec<Found>,
-    /// The `before` of the next page; `None` if the list ends here.
-    pub next: Option<Uuid>,
-}
+pub type Page = document::Page<Found>;
 
 /// Why a person's command changed nothing.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -113,26 +101,14 @@ impl Actions {
 
     /// Lists a page of actions. A page of large actions has fewer of them.
     pub async fn list(&self, workspace: &WorkspaceName, filter: &Filter) -> Result<Page, StoreError> {
-        let mut page = Page { items: vec![], next: filter.before };
-        let mut bytes = 0;
-        for step in 1.. {
-            let limit = (filter.limit - page.items.len()).min(READ_AT_ONCE);
-            let (some, ended_early) =
-                self.list_some(workspace, &Filter { limit, before: page.next, ..filter.clone() }).await?;
-            bytes += some.items.iter().map(|found| found.action.bytes().len()).sum::<usize>();
-            page.items.extend(some.items);
-            page.next = some.next;
-            let is_full = page.items.len() >= filter.limit || bytes >= PAGE_BYTES || step >= STEPS_MAX;
-            if page.next.is_none() || ended_early || is_full {
-                break;
-            }
-        }
-        Ok(page)
+        document::page(filter.limit, filter.before, |limit, before| {
+            self.list_some(workspace, Filter { limit, before, ..filter.clone() })
+        })
+        .await
     }
 
-    /// Lists some of a page. Also returns whether the store stopped early, so that the caller need not wait longer.
-    async fn list_some(&self, workspace: &WorkspaceName, filter: &Filter) -> Result<(Page, bool), StoreError> {
-        let Filter { status, action_type, entity_id, schedule, limit, before } = filter;
+    async fn list_some(&self, workspace: &WorkspaceName, filter: Filter) -> Result<Batch<Found>, StoreError> {
+        let Filter { status, action_type, entity_id, schedule, limit, before } = &filter;
         let mut items = vec![];
         // Jobs are read first, so that an action that leaves the queue meanwhile is found twice, and not missed.
         if status.is_none_or(|status| status.in_queue().is_some()) && schedule.is_none() {
@@ -151,10 +127,10 @@ impl Actions {
         }
         let (mut looked_to, mut ended_early) = (None, false);
         if status.is_none_or(|status| status.in_queue().is_none()) {
-            let listed = self.list_ended(workspace, filter).await?;
+            let listed = self.list_ended(workspace, &filter).await?;
             (looked_to, ended_early) = (listed.next, listed.ended_early(*limit));
             let ended = listed.records.into_iter().map(found_record).collect::<Result<Vec<_>, _>>()?;
-            items.extend(ended.into_iter().filter(|found| fits_ended(filter, found)));
+            items.extend(ended.into_iter().filter(|found| fits_ended(&filter, found)));
         }
         // If an action was found twice, its record is newer than its job.
         items.sort_by_key(|found| std::cmp::Reverse((found.id, found.job.is_none())));
@@ -164,7 +140,8 @@ impl Actions {
         let more = items.len() > *limit;
         items.truncate(*limit);
         let next = items.last().map(|last| last.id).filter(|_| more).or(looked_to);
-        Ok((Page { items, next }, ended_early))
+        let bytes = items.iter().map(|found| found.action.bytes().len()).sum();
+        Ok(Batch { items, next, bytes, ended_early })
     }
 
     /// Reads a page of records. Some of them may not match the filter.
@@ -260,11 +237,11 @@ impl Actions {
         note: Option<String>,
     ) -> Result<Found, Refused> {
         let status = if done { Status::Completed } else { Status::Cancelled };
-        for _ in 0..ROUNDS_MAX {
+        until_written(|| async {
             let found = self.find(workspace, id).await?.ok_or(Refused::Missing)?;
             let ended = match (&found.job, found.action.ended.clone()) {
                 // A repeated request: the answer to the first may have been lost.
-                (None, Some(Ended { status: is, resolved: Some(_), .. })) if is == status => return Ok(found),
+                (None, Some(Ended { status: is, resolved: Some(_), .. })) if is == status => return Ok(Some(found)),
                 (None, Some(ended)) if matches!(ended.status, Status::Dead | Status::Unknown) => ended,
                 _ => {
                     let why = "only what is dead or unknown can be settled".into();
@@ -278,18 +255,10 @@ impl Actions {
             let action = Action { ended, ..found.action };
             // If another person retries the action at the same time, one of the two finds the record unchanged and succeeds.
             let changes = vec![Change::replace(action.record(workspace, id, record_version))];
-            match self.store.commit(Commit { ops: vec![], changes }).await {
-                Ok(committed) if committed.is_written() => return Ok(Found { action, record_version, ..found }),
-                // Another writer was first: the next round reads the new status.
-                Ok(_) => {}
-                Err(StoreError::Unknown(why)) if self.store.confirm().await.is_err() => {
-                    return Err(StoreError::Unknown(why).into());
-                }
-                Err(StoreError::Unknown(_)) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Err(StoreError::Unavailable("others were faster, every time".into()).into())
+            let is_written = commit_or_read_again(&*self.store, Commit { ops: vec![], changes }).await?;
+            Ok(is_written.then_some(Found { action, record_version, ..found }))
+        })
+        .await
     }
 }
 

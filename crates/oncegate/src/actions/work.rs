@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::{Action, Actions, Ended, JOBS, Status};
 
 /// How often a command is retried after a lost race.
-pub(super) const ROUNDS_MAX: usize = 100;
+const ROUNDS_MAX: usize = 100;
 
 /// An action that a worker has leased.
 #[derive(Clone, Debug)]

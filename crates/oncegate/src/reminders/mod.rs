@@ -116,7 +116,7 @@ impl Reminders {
             created_us: now.micros(),
             ended_us: None,
         };
-        let kept = Kept { workspace: workspace.clone(), id: Uuid::now_v7(), version: 1, reminder };
+        let kept = Kept::new(workspace, reminder);
         let op = Op { key: key.clone(), command: Command::Claim(self.terms(new, kept.id)) };
         let changes = vec![kept.created(), Change::Enqueue(kept.job(new.send_at, now))];
         let committed = self.ledger.commit(Commit { ops: vec![op], changes }).await?;

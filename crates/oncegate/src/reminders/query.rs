@@ -2,11 +2,12 @@
 
 use oncegate_core::WorkspaceName;
 use oncegate_core::job::Job;
-use oncegate_store::{At, Listed, Listing, Reading, StoreError};
+use oncegate_store::{At, Listing, Reading, StoreError};
 use uuid::Uuid;
 
 use super::record::{KIND, Kept, list_of};
 use super::{Reminders, State};
+use crate::document;
 
 /// Selects reminders. A list has the newest first.
 #[derive(Clone, Debug)]
@@ -22,13 +23,7 @@ pub struct Filter {
 }
 
 /// A page of reminders, newest first.
-#[derive(Clone, Debug)]
-pub struct Page {
-    /// The reminders on this page. They may be fewer than the limit although the list goes on.
-    pub items: Vec<Kept>,
-    /// The `before` of the next page; `None` if the list ends here.
-    pub next: Option<Uuid>,
-}
+pub type Page = document::Page<Kept>;
 
 impl Reminders {
     /// The reminder with this id; `None` if the workspace has none.
@@ -37,7 +32,7 @@ impl Reminders {
     }
 
     pub(super) async fn find_at(&self, workspace: &WorkspaceName, at: At) -> Result<Option<Kept>, StoreError> {
-        self.store.find(&[Kept::place(workspace, at)]).await?.value.remove(0).map(Kept::read).transpose()
+        Ok(document::find(&*self.store, workspace, at).await?.value)
     }
 
     /// The reminder, its job if the job is in the queue, and the store's time.
@@ -55,8 +50,7 @@ impl Reminders {
 
     /// Lists reminders, newest first. A page of large reminders has fewer of them.
     pub async fn list(&self, workspace: &WorkspaceName, filter: &Filter) -> Result<Page, StoreError> {
-        let Listed { records, next } = crate::document::page(&self.store, listing(workspace, filter)).await?;
-        Ok(Page { items: records.into_iter().map(Kept::read).collect::<Result<_, _>>()?, next })
+        document::list(&self.store, listing(workspace, filter)).await
     }
 
     /// Counts the reminders, up to the filter's limit.

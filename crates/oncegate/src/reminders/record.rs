@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use oncegate_core::job::{Delivery, Job, Reached, Tries};
 use oncegate_core::{ClaimKey, Time, WorkspaceName};
-use oncegate_store::{At, Change, Place, Record, StoreError};
+use oncegate_store::Change;
 use serde::{Deserialize, Serialize};
-use uuid::Uuid;
 
 use super::{GUARD, JOB};
-use crate::sends::Resolved;
+use crate::document::{self, Document, Resolved};
 
 /// The kind of the records of reminders.
 pub const KIND: &str = "reminder";
@@ -176,47 +175,19 @@ pub(super) fn list_of(booking: &str) -> String {
 }
 
 /// A reminder, with its workspace, id and version.
-#[derive(Clone, Debug)]
-pub struct Kept {
-    /// The workspace that owns the reminder.
-    pub workspace: WorkspaceName,
-    /// The id of the reminder.
-    pub id: Uuid,
-    /// The version of the record. It grows by one with each write.
-    pub version: i64,
-    /// The document of the reminder.
-    pub reminder: Reminder,
+pub type Kept = document::Kept<Reminder>;
+
+impl Document for Reminder {
+    const KIND: &'static str = KIND;
+
+    fn state(&self) -> Option<String> {
+        Some(self.state.as_str().to_owned())
+    }
 }
 
 impl Kept {
-    pub(super) fn read(record: Record) -> Result<Kept, StoreError> {
-        let reminder = crate::document::read(&record)?;
-        let Record { workspace, id, version, .. } = record;
-        Ok(Kept { workspace, id, version, reminder })
-    }
-
-    pub(super) fn place(workspace: &WorkspaceName, at: At) -> Place {
-        Place { workspace: workspace.clone(), kind: KIND, at }
-    }
-
-    pub(super) fn with(&self, reminder: Reminder) -> Kept {
-        Kept { version: self.version + 1, reminder, ..self.clone() }
-    }
-
-    fn record(&self) -> Record {
-        Record {
-            workspace: self.workspace.clone(),
-            kind: KIND,
-            id: self.id,
-            version: self.version,
-            state: Some(self.reminder.state.as_str().to_owned()),
-            expires_at: None,
-            body: crate::document::bytes(&self.reminder),
-        }
-    }
-
     pub(super) fn created(&self) -> Change {
-        let Reminder { booking, kind, .. } = &self.reminder;
+        let Reminder { booking, kind, .. } = &self.document;
         // The name belongs to one reminder, even after a person has removed the claim.
         let names = vec![key_of(&self.workspace, booking, kind).id.to_string()];
         Change::Create { record: self.record(), names, lists: vec![list_of(booking)] }

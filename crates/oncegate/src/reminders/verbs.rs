@@ -6,10 +6,7 @@ use oncegate_store::{Change, Reading, StoreError};
 use uuid::Uuid;
 
 use super::{Kept, Reminder, Reminders, State, Text};
-use crate::sends::Resolved;
-
-/// How often to retry a write that lost a race.
-pub(super) const ROUNDS: usize = 20;
+use crate::document::{Resolved, until_written};
 
 /// The fields of a reminder to change. `None` keeps a field as it is.
 #[derive(Clone, Debug, Default)]
@@ -74,7 +71,7 @@ impl Reminders {
         check: impl Fn(&Text) -> Result<(), String>,
     ) -> Result<Kept, NotChanged> {
         self.change(workspace, id, |kept, job, now| {
-            let before = &kept.reminder;
+            let before = &kept.document;
             check(&edit.text(&before.text)).map_err(NotChanged::Invalid)?;
             let send_at = edit.send_at.unwrap_or(Time::from_micros(before.send_at_us));
             let next = kept.with(Reminder {
@@ -113,35 +110,35 @@ impl Reminders {
 
     /// Cancels a reminder, until its flag is set.
     pub async fn cancel(&self, workspace: &WorkspaceName, id: Uuid) -> Result<Kept, NotChanged> {
-        self.change(workspace, id, |kept, job, now| match (kept.reminder.state, job) {
+        self.change(workspace, id, |kept, job, now| match (kept.document.state, job) {
             (State::Scheduled, Some(job)) => match job::decide(job, &job::Command::Cancel, now) {
                 Decision::End(_) => {
-                    Ok(Some((kept.with(kept.reminder.ended(State::Cancelled, now)), Some(removed(job)))))
+                    Ok(Some((kept.with(kept.document.ended(State::Cancelled, now)), Some(removed(job)))))
                 }
                 _ => Err(NotChanged::Wrong("a worker is about to send it: it is too late".into())),
             },
             (State::Cancelled, _) => Ok(None),
-            _ => Err(wrong("only one that has not been sent can be cancelled", &kept.reminder)),
+            _ => Err(wrong("only one that has not been sent can be cancelled", &kept.document)),
         })
         .await
     }
 
     /// Sends a missed reminder, as a person has decided. The key stays the same.
     pub async fn send_missed(&self, workspace: &WorkspaceName, id: Uuid, by: &str) -> Result<Kept, NotChanged> {
-        self.change(workspace, id, |kept, _, now| match kept.reminder.state {
+        self.change(workspace, id, |kept, _, now| match kept.document.state {
             State::Missed => {
                 let next = kept.with(Reminder {
                     state: State::Sending,
-                    flagged_us: kept.reminder.flagged_us.or(Some(now.micros())),
+                    flagged_us: kept.document.flagged_us.or(Some(now.micros())),
                     grace_until_us: (now + self.options.grace).micros(),
                     sent_by: Some(by.to_owned()),
                     ended_us: None,
-                    ..kept.reminder.clone()
+                    ..kept.document.clone()
                 });
                 let job = next.job(now, now);
                 Ok(Some((next, Some(Change::Enqueue(job)))))
             }
-            _ => Err(wrong("only one that was missed can be sent by hand", &kept.reminder)),
+            _ => Err(wrong("only one that was missed can be sent by hand", &kept.document)),
         })
         .await
     }
@@ -156,16 +153,16 @@ impl Reminders {
         note: Option<String>,
     ) -> Result<Kept, NotChanged> {
         let state = if sent { State::Sent } else { State::Cancelled };
-        self.change(workspace, id, |kept, _, now| match (kept.reminder.state, &kept.reminder.resolved) {
+        self.change(workspace, id, |kept, _, now| match (kept.document.state, &kept.document.resolved) {
             (State::Missed, _) => {
                 let at_us = now.micros();
-                let flagged_us = kept.reminder.flagged_us.or(sent.then_some(at_us));
+                let flagged_us = kept.document.flagged_us.or(sent.then_some(at_us));
                 let resolved = Some(Resolved { sent, by: by.to_owned(), note: note.clone(), at_us, token: None });
-                Ok(Some((kept.with(Reminder { state, flagged_us, resolved, ..kept.reminder.clone() }), None)))
+                Ok(Some((kept.with(Reminder { state, flagged_us, resolved, ..kept.document.clone() }), None)))
             }
             // A repeated request: the answer to the first may have been lost.
             (is, Some(_)) if is == state => Ok(None),
-            _ => Err(wrong("only one that was missed can be settled", &kept.reminder)),
+            _ => Err(wrong("only one that was missed can be settled", &kept.document)),
         })
         .await
     }
@@ -177,19 +174,19 @@ impl Reminders {
         id: Uuid,
         decide: impl Fn(&Kept, Option<&Job>, Time) -> Result<Option<(Kept, Option<Change>)>, NotChanged>,
     ) -> Result<Kept, NotChanged> {
-        for _ in 0..ROUNDS {
+        until_written(|| async {
             let Reading { value, now } = self.load(workspace, id).await?;
             let (kept, job) = value.ok_or(NotChanged::Missing)?;
             // The record and the job were read one after the other, and another writer changed both in between.
-            if kept.reminder.is_live() != job.is_some() {
-                continue;
+            if kept.document.is_live() != job.is_some() {
+                return Ok(None);
             }
-            let Some((next, change)) = decide(&kept, job.as_ref(), now)? else { return Ok(kept) };
-            if let Some(written) = self.write_once(next, change).await? {
-                return Ok(written);
+            match decide(&kept, job.as_ref(), now)? {
+                Some((next, change)) => Ok(self.write_once(next, change).await?),
+                None => Ok(Some(kept)),
             }
-        }
-        Err(StoreError::Unavailable(format!("others were faster {ROUNDS} times")).into())
+        })
+        .await
     }
 }
 

@@ -5,8 +5,9 @@ use oncegate_core::job::{self, Decision, End, Failure, Job, Reached, WORKER_LOST
 use oncegate_store::{Change, Commit, StoreError, find_written};
 
 use super::record::Row;
-use super::verbs::{ROUNDS, removed};
+use super::verbs::removed;
 use super::{Kept, Reminder, Reminders, State};
+use crate::document::until_written;
 
 /// What the worker has to do with a job that is due.
 #[derive(Clone, Debug)]
@@ -26,7 +27,7 @@ impl Reminders {
             self.write(vec![Change::Dequeue(job.clone())]).await?;
             return Ok(Worked::Nothing);
         };
-        let before = &kept.reminder;
+        let before = &kept.document;
         if !before.is_live() {
             self.write(vec![Change::Dequeue(job.clone())]).await?;
             return Ok(Worked::Nothing);
@@ -51,7 +52,7 @@ impl Reminders {
             Err(StoreError::Unknown(why)) => {
                 let look = || async {
                     let found = self.load(&job.workspace, job.id).await?.value;
-                    let is_flagged = |kept: &Kept| kept.version == next.version && kept.reminder == next.reminder;
+                    let is_flagged = |kept: &Kept| kept.version == next.version && kept.document == next.document;
                     Ok::<_, StoreError>(found.filter(|(kept, job)| is_flagged(kept) && job.as_ref() == Some(&begun)))
                 };
                 if find_written(&*self.store, look).await.is_some() {
@@ -72,7 +73,7 @@ impl Reminders {
         provider_message_id: Option<String>,
         now: Time,
     ) -> Result<Option<Kept>, StoreError> {
-        let next = kept.with(kept.reminder.logged(Row::sent(provider_message_id, now)).ended(State::Sent, now));
+        let next = kept.with(kept.document.logged(Row::sent(provider_message_id, now)).ended(State::Sent, now));
         self.write_down(next, Change::Dequeue(job.clone())).await
     }
 
@@ -85,12 +86,14 @@ impl Reminders {
         provider_message_id: Option<String>,
         now: Time,
     ) -> Result<Option<Kept>, StoreError> {
-        for _ in 0..ROUNDS {
-            let Some((found, in_queue)) = self.load(&kept.workspace, kept.id).await?.value else { return Ok(None) };
-            let removed = match (found.reminder.state, in_queue) {
+        until_written(|| async {
+            let Some((found, in_queue)) = self.load(&kept.workspace, kept.id).await?.value else {
+                return Ok(Some(None));
+            };
+            let removed = match (found.document.state, in_queue) {
                 // A cancelled reminder with its flag set was missed before.
                 (State::Missed | State::Cancelled, None)
-                    if found.reminder.reminder_sent() && found.reminder.sent_by == kept.reminder.sent_by =>
+                    if found.document.reminder_sent() && found.document.sent_by == kept.document.sent_by =>
                 {
                     None
                 }
@@ -98,17 +101,14 @@ impl Reminders {
                 (State::Sending, Some(found_job)) if found.version == kept.version && found_job.token == job.token => {
                     Some(removed(&found_job))
                 }
-                _ => return Ok(None),
+                _ => return Ok(Some(None)),
             };
             let row = Row::sent(provider_message_id.clone(), now);
-            let next = found.with(found.reminder.logged(row).ended(State::Sent, now));
+            let next = found.with(found.document.logged(row).ended(State::Sent, now));
             let changes = std::iter::once(next.replaced()).chain(removed).collect();
-            if self.write(changes).await? {
-                return Ok(Some(next));
-            }
-        }
-        // A person keeps changing it.
-        Ok(None)
+            Ok(self.write(changes).await?.then_some(Some(next)))
+        })
+        .await
     }
 
     /// The carrier has not accepted the reminder, or the result is unknown. A try that surely reached no recipient is repeated
@@ -120,7 +120,7 @@ impl Reminders {
         failure: Failure,
         now: Time,
     ) -> Result<Option<Kept>, StoreError> {
-        let logged = kept.reminder.logged(Row::failed(failure.error.clone(), failure.reached, now));
+        let logged = kept.document.logged(Row::failed(failure.error.clone(), failure.reached, now));
         let fail = job::Command::Fail { token: job.token, failure };
         let (next, change) = match job::decide(job, &fail, now) {
             Decision::Keep(again) if again.due_at.micros() <= logged.grace_until_us => {
@@ -137,7 +137,7 @@ impl Reminders {
     }
 
     async fn miss(&self, kept: &Kept, job: &Job, row: Row, now: Time) -> Result<Worked, StoreError> {
-        let next = kept.with(kept.reminder.logged(row).ended(State::Missed, now));
+        let next = kept.with(kept.document.logged(row).ended(State::Missed, now));
         let written = self.write_down(next, Change::Dequeue(job.clone())).await?;
         Ok(written.map_or(Worked::Nothing, |kept| Worked::Missed(Box::new(kept))))
     }
@@ -165,7 +165,7 @@ impl Reminders {
     /// The stored reminder, if it equals `next`.
     async fn found_as(&self, next: &Kept) -> Result<Option<Kept>, StoreError> {
         let found = self.find(&next.workspace, next.id).await?;
-        Ok(found.filter(|found| found.version == next.version && found.reminder == next.reminder))
+        Ok(found.filter(|found| found.version == next.version && found.document == next.document))
     }
 
     async fn write(&self, changes: Vec<Change>) -> Result<bool, StoreError> {

@@ -7,14 +7,15 @@ use oncegate_core::job::{Job, State, Tries};
 use oncegate_core::limits::WINDOW_MAX;
 use oncegate_core::{Answer, ClaimKey, Command, Lost, Terms, Time, WorkspaceName};
 use oncegate_saga::{DATA_BYTES_MAX, Definition, Event, Instance, Next, Step, Steps, Timer};
-use oncegate_store::{Change, Commit, Op, Reading, Record, StoreError, find_written};
+use oncegate_store::{At, Change, Commit, Op, Reading, Record, StoreError, find_written};
 use serde_json::json;
 use uuid::Uuid;
 
 use super::dead::LetterState;
-use super::record::{Kept, Line, Sent, Stored, bytes, id_of, inbox_key};
+use super::record::{Kept, Line, Sent, Stored, bytes, id_of, inbox_key, name_of};
 use super::{Handled, Outcome, RETIRE, Sagas, TIMER};
 use crate::actions::Schedule;
+use crate::document;
 
 /// How many conflicts of one event are retried.
 const CONFLICTS_MAX: u32 = 20;
@@ -145,12 +146,12 @@ impl Sagas {
 
     async fn round(&self, arrival: &Arrival<'_>) -> Result<Round, StoreError> {
         let (stored, now) = self.look(arrival).await?;
-        if let Some(stored) = stored.as_ref().filter(|stored| stored.kept.is_expired(now)) {
+        if let Some(stored) = stored.as_ref().filter(|stored| stored.document.is_expired(now)) {
             // The instance has expired but is not removed yet. The event belongs to the next instance.
             self.remove_instance(stored).await?;
             return Ok(Round::Again);
         }
-        let is_awaited = |stored: &Stored| arrival.is_awaited(&stored.kept.instance);
+        let is_awaited = |stored: &Kept| arrival.is_awaited(&stored.document.instance);
         if arrival.is_timer() && !stored.as_ref().is_some_and(is_awaited) {
             // The instance does not wait for this timer any more.
             return self.write_also(arrival, stored.as_ref(), Outcome::Ignored, now).await;
@@ -158,7 +159,7 @@ impl Sagas {
         let stored = stored.map(Arc::new);
         let step = self.step(arrival, stored.clone(), now).await;
         let stored = stored.as_deref();
-        let state = stored.map(|stored| stored.kept.instance.state.clone());
+        let state = stored.map(|stored| stored.document.instance.state.clone());
         match step {
             Step::Apply(next) => self.write(arrival, stored, *next, now).await,
             // Only the inbox knows whether the event was applied before.
@@ -181,19 +182,19 @@ impl Sagas {
     async fn write_also(
         &self,
         arrival: &Arrival<'_>,
-        stored: Option<&Stored>,
+        stored: Option<&Kept>,
         outcome: Outcome,
         now: Time,
     ) -> Result<Round, StoreError> {
-        let state = stored.map(|stored| stored.kept.instance.state.clone());
+        let state = stored.map(|stored| stored.document.instance.state.clone());
         let mut changes = arrival.also.changes(now)?;
         if changes.is_empty() {
             return Ok(Round::Done(outcome, state));
         }
-        if let Some(stored) = stored.filter(|stored| arrival.is_awaited(&stored.kept.instance)) {
-            let mut kept = stored.kept.clone();
-            kept.instance.timers.remove(&arrival.event.event_type);
-            changes.push(Change::replace(kept.record(arrival.workspace, stored.id, stored.version + 1)));
+        if let Some(stored) = stored.filter(|stored| arrival.is_awaited(&stored.document.instance)) {
+            let mut document = stored.document.clone();
+            document.instance.timers.remove(&arrival.event.event_type);
+            changes.push(Change::replace(stored.with(document).record()));
         }
         match self.store.commit(Commit { ops: vec![], changes }).await?.is_written() {
             true => Ok(Round::Done(outcome, state)),
@@ -218,12 +219,12 @@ impl Sagas {
     async fn write(
         &self,
         arrival: &Arrival<'_>,
-        stored: Option<&Stored>,
+        stored: Option<&Kept>,
         next: Next,
         now: Time,
     ) -> Result<Round, StoreError> {
         let line_id = Uuid::now_v7();
-        let state = stored.map(|stored| stored.kept.instance.state.clone());
+        let state = stored.map(|stored| stored.document.instance.state.clone());
         let missing = next.missing.clone();
         let to = next.state.clone();
         let changes = match self.changes(arrival, stored, next, line_id, now).await? {
@@ -262,10 +263,10 @@ impl Sagas {
         self.write_also(arrival, stored.as_ref(), Outcome::Duplicate, now).await
     }
 
-    async fn look(&self, arrival: &Arrival<'_>) -> Result<(Option<Stored>, Time), StoreError> {
-        let place = Kept::place(arrival.workspace, arrival.definition.name(), &arrival.correlation_id);
-        let Reading { mut value, now } = self.store.find(&[place]).await?;
-        Ok((value.remove(0).map(Stored::read).transpose()?, now))
+    async fn look(&self, arrival: &Arrival<'_>) -> Result<(Option<Kept>, Time), StoreError> {
+        let at = At::Name(name_of(arrival.definition.name(), &arrival.correlation_id));
+        let Reading { value, now } = document::find(&*self.store, arrival.workspace, at).await?;
+        Ok((value, now))
     }
 
     fn terms(&self, arrival: &Arrival<'_>, outcome: String) -> Terms {
@@ -287,14 +288,13 @@ impl Sagas {
     async fn changes(
         &self,
         arrival: &Arrival<'_>,
-        stored: Option<&Stored>,
+        stored: Option<&Kept>,
         next: Next,
         line_id: Uuid,
         now: Time,
     ) -> Result<Result<Vec<Change>, String>, StoreError> {
         let Arrival { workspace, definition, event, also, .. } = arrival;
-        let before = stored.map(|stored| &stored.kept);
-        let instance_id = stored.map_or_else(Uuid::now_v7, |stored| stored.id);
+        let before = stored.map(|stored| &stored.document);
         let mut timers = before.map(|kept| kept.instance.timers.clone()).unwrap_or_default();
         let mut changes = vec![];
         if arrival.is_timer() {
@@ -334,7 +334,7 @@ impl Sagas {
         }
         let completed_us = next.completes.then(|| now.micros());
         let expires_at = next.completes.then(|| now + definition.retention());
-        let kept = Kept {
+        let document = Stored {
             saga: definition.name().to_owned(),
             correlation_id: arrival.correlation_id.clone(),
             instance: Instance { state: next.state, data: next.data, timers, completed_us },
@@ -342,17 +342,21 @@ impl Sagas {
             updated_us: now.micros(),
             expires_us: expires_at.map(Time::micros),
         };
-        let record = kept.record(workspace, instance_id, stored.map_or(1, |stored| stored.version + 1));
+        let kept = match stored {
+            None => Kept::new(workspace, document),
+            Some(stored) => stored.with(document),
+        };
+        let record = kept.record();
         if record.body.len() > DATA_BYTES_MAX {
             let bytes = record.body.len();
             return Ok(Err(format!("an instance's data is at most {DATA_BYTES_MAX} bytes; it would have {bytes}")));
         }
         changes.push(match stored {
-            None => Change::Create { record, names: kept.names(), lists: kept.lists() },
+            None => Change::Create { record, names: kept.document.names(), lists: kept.document.lists() },
             Some(_) => Change::replace(record),
         });
-        changes.push(line.created(workspace, line_id, instance_id));
-        changes.extend(expires_at.map(|at| Change::Enqueue(retirement(workspace, instance_id, at, now))));
+        changes.push(line.created(workspace, line_id, kept.id));
+        changes.extend(expires_at.map(|at| Change::Enqueue(retirement(workspace, kept.id, at, now))));
         changes.extend(also.changes(now)?);
         Ok(Ok(changes))
     }
@@ -393,11 +397,12 @@ impl Sagas {
     }
 
     /// Decides what the event does. This is the pure function, on the thread pool if event and instance are large.
-    async fn step(&self, arrival: &Arrival<'_>, stored: Option<Arc<Stored>>, now: Time) -> Step {
-        let bytes = stored.as_ref().map_or(0, |stored| stored.bytes) + oncegate_saga::size(&arrival.event.data);
+    async fn step(&self, arrival: &Arrival<'_>, stored: Option<Arc<Kept>>, now: Time) -> Step {
+        let size = |stored: &Arc<Kept>| stored.document.instance.data.values().map(oncegate_saga::size).sum::<usize>();
+        let bytes = stored.as_ref().map_or(0, size) + oncegate_saga::size(&arrival.event.data);
         let (definition, event) = (arrival.definition.clone(), arrival.event.clone());
         let decide = move |steps: &Steps| {
-            let instance = stored.as_ref().map(|stored| &stored.kept.instance);
+            let instance = stored.as_ref().map(|stored| &stored.document.instance);
             definition.step_within(instance, &event, now, steps)
         };
         self.evaluations.run(arrival.workspace, bytes > LARGE_BYTES, decide).await

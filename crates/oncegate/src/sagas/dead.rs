@@ -10,9 +10,10 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::apply::{Also, Arrival, retirement};
-use super::query::{PAGE_BYTES, READ_AT_ONCE, is_name, legible};
+use super::query::{is_name, legible};
 use super::record::{bytes, inbox_key, list_of, read};
 use super::{Handled, Outcome, Sagas};
+use crate::document::{self, Page};
 
 /// The kind of the records of dead letters.
 pub const LETTER: &str = "dead_letter";
@@ -222,7 +223,7 @@ impl Sagas {
         let letter = DeadLetter { at_us: now.micros(), ..letter };
         match self.create_letter(workspace, &letter, also.changes(now)?).await? {
             Some(id) => Ok(Outcome::DeadLetter { id, reason }),
-            None => Err(StoreError::Unavailable("others were faster".into())),
+            None => Err(document::others_were_faster()),
         }
     }
 
@@ -276,30 +277,24 @@ impl Sagas {
         standing: Option<LetterState>,
         limit: usize,
         before: Option<Uuid>,
-    ) -> Result<(Vec<DeadLetter>, Option<Uuid>), StoreError> {
-        let (mut letters, mut next, mut bytes) = (vec![], before, 0);
+    ) -> Result<Page<DeadLetter>, StoreError> {
         if !saga.is_none_or(is_name) {
-            return Ok((letters, None));
+            return Ok(Page { items: vec![], next: None });
         }
-        // Reads in small batches, so that a page of large dead letters has fewer of them.
-        loop {
-            let listing = Listing {
-                workspace: workspace.clone(),
-                kind: LETTER,
-                list: saga.map(list_of),
-                state: standing.map(|standing| standing.as_str().to_owned()),
-                limit: (limit - letters.len()).min(READ_AT_ONCE),
-                before: next,
-            };
-            let asked = listing.limit;
-            let listed = self.store.list(listing).await?;
-            bytes += listed.records.iter().map(|record| record.body.len()).sum::<usize>();
-            letters.extend(listed.records.iter().filter_map(|record| legible(DeadLetter::read(record))));
-            next = listed.next;
-            if next.is_none() || listed.ended_early(asked) || letters.len() >= limit || bytes >= PAGE_BYTES {
-                return Ok((letters, next));
-            }
-        }
+        let listing = Listing {
+            workspace: workspace.clone(),
+            kind: LETTER,
+            list: saga.map(list_of),
+            state: standing.map(|standing| standing.as_str().to_owned()),
+            limit,
+            before,
+        };
+        document::page(limit, before, |limit, before| {
+            document::batch(&self.store, Listing { limit, before, ..listing.clone() }, |record| {
+                Ok(legible(DeadLetter::read(&record)))
+            })
+        })
+        .await
     }
 
     /// Counts the open dead letters, up to `limit`.

@@ -3,15 +3,12 @@
 use futures::future::try_join_all;
 use oncegate_core::{Time, WorkspaceName};
 use oncegate_saga::Instance;
-use oncegate_store::{Listing, Reading, Record, StoreError};
+use oncegate_store::{At, Listing, Reading, Record, StoreError};
 use uuid::Uuid;
 
 use super::Sagas;
-use super::record::{INSTANCE, Kept, LINE, Line, Stored, list_of, read, state_of};
-
-/// A page ends once it has this many bytes, even if its limit of records is not reached.
-pub(super) const PAGE_BYTES: usize = 4 * 1024 * 1024;
-pub(super) const READ_AT_ONCE: usize = 50;
+use super::record::{INSTANCE, Kept, LINE, Line, Stored, list_of, name_of, read, state_of};
+use crate::document::{self, Batch};
 
 /// Whether the text can be a name: no name contains a control character.
 pub(super) fn is_name(text: &str) -> bool {
@@ -52,17 +49,11 @@ pub struct LineSeen {
 }
 
 /// A page of instances, newest first.
-#[derive(Clone, Debug)]
-pub struct Page {
-    /// The instances on this page. They may be fewer than the limit although the list goes on.
-    pub items: Vec<Found>,
-    /// The `before` of the next page; `None` if the list ends here.
-    pub next: Option<Uuid>,
-}
+pub type Page = document::Page<Found>;
 
 impl Found {
-    fn of(stored: Stored) -> Found {
-        let Kept { saga, correlation_id, instance, created_us, updated_us, expires_us } = stored.kept;
+    fn of(stored: Kept) -> Found {
+        let Stored { saga, correlation_id, instance, created_us, updated_us, expires_us } = stored.document;
         Found {
             id: stored.id,
             saga,
@@ -86,9 +77,9 @@ impl Sagas {
         if !is_name(saga) || !is_name(correlation_id) {
             return Ok(None);
         }
-        let Reading { mut value, now } = self.store.find(&[Kept::place(workspace, saga, correlation_id)]).await?;
-        let stored = value.remove(0).map(Stored::read).transpose()?;
-        Ok(stored.filter(|stored| !stored.kept.is_expired(now)).map(Found::of))
+        let at = At::Name(name_of(saga, correlation_id));
+        let Reading { value, now } = document::find::<Stored>(&*self.store, workspace, at).await?;
+        Ok(value.filter(|stored| !stored.document.is_expired(now)).map(Found::of))
     }
 
     /// Lists instances, newest first. A page of large instances has fewer of them.
@@ -100,21 +91,10 @@ impl Sagas {
         limit: usize,
         before: Option<Uuid>,
     ) -> Result<Page, StoreError> {
-        let mut page = Page { items: vec![], next: before };
         if ![saga, state].into_iter().flatten().all(is_name) {
-            return Ok(Page { next: None, ..page });
+            return Ok(Page { items: vec![], next: None });
         }
-        let mut bytes = 0;
-        loop {
-            let at_once = (limit - page.items.len()).min(READ_AT_ONCE);
-            let (items, size, next) = self.list_some(workspace, saga, state, at_once, page.next).await?;
-            bytes += size;
-            page.items.extend(items);
-            page.next = next;
-            if page.next.is_none() || page.items.len() >= limit || bytes >= PAGE_BYTES {
-                return Ok(page);
-            }
-        }
+        document::page(limit, before, |limit, before| self.list_some(workspace, saga, state, limit, before)).await
     }
 
     async fn list_some(
@@ -124,7 +104,7 @@ impl Sagas {
         state: Option<&str>,
         limit: usize,
         before: Option<Uuid>,
-    ) -> Result<(Vec<Found>, usize, Option<Uuid>), StoreError> {
+    ) -> Result<Batch<Found>, StoreError> {
         let now = self.now().await?;
         let listing = |list: Option<String>, state: Option<String>| {
             let workspace = workspace.clone();
@@ -145,10 +125,10 @@ impl Sagas {
         is_more |= records.len() > limit;
         records.truncate(limit);
         let next = records.last().map(|last| last.id).filter(|_| is_more);
-        let stored: Vec<Stored> = records.into_iter().filter_map(|record| legible(Stored::read(record))).collect();
-        let bytes = stored.iter().map(|stored| stored.bytes).sum();
-        let items = stored.into_iter().filter(|stored| !stored.kept.is_expired(now)).map(Found::of).collect();
-        Ok((items, bytes, next))
+        let bytes = records.iter().map(|record| record.body.len()).sum();
+        let stored = records.into_iter().filter_map(|record| legible(Kept::read(record)));
+        let items = stored.filter(|stored| !stored.document.is_expired(now)).map(Found::of).collect();
+        Ok(Batch { items, next, bytes, ended_early: false })
     }
 
     /// Counts the instances in a state, up to `limit`.

@@ -2,12 +2,13 @@
 
 use oncegate_core::{ClaimKey, Time, WorkspaceName};
 use oncegate_saga::{Event, Instance};
-use oncegate_store::{At, Change, Place, Record, StoreError};
+use oncegate_store::{Change, Record};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::GUARD;
-pub use crate::document::{bytes, read};
+use crate::document::{self, Document};
+pub(super) use crate::document::{bytes, read};
 
 /// The kinds of two records: of an instance, and of a line of the history.
 pub const INSTANCE: &str = "saga";
@@ -15,7 +16,7 @@ pub const LINE: &str = "saga_event";
 
 /// The document of an instance.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Kept {
+pub struct Stored {
     pub saga: String,
     pub correlation_id: String,
     pub instance: Instance,
@@ -26,15 +27,15 @@ pub struct Kept {
     pub expires_us: Option<i64>,
 }
 
-/// An instance, with the place and version of its record.
-#[derive(Clone, Debug)]
-pub struct Stored {
-    pub workspace: WorkspaceName,
-    pub id: Uuid,
-    pub version: i64,
-    /// The size of the stored document.
-    pub bytes: usize,
-    pub kept: Kept,
+/// An instance, with its workspace, id and version.
+pub type Kept = document::Kept<Stored>;
+
+impl Document for Stored {
+    const KIND: &'static str = INSTANCE;
+
+    fn state(&self) -> Option<String> {
+        Some(state_of(&self.saga, &self.instance.state))
+    }
 }
 
 /// A line of the history: an event that was applied.
@@ -105,19 +106,10 @@ pub fn inbox_key(
     ClaimKey::of(workspace, &GUARD, &[Some(saga), Some(correlation_id), source, Some(id)])
 }
 
-impl Kept {
+impl Stored {
     /// Whether the instance has expired. An expired instance counts as absent, removed or not.
     pub fn is_expired(&self, now: Time) -> bool {
         self.expires_us.is_some_and(|expires_us| now >= Time::from_micros(expires_us))
-    }
-
-    pub fn place(workspace: &WorkspaceName, saga: &str, correlation_id: &str) -> Place {
-        Place { workspace: workspace.clone(), kind: INSTANCE, at: At::Name(name_of(saga, correlation_id)) }
-    }
-
-    pub fn record(&self, workspace: &WorkspaceName, id: Uuid, version: i64) -> Record {
-        let state = Some(state_of(&self.saga, &self.instance.state));
-        Record { workspace: workspace.clone(), kind: INSTANCE, id, version, state, expires_at: None, body: bytes(self) }
     }
 
     pub fn names(&self) -> Vec<String> {
@@ -129,16 +121,9 @@ impl Kept {
     }
 }
 
-impl Stored {
-    pub fn read(record: Record) -> Result<Stored, StoreError> {
-        let kept = read(&record)?;
-        let Record { workspace, id, version, body, .. } = record;
-        Ok(Stored { workspace, id, version, bytes: body.len(), kept })
-    }
-
-    pub fn removed(&self) -> Change {
-        let record = self.kept.record(&self.workspace, self.id, self.version);
-        Change::Remove { record, names: self.kept.names(), lists: self.kept.lists() }
+impl Kept {
+    pub(super) fn removed(&self) -> Change {
+        Change::Remove { record: self.record(), names: self.document.names(), lists: self.document.lists() }
     }
 }
 

@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::Sagas;
 use super::apply::is_of;
 use super::dead::LETTER;
-use super::record::{INSTANCE, LINE, Line, Stored, list_of, read};
+use super::record::{INSTANCE, Kept, LINE, Line, list_of, read};
 
 /// How many lines of the history are removed at once.
 const LINES_AT_ONCE: usize = 200;
@@ -30,12 +30,12 @@ impl Sagas {
         let mut found = value.into_iter();
         match (found.next().flatten(), found.next().flatten()) {
             (Some(instance), _) => {
-                let stored = Stored::read(instance)?;
-                if stored.kept.expires_us.is_some() && !stored.kept.is_expired(now) {
+                let stored = Kept::read(instance)?;
+                if stored.document.expires_us.is_some() && !stored.document.is_expired(now) {
                     return Err(StoreError::Unavailable("its time is not over: the store's clock went back".into()));
                 }
                 // An instance that has continued since, under another definition, is kept.
-                if stored.kept.is_expired(now) {
+                if stored.document.is_expired(now) {
                     self.remove_instance(&stored).await?;
                 }
             }
@@ -48,7 +48,7 @@ impl Sagas {
 
     /// Removes the inbox and the history first, and then the instance. So once the instance is gone, nothing of it is left. Two workers
     /// at the same time reach the same result.
-    pub(super) async fn remove_instance(&self, stored: &Stored) -> Result<(), StoreError> {
+    pub(super) async fn remove_instance(&self, stored: &Kept) -> Result<(), StoreError> {
         loop {
             let lines = self.lines_of(&stored.workspace, stored.id).await?;
             if lines.is_empty() {
@@ -73,11 +73,11 @@ impl Sagas {
 
     /// Removes each line together with its claim in the inbox, if the claim still belongs to the line. The same event may already have
     /// begun the next instance.
-    async fn remove_lines(&self, stored: &Stored, lines: Vec<Record>) -> Result<(), StoreError> {
+    async fn remove_lines(&self, stored: &Kept, lines: Vec<Record>) -> Result<(), StoreError> {
         let lists = vec![list_of(stored.id)];
         let removals = lines.into_iter().map(async |record| {
             let line: Line = read(&record)?;
-            let key = line.inbox_key(&stored.workspace, &stored.kept.saga, &stored.kept.correlation_id);
+            let key = line.inbox_key(&stored.workspace, &stored.document.saga, &stored.document.correlation_id);
             let claim = self.store.read(&key).await?.value;
             let own = claim.filter(|claim| claim.outcome.as_deref().is_some_and(|outcome| is_of(outcome, record.id)));
             let retract = own.map(|claim| Op { key, command: Command::Retract { token: claim.token } });

@@ -33,8 +33,8 @@ impl Sends {
             self.write(vec![Change::Dequeue(job.clone())]).await?;
             return Ok(Tended::Nothing);
         };
-        let is_over = now.micros() >= kept.send.expires_us;
-        match kept.send.state {
+        let is_over = now.micros() >= kept.document.expires_us;
+        match kept.document.state {
             State::Sending if !is_over => self.tend_to_worker(&kept, job, now).await,
             State::Unknown if !is_over => Ok(Tended::Open(kept)),
             // The job was left in the queue by an earlier version, whose records never expired.
@@ -44,35 +44,35 @@ impl Sends {
 
     /// The claim decides whether the send's worker is alive.
     async fn tend_to_worker(&self, kept: &Kept, job: &Job, now: Time) -> Result<Tended, StoreError> {
-        let reading = self.ledger.read(&kept.send.key(&kept.workspace)).await?;
+        let reading = self.ledger.read(&kept.document.key(&kept.workspace)).await?;
         if let Some(claim) = reading.value.filter(|claim| claim.owner_is_alive(reading.now)) {
-            let send = Send { lease_until_us: claim.lease_until.micros(), ..kept.send.clone() };
+            let send = Send { lease_until_us: claim.lease_until.micros(), ..kept.document.clone() };
             self.write(kept.replaced(send, Some(job), now).1).await?;
             return Ok(Tended::Nothing);
         }
-        let (next, changes) = kept.replaced(kept.send.overdue(now), Some(job), now);
+        let (next, changes) = kept.replaced(kept.document.overdue(now), Some(job), now);
         Ok(if self.write(changes).await? { Tended::Overdue(next) } else { Tended::Nothing })
     }
 
     /// Leaves the send unresolved. If the hook was asked, it is asked again later. Otherwise the job has nothing more to do.
     pub async fn leave(&self, kept: &Kept, was_asked: bool) -> Result<(), StoreError> {
         let Some((kept, job, now)) = self.load(&kept.workspace, At::Id(kept.id)).await? else { return Ok(()) };
-        if !kept.send.state.is_open() {
+        if !kept.document.state.is_open() {
             return Ok(());
         }
         if !was_asked {
             return self.rest(&kept, job.as_ref(), now).await;
         }
-        let asked = kept.send.asked + 1;
+        let asked = kept.document.asked + 1;
         let pause = ASK_PAUSE.saturating_mul(1 << (asked - 1).min(10)).min(ASK_PAUSE_MAX);
         let wakes_at = (asked < ASKED_MAX).then_some(now + pause);
-        let send = Send { asked, ..kept.send.clone() };
+        let send = Send { asked, ..kept.document.clone() };
         self.write(kept.replaced_until(send, wakes_at, job.as_ref(), now).1).await.map(drop)
     }
 
     /// Removes the job, because nothing has to be checked any more.
     async fn rest(&self, kept: &Kept, job: Option<&Job>, now: Time) -> Result<(), StoreError> {
-        self.write(kept.replaced_until(kept.send.clone(), None, job, now).1).await.map(drop)
+        self.write(kept.replaced_until(kept.document.clone(), None, job, now).1).await.map(drop)
     }
 
     async fn write(&self, changes: Vec<Change>) -> Result<bool, StoreError> {

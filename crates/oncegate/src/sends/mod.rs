@@ -48,11 +48,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use uuid::Uuid;
 
+pub use crate::document::Resolved;
 pub use lease_expiry::Tended;
 pub use query::{Filter, Page};
-pub use record::{Attempt, Kept, Lost, Resolved, Send, State};
+pub use record::{Attempt, Kept, Lost, Send, State};
 pub use send::{Delivery, SendError};
 
+use crate::document::{self, ROUNDS_MAX, others_were_faster};
 use crate::ledger::Ledger;
 use crate::run::Failure;
 use crate::scoped::Scoped;
@@ -66,9 +68,6 @@ pub const JOB: &str = "send:tend";
 
 /// The longest id of a campaign, recipient, job or template, in characters.
 pub const ID_CHARS_MAX: usize = 256;
-/// How often to retry a write that lost a race.
-const ROUNDS: usize = 20;
-
 /// The send log of a store. Cheap to clone.
 #[derive(Clone)]
 pub struct Sends {
@@ -244,17 +243,17 @@ impl Sends {
         // Most sends are new, so the first round tries to create the send without a read. Later rounds read the send first.
         let mut before: Option<Loaded> = None;
         let mut now = self.now().await?;
-        for _ in 0..ROUNDS {
+        for _ in 0..ROUNDS_MAX {
             let (kept, changes) = match &before {
                 None => {
                     let id = Uuid::now_v7();
                     let send = Send::begun(None, begin, id, &self.options, now);
-                    let kept = Kept { workspace: workspace.clone(), id, version: 1, send };
+                    let kept = Kept { workspace: workspace.clone(), id, version: 1, document: send };
                     let changes = kept.created(now);
                     (kept, changes)
                 }
                 Some((kept, job, now)) => {
-                    let send = Send::begun(Some(&kept.send), begin, Uuid::now_v7(), &self.options, *now);
+                    let send = Send::begun(Some(&kept.document), begin, Uuid::now_v7(), &self.options, *now);
                     kept.replaced(send, job.as_ref(), *now)
                 }
             };
@@ -265,8 +264,8 @@ impl Sends {
                     return Ok(Begun::Proceed(Proceed {
                         id: kept.id,
                         token: claim.token,
-                        provider_key: kept.send.provider_key,
-                        attempt: kept.send.attempt,
+                        provider_key: kept.document.provider_key,
+                        attempt: kept.document.attempt,
                         lease_until: claim.lease_until,
                     }));
                 }
@@ -290,7 +289,7 @@ impl Sends {
             now = committed.now;
             before = self.load(workspace, name.clone()).await?;
         }
-        Err(too_busy())
+        Err(others_were_faster())
     }
 
     /// The id of the claim that decides which worker sends.
@@ -312,17 +311,17 @@ impl Sends {
     }
 
     async fn load(&self, workspace: &WorkspaceName, at: At) -> Result<Option<Loaded>, StoreError> {
-        let place = [Kept::place(workspace, at.clone())];
         let job_of = |id| [(workspace.clone(), id)];
         // The order of these two reads does not matter, because each write names the version that was read.
         let (found, jobs) = match at {
             At::Id(id) => {
                 let job = job_of(id);
-                let (found, jobs) = tokio::join!(self.store.find(&place), self.store.find_jobs(&job));
-                (found?.value.remove(0).map(Kept::read).transpose()?, jobs?)
+                let (found, jobs) =
+                    tokio::join!(document::find::<Send>(&*self.store, workspace, at), self.store.find_jobs(&job));
+                (found?.value, jobs?)
             }
             At::Name(_) => {
-                let found = self.store.find(&place).await?.value.remove(0).map(Kept::read).transpose()?;
+                let found = document::find::<Send>(&*self.store, workspace, at).await?.value;
                 let Some(kept) = &found else { return Ok(None) };
                 let jobs = self.store.find_jobs(&job_of(kept.id)).await?;
                 (found, jobs)
@@ -340,10 +339,6 @@ impl Sends {
 /// Whether nothing was written because something had changed since it was read. The answer to a claim does not count.
 fn is_stale(committed: &Committed) -> bool {
     committed.conflict.is_some() && committed.answers.iter().all(Answer::is_accepted)
-}
-
-fn too_busy() -> StoreError {
-    StoreError::Unavailable(format!("others were faster {ROUNDS} times"))
 }
 
 impl std::fmt::Debug for Sends {
@@ -392,7 +387,7 @@ impl Scoped<Sends> {
     }
 
     /// See [`Sends::list`].
-    pub async fn list(&self, filter: &Filter) -> Result<Page, StoreError> {
+    pub async fn list(&self, filter: &Filter) -> Result<Reading<Page>, StoreError> {
         self.policy().list(self.workspace(), filter).await
     }
 }

@@ -1,11 +1,12 @@
 //! Read-only lookups and lists of sends.
 
 use oncegate_core::{Time, WorkspaceName};
-use oncegate_store::{At, Listed, Listing, StoreError};
+use oncegate_store::{At, Listing, Reading, StoreError};
 use uuid::Uuid;
 
 use super::record::{KIND, Kept, list_of};
 use super::{Sends, State};
+use crate::document;
 
 /// Selects sends. A list has the newest first.
 #[derive(Clone, Debug)]
@@ -21,15 +22,7 @@ pub struct Filter {
 }
 
 /// A page of sends, newest first.
-#[derive(Clone, Debug)]
-pub struct Page {
-    /// The sends on this page. They may be fewer than the limit although the list goes on.
-    pub items: Vec<Kept>,
-    /// The `before` of the next page; `None` if the list ends here.
-    pub next: Option<Uuid>,
-    /// The store's time, for [`Send::state_at`](super::Send::state_at).
-    pub now: Time,
-}
+pub type Page = document::Page<Kept>;
 
 impl Sends {
     /// The send, and the store's time.
@@ -37,11 +30,10 @@ impl Sends {
         Ok(self.load(workspace, At::Id(id)).await?.map(|(kept, _, now)| (kept, now)))
     }
 
-    /// Lists sends, newest first. A page of large sends has fewer of them.
-    pub async fn list(&self, workspace: &WorkspaceName, filter: &Filter) -> Result<Page, StoreError> {
-        let Listed { records, next } = crate::document::page(&self.store, listing(workspace, filter)).await?;
-        let items = records.into_iter().map(Kept::read).collect::<Result<_, _>>()?;
-        Ok(Page { items, next, now: self.now().await? })
+    /// Lists sends, newest first. A page of large sends has fewer of them. The store's time is for [`Send::state_at`](super::Send::state_at).
+    pub async fn list(&self, workspace: &WorkspaceName, filter: &Filter) -> Result<Reading<Page>, StoreError> {
+        let page = document::list(&self.store, listing(workspace, filter)).await?;
+        Ok(Reading { value: page, now: self.now().await? })
     }
 
     /// Counts the sends, up to the filter's limit.

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use oncegate_core::job::{self, Job, Reached, Tries};
 use oncegate_core::{ClaimKey, Time, Token, WorkspaceName};
-use oncegate_store::{At, Change, Place, Record, StoreError};
+use oncegate_store::Change;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::{Begin, GUARD, JOB, Options};
+use crate::document::{self, Document, Resolved};
 
 /// The kind of the records of sends.
 pub const KIND: &str = "send";
@@ -118,30 +119,6 @@ pub struct Attempt {
     /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-}
-
-/// How a person or the reconcile hook resolved a send whose result was unknown.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Resolved {
-    /// Whether the message was sent.
-    pub sent: bool,
-    /// The name of the person or of the hook.
-    pub by: String,
-    /// The person's note, if there is one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub note: Option<String>,
-    /// When it was resolved.
-    pub at_us: i64,
-    /// The token of the attempt that was resolved.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub token: Option<i64>,
-}
-
-impl Resolved {
-    /// Whether this person resolved it with this note: another person may have resolved it in the same way before.
-    pub fn is_by(&self, by: &str, note: Option<&str>) -> bool {
-        self.by == by && self.note.as_deref() == note
-    }
 }
 
 /// The document in the record.
@@ -349,47 +326,27 @@ pub(super) fn list_of(campaign: &str) -> String {
 }
 
 /// A send, with its workspace, id and version.
-#[derive(Clone, Debug)]
-pub struct Kept {
-    /// The workspace that owns the send.
-    pub workspace: WorkspaceName,
-    /// The id of the send.
-    pub id: Uuid,
-    /// The version of the record. It grows by one with each write.
-    pub version: i64,
-    /// The document of the send.
-    pub send: Send,
+pub type Kept = document::Kept<Send>;
+
+impl Document for Send {
+    const KIND: &'static str = KIND;
+
+    fn state(&self) -> Option<String> {
+        Some(self.state.as_str().to_owned())
+    }
+
+    fn expires_at(&self) -> Option<Time> {
+        Some(Time::from_micros(self.expires_us) + LINGERS)
+    }
 }
 
 impl Kept {
-    pub(super) fn read(record: Record) -> Result<Kept, StoreError> {
-        let send = crate::document::read(&record)?;
-        let Record { workspace, id, version, .. } = record;
-        Ok(Kept { workspace, id, version, send })
-    }
-
-    pub(super) fn place(workspace: &WorkspaceName, at: At) -> Place {
-        Place { workspace: workspace.clone(), kind: KIND, at }
-    }
-
-    fn record(&self) -> Record {
-        Record {
-            workspace: self.workspace.clone(),
-            kind: KIND,
-            id: self.id,
-            version: self.version,
-            state: Some(self.send.state.as_str().to_owned()),
-            expires_at: Some(Time::from_micros(self.send.expires_us) + LINGERS),
-            body: crate::document::bytes(&self.send),
-        }
-    }
-
     /// Creates the record, and the job for the end of the lease.
     pub(super) fn created(&self, now: Time) -> Vec<Change> {
-        let key = self.send.key(&self.workspace).id.to_string();
-        let lists = vec![list_of(&self.send.campaign)];
+        let key = self.document.key(&self.workspace).id.to_string();
+        let lists = vec![list_of(&self.document.campaign)];
         let create = Change::Create { record: self.record(), names: vec![key], lists };
-        [Some(create), self.tended(self.send.wakes_at(), None, now)].into_iter().flatten().collect()
+        [Some(create), self.tended(self.document.wakes_at(), None, now)].into_iter().flatten().collect()
     }
 
     /// Replaces the record with `send`, and sets the job to wake when `send` has to be checked.
@@ -409,7 +366,7 @@ impl Kept {
         job: Option<&Job>,
         now: Time,
     ) -> (Kept, Vec<Change>) {
-        let next = Kept { version: self.version + 1, send, ..self.clone() };
+        let next = self.with(send);
         let replace = Change::replace(next.record());
         let changes = [Some(replace), next.tended(wakes_at, job, now)].into_iter().flatten().collect();
         (next, changes)

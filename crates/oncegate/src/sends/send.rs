@@ -172,7 +172,7 @@ impl Sends {
                     return Err(NotTaken::Store(StoreError::Refused(why)));
                 }
                 Err(NotTaken::Store(_)) if Instant::now() < give_up_at => sleep(WRITE_PAUSE).await,
-                written => return written.map(|kept| kept.send.sent_us.unwrap_or_default()),
+                written => return written.map(|kept| kept.document.sent_us.unwrap_or_default()),
             }
         }
     }

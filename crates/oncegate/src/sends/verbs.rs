@@ -9,7 +9,8 @@ use oncegate_store::{At, Commit, Op, Reading, StoreError, find_written};
 use uuid::Uuid;
 
 use super::record::Word;
-use super::{Kept, Loaded, NotTaken, ROUNDS, Resolved, Send, Sends, Sent, State, is_stale, too_busy};
+use super::{Kept, Loaded, NotTaken, Resolved, Send, Sends, Sent, State, is_stale};
+use crate::document::{ROUNDS_MAX, others_were_faster, until_written};
 
 impl Sends {
     /// Reports that the message was sent. A retry of the same report succeeds. A report after the lease, or after the send was
@@ -59,12 +60,12 @@ impl Sends {
     ) -> Result<Told, NotTaken> {
         let is_sent = matches!(word, Word::Sent { .. });
         let mut is_late = false;
-        for _ in 0..ROUNDS {
+        for _ in 0..ROUNDS_MAX {
             let (kept, job, now) = self.found(workspace, id).await?;
-            if kept.send.has_heard(token, word) {
+            if kept.document.has_heard(token, word) {
                 return Ok(Told::Before(kept));
             }
-            let (next, changes) = kept.replaced(kept.send.told(token, word, now), job.as_ref(), now);
+            let (next, changes) = kept.replaced(kept.document.told(token, word, now), job.as_ref(), now);
             let command = match is_late {
                 false => Some(command(token, &next)),
                 true => match self.late_command(&kept, token, &next).await {
@@ -73,7 +74,7 @@ impl Sends {
                     command => command?,
                 },
             };
-            let ops = command.map(|command| Op { key: kept.send.key(workspace), command });
+            let ops = command.map(|command| Op { key: kept.document.key(workspace), command });
             let committed = self.ledger.commit(Commit { ops: ops.into_iter().collect(), changes }).await?;
             match committed.answers.first() {
                 _ if committed.is_written() => return Ok(Told::Written(next)),
@@ -87,14 +88,14 @@ impl Sends {
                 None => {}
             }
         }
-        Err(too_busy().into())
+        Err(others_were_faster().into())
     }
 
     /// The command for a report after the end of the lease. No worker has begun since, so the report still holds.
     async fn late_command(&self, kept: &Kept, token: Token, next: &Kept) -> Result<Option<Command>, NotTaken> {
-        let Reading { value: claim, now } = self.ledger.read(&kept.send.key(&kept.workspace)).await?;
+        let Reading { value: claim, now } = self.ledger.read(&kept.document.key(&kept.workspace)).await?;
         let Some(claim) = claim else {
-            return match kept.send.was_of(token) {
+            return match kept.document.was_of(token) {
                 true => Ok(settled_by_hand(None, next, now)),
                 false => Err(NotTaken::Fenced(Refusal::Missing)),
             };
@@ -116,20 +117,20 @@ impl Sends {
         token: Token,
         lease: Option<Duration>,
     ) -> Result<Kept, NotTaken> {
-        for _ in 0..ROUNDS {
+        until_written(|| async {
             let (kept, job, now) = self.found(workspace, id).await?;
-            let key = kept.send.key(workspace);
-            let send = kept.send.leased(lease.unwrap_or(kept.send.lease()), now);
+            let key = kept.document.key(workspace);
+            let send = kept.document.leased(lease.unwrap_or(kept.document.lease()), now);
             let (next, changes) = kept.replaced(send, job.as_ref(), now);
             let command = Command::Renew { token, lease };
             let committed = self.ledger.commit(Commit { ops: vec![Op { key, command }], changes }).await?;
             match committed.answers.first() {
-                _ if committed.is_written() => return Ok(next),
-                Some(Answer::Refused(refusal)) => return Err(NotTaken::Fenced(refusal.clone())),
-                _ => {}
+                _ if committed.is_written() => Ok(Some(next)),
+                Some(Answer::Refused(refusal)) => Err(NotTaken::Fenced(refusal.clone())),
+                _ => Ok(None),
             }
-        }
-        Err(too_busy().into())
+        })
+        .await
     }
 
     /// Resolves the send, as a person decides. If the message was not sent, the next worker may send it.
@@ -156,7 +157,7 @@ impl Sends {
         by: &str,
     ) -> Result<Kept, NotTaken> {
         let resolved = Resolved { sent, by: by.to_owned(), note: None, at_us: 0, token: None };
-        self.settle(&kept.workspace, kept.id, Some(kept.send.attempt), esp_message_id, resolved).await
+        self.settle(&kept.workspace, kept.id, Some(kept.document.attempt), esp_message_id, resolved).await
     }
 
     async fn settle(
@@ -167,25 +168,25 @@ impl Sends {
         esp_message_id: Option<String>,
         resolved: Resolved,
     ) -> Result<Kept, NotTaken> {
-        for _ in 0..ROUNDS {
+        until_written(|| async {
             let (kept, job, now) = self.found(workspace, id).await?;
-            let state = kept.send.state_at(now);
+            let state = kept.document.state_at(now);
             if !state.is_open() {
                 let state = state.as_str();
                 return Err(NotTaken::Wrong(format!("only an unknown or lost send can be resolved; it is {state}")));
             }
-            if attempt.is_some_and(|attempt| attempt != kept.send.attempt) {
+            if attempt.is_some_and(|attempt| attempt != kept.document.attempt) {
                 return Err(NotTaken::Wrong("another worker has begun it since".into()));
             }
-            let key = kept.send.key(workspace);
+            let key = kept.document.key(workspace);
             let reading = self.ledger.read(&key).await?;
             if let Some(claim) = reading.value.as_ref().filter(|claim| claim.owner_is_alive(reading.now)) {
                 return Err(NotTaken::Wrong(format!("a worker is at it, until {}", claim.lease_until)));
             }
             let token = reading.value.as_ref().map(|claim| claim.token.0);
-            let token = token.or_else(|| kept.send.said.as_ref().map(|said| said.token));
+            let token = token.or_else(|| kept.document.said.as_ref().map(|said| said.token));
             let resolved = Resolved { at_us: now.micros(), token, ..resolved.clone() };
-            let send = kept.send.resolved(resolved, esp_message_id.clone(), now);
+            let send = kept.document.resolved(resolved, esp_message_id.clone(), now);
             let (next, changes) = kept.replaced(send, job.as_ref(), now);
             let command = settled_by_hand(reading.value.as_ref(), &next, reading.now);
             let ops = command.map(|command| Op { key, command }).into_iter().collect();
@@ -196,7 +197,8 @@ impl Sends {
                     let look = || async {
                         let found = self.load(workspace, At::Id(id)).await?;
                         Ok::<_, StoreError>(
-                            found.filter(|(found, ..)| found.version == next.version && found.send == next.send),
+                            found
+                                .filter(|(found, ..)| found.version == next.version && found.document == next.document),
                         )
                     };
                     find_written(&*self.store, look).await.ok_or(StoreError::Unknown(why))?;
@@ -204,11 +206,9 @@ impl Sends {
                 }
                 Err(error) => return Err(error.into()),
             };
-            if is_written {
-                return Ok(next);
-            }
-        }
-        Err(too_busy().into())
+            Ok(is_written.then_some(next))
+        })
+        .await
     }
 
     async fn found(&self, workspace: &WorkspaceName, id: Uuid) -> Result<Loaded, NotTaken> {
@@ -231,7 +231,7 @@ enum Told {
 /// The command on the claim that an owner's report requires.
 fn command(token: Token, next: &Kept) -> Command {
     let settle = |verdict, outcome| Command::Settle { token, verdict, outcome };
-    match next.send.state {
+    match next.document.state {
         State::Sent => settle(Verdict::Done, Some(outcome(next))),
         State::Unknown => settle(Verdict::Unknown, None),
         // The next worker may begin at once: the message surely was not sent, or it is sent again under its provider key.
@@ -242,12 +242,12 @@ fn command(token: Token, next: &Kept) -> Command {
 /// The command on a claim whose owner is gone or has given it back. A sent message gets a new claim, settled as it is made.
 /// A failed send retracts the claim. Any other state leaves the claim unchanged.
 fn settled_by_hand(claim: Option<&Claim>, next: &Kept, now: Time) -> Option<Command> {
-    match next.send.state {
+    match next.document.state {
         State::Sent => Some(Command::Claim(Terms {
             // The claim lasts as long as the record, so that a caller who meets the claim can read the send.
-            window: Time::from_micros(next.send.expires_us).since(now),
-            lease: next.send.lease(),
-            lost: next.send.lost.of_claim(),
+            window: Time::from_micros(next.document.expires_us).since(now),
+            lease: next.document.lease(),
+            lost: next.document.lost.of_claim(),
             fingerprint: None,
             attributes: None,
             parts: claim.and_then(|claim| claim.parts.clone()),
@@ -261,7 +261,7 @@ fn settled_by_hand(claim: Option<&Claim>, next: &Kept, now: Time) -> Option<Comm
 
 /// The result of the send, which later workers get.
 fn outcome(kept: &Kept) -> Bytes {
-    let Send { esp_message_id, sent_us, .. } = &kept.send;
+    let Send { esp_message_id, sent_us, .. } = &kept.document;
     crate::document::bytes(&Sent {
         id: kept.id,
         esp_message_id: esp_message_id.clone(),

@@ -19,10 +19,11 @@ use tokio::time::Instant;
 #[cfg(feature = "sagas")]
 use super::sagas::SagaJobs;
 use super::{
-    ActionJobs, Channel, Handler, Handlers, NotRun, Outgoing, Queue, Reconcile, ReminderJobs, Run, RunJob, SendJobs,
-    Sent, Watcher,
+    ActionJobs, Channel, Handler, Handlers, NotRun, Queue, Reconcile, ReminderJobs, Run, RunJob, SendJobs, Watcher,
 };
+use crate::channel::Limited;
 use crate::gate::Gate;
+use crate::messages::{self, Messages, Reply};
 use crate::reminders::{self, Reminders};
 #[cfg(feature = "sagas")]
 use crate::sagas::{self, Sagas};
@@ -73,6 +74,8 @@ pub struct Worker {
     channels: BTreeMap<String, Arc<dyn Channel>>,
     reminders: Option<Reminders>,
     sends: Option<Sends>,
+    /// The messages, and the queue that gives them their slots.
+    messages: Option<(Arc<Queue>, Arc<dyn RunJob>)>,
     reconcile: Option<Arc<dyn Reconcile>>,
     #[cfg(feature = "sagas")]
     sagas: Option<Sagas>,
@@ -91,6 +94,7 @@ impl Gate {
             channels: BTreeMap::new(),
             reminders: None,
             sends: None,
+            messages: None,
             reconcile: None,
             #[cfg(feature = "sagas")]
             sagas: None,
@@ -123,7 +127,7 @@ impl Worker {
 
     /// Sends the reminders that name this channel. A worker that sends reminders needs every channel that they name.
     pub fn channel(mut self, name: &str, channel: impl Channel) -> Worker {
-        self.channels.insert(name.to_owned(), Arc::new(channel));
+        self.channels.insert(name.to_owned(), Arc::new(Limited(channel)));
         self
     }
 
@@ -136,6 +140,12 @@ impl Worker {
     /// another process on the same store could ask the provider.
     pub fn sends(self, sends: &Sends) -> Worker {
         Worker { sends: Some(sends.clone()), ..self }
+    }
+
+    /// Sends the messages that their posts have left: those that waited for a slot, failed and are retried, or whose process died. When
+    /// this worker stops, posts send no message at once any more.
+    pub fn messages<R: Reply>(self, messages: &Arc<Messages<R>>) -> Worker {
+        Worker { messages: Some((messages.queue().clone(), messages.clone())), ..self }
     }
 
     /// Asks the provider about sends whose outcome is unknown.
@@ -175,57 +185,68 @@ impl Worker {
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         let queue =
             Queue::new(self.gate.store().clone(), self.gate.ledger().waiters().clone(), self.lease, self.concurrency);
-        let leasing: Vec<_> = self
-            .jobs(&queue)
-            .into_iter()
-            .map(|(kinds, jobs)| tokio::spawn(queue.clone().keep_leasing(kinds, jobs)))
-            .collect();
+        let jobs = self.jobs(&queue);
+        let mut queues = vec![queue];
+        queues.extend(self.messages.iter().map(|(queue, _)| queue.clone()));
+        let leasing: Vec<_> =
+            jobs.into_iter().map(|(queue, kinds, jobs)| tokio::spawn(queue.keep_leasing(kinds, jobs))).collect();
         // If this future is dropped, the tasks lease nothing more.
-        let stops = StopOnDrop(queue.clone());
+        let stops = StopOnDrop(queues.clone());
         shutdown.await;
         let deadline = Instant::now() + self.stop_within;
-        queue.stop_by(deadline);
+        queues.iter().for_each(|queue| queue.stop_by(deadline));
         for leasing in leasing {
             // A task that panicked leases nothing more.
             let _ = tokio::time::timeout_at(deadline, leasing).await;
         }
-        queue.finish_by(deadline).await;
+        for queue in &queues {
+            queue.finish_by(deadline).await;
+        }
         drop(stops);
     }
 
-    /// The kinds of jobs that this worker runs, and what runs them.
-    fn jobs(&self, queue: &Arc<Queue>) -> Vec<(Vec<String>, Arc<dyn RunJob>)> {
-        let mut jobs: Vec<(Vec<String>, Arc<dyn RunJob>)> = vec![];
+    /// The kinds of jobs that this worker runs, the queues that lease them, and what runs them.
+    fn jobs(&self, queue: &Arc<Queue>) -> Vec<(Arc<Queue>, Vec<String>, Arc<dyn RunJob>)> {
+        let mut jobs: Vec<(Arc<Queue>, Vec<String>, Arc<dyn RunJob>)> = vec![];
+        if let Some((queue, run)) = &self.messages {
+            jobs.push((queue.clone(), vec![messages::JOB.to_owned()], run.clone()));
+        }
         let kinds = self.handlers.kinds();
         if !kinds.is_empty() {
             let (handlers, watcher) = (self.handlers.clone(), self.watcher.clone());
             let actions = self.gate.actions().policy().clone();
-            jobs.push((kinds, Arc::new(ActionJobs { actions, queue: queue.clone(), handlers, watcher })));
+            jobs.push((
+                queue.clone(),
+                kinds,
+                Arc::new(ActionJobs { actions, queue: queue.clone(), handlers, watcher }),
+            ));
         }
         if let Some(reminders) = self.reminders.clone() {
-            let channel = Arc::new(ByName(self.channels.clone()));
-            let run = ReminderJobs { reminders, channel, watcher: self.watcher.clone() };
-            jobs.push((vec![reminders::JOB.to_owned()], Arc::new(run)));
+            let channels = Arc::new(self.channels.clone());
+            let run = ReminderJobs { reminders, channels, watcher: self.watcher.clone() };
+            jobs.push((queue.clone(), vec![reminders::JOB.to_owned()], Arc::new(run)));
         }
         if let Some(sends) = self.sends.clone() {
             let run = SendJobs { sends, reconcile: self.reconcile.clone(), watcher: self.watcher.clone() };
-            jobs.push((vec![sends::JOB.to_owned()], Arc::new(run)));
+            jobs.push((queue.clone(), vec![sends::JOB.to_owned()], Arc::new(run)));
         }
         #[cfg(feature = "sagas")]
         if let Some(sagas) = self.sagas.clone() {
-            jobs.push((vec![sagas::TIMER.to_owned(), sagas::RETIRE.to_owned()], Arc::new(SagaJobs { sagas })));
+            jobs.push((
+                queue.clone(),
+                vec![sagas::TIMER.to_owned(), sagas::RETIRE.to_owned()],
+                Arc::new(SagaJobs { sagas }),
+            ));
         }
         jobs
     }
 }
 
-struct StopOnDrop(Arc<Queue>);
+struct StopOnDrop(Vec<Arc<Queue>>);
 
 impl Drop for StopOnDrop {
     fn drop(&mut self) {
-        if !self.0.is_stopped() {
-            self.0.stop_by(Instant::now());
-        }
+        self.0.iter().filter(|queue| !queue.is_stopped()).for_each(|queue| queue.stop_by(Instant::now()));
     }
 }
 
@@ -278,20 +299,5 @@ where
         });
         // `()` is no result.
         Ok(result.ok().filter(|result| result.get() != "null"))
-    }
-}
-
-/// Finds the channel by its name.
-struct ByName(BTreeMap<String, Arc<dyn Channel>>);
-
-#[async_trait]
-impl Channel for ByName {
-    async fn send(&self, outgoing: &Outgoing<'_>, within: Duration) -> Sent {
-        let Some(channel) = self.0.get(outgoing.channel) else {
-            return Err(Failure::refused(format!("this worker has no channel {:?}", outgoing.channel)));
-        };
-        tokio::time::timeout(within, channel.send(outgoing, within))
-            .await
-            .unwrap_or_else(|_| Err(Failure::unknown(format!("the channel did not answer within {within:?}"))))
     }
 }

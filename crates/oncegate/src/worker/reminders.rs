@@ -8,7 +8,8 @@ use oncegate_core::Time;
 use oncegate_core::job::{Failure, Reached};
 use oncegate_store::StoreError;
 
-use super::{Channel, Held, Outgoing, RunJob, Sent, Watcher};
+use super::{Channels, Held, Outgoing, RunJob, Sent, Watcher};
+use crate::channel;
 use crate::reminders::{Kept, Reminders, State, Worked};
 
 /// The pause between two attempts to write the outcome.
@@ -32,7 +33,7 @@ pub enum ReminderEvent {
 
 impl ReminderEvent {
     fn of(kept: &Kept) -> ReminderEvent {
-        match kept.reminder.state {
+        match kept.document.state {
             State::Sent => ReminderEvent::Sent,
             State::Missed => ReminderEvent::Missed,
             State::Scheduled | State::Sending | State::Cancelled => ReminderEvent::Failed,
@@ -45,7 +46,7 @@ pub struct ReminderJobs {
     /// The reminders.
     pub reminders: Reminders,
     /// Sends each reminder, through the channel that it names.
-    pub channel: Arc<dyn Channel>,
+    pub channels: Arc<dyn Channels>,
     /// Hears of the attempts.
     pub watcher: Arc<dyn Watcher>,
 }
@@ -90,17 +91,20 @@ impl ReminderJobs {
         if within.is_zero() {
             return Err(Failure::of("its lease ended before the carrier was called", Reached::No));
         }
-        let text = &kept.reminder.text;
+        let text = &kept.document.text;
         let outgoing = Outgoing {
+            policy: "reminder",
             workspace: &kept.workspace,
             id: kept.id,
             channel: &text.channel,
             phone: text.phone.as_deref(),
             email: text.email.as_deref(),
             text: &text.message,
+            attachments: &[],
+            metadata: None,
         };
         // An attempt that reached no recipient for certain may be retried; `grace` limits for how long.
-        self.channel.send(&outgoing, within).await.map_err(|failure| match failure.reached {
+        channel::send(&*self.channels, &outgoing, within).await.map_err(|failure| match failure.reached {
             Reached::No => Failure { is_final: false, ..failure },
             Reached::Maybe => failure,
         })

@@ -32,7 +32,7 @@ impl RunJob for SendJobs {
         let job = &held.job;
         let tended = match self.sends.tend(job).await {
             Ok(Tended::Overdue(kept)) => {
-                self.watcher.send(&job.workspace, kept.id, kept.send.state);
+                self.watcher.send(&job.workspace, kept.id, kept.document.state);
                 Ok(())
             }
             Ok(Tended::Open(kept)) => self.ask(kept).await,

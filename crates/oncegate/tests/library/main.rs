@@ -8,6 +8,7 @@ mod actions;
 mod actions_people;
 mod actions_recurring;
 mod examples;
+mod messages;
 mod reminders;
 mod reminders_grace;
 mod reminders_work;

@@ -37,7 +37,7 @@ fn saying(message: &str) -> Edit {
 }
 
 async fn edit(desk: &Desk, id: Uuid, edit: &Edit) -> Result<State, NotChanged> {
-    desk.reminders.edit(&workspace(), id, edit, |_| Ok(())).await.map(|kept| kept.reminder.state)
+    desk.reminders.edit(&workspace(), id, edit, |_| Ok(())).await.map(|kept| kept.document.state)
 }
 
 #[track_caller]
@@ -56,13 +56,13 @@ async fn ten_posts_are_one_reminder(on: On) {
     let both = [Desk::over(&world, world.store.clone()), Desk::over(&world, world.again().await)];
     let wanted = new("b", START + SECOND);
     let Set::Made(made) = both[0].set(&wanted).await else { panic!("nobody else made it") };
-    assert_eq!((made.reminder.state, made.reminder.reminder_sent()), (State::Scheduled, false));
+    assert_eq!((made.document.state, made.document.reminder_sent()), (State::Scheduled, false));
     for turn in 1..10 {
         // Only the booking and the kind count, whatever the text says.
         let text = Text { message: format!("{turn}"), ..wanted.text.clone() };
         let again = New { send_at: START + SECOND * turn, text, ..wanted.clone() };
         let Set::Found(found) = both[turn as usize % 2].set(&again).await else { panic!("there is one") };
-        assert_eq!((found.id, &found.reminder), (made.id, &made.reminder));
+        assert_eq!((found.id, &found.document), (made.id, &made.document));
     }
     assert_eq!(all(&both[1]).await, [made.id]);
     world.clock.set(START + SECOND);
@@ -158,7 +158,7 @@ async fn it_is_moved_and_reworded_in_time(on: On) {
     // A reminder can also be moved to now.
     edit(&desk, id, &at(START)).await.expect("is in time");
     let (kept, _) = desk.flagged(&desk.leased().await).await;
-    assert_eq!(kept.reminder.text.message, "At noon.");
+    assert_eq!(kept.document.text.message, "At noon.");
     world.close().await;
 }
 
@@ -167,11 +167,11 @@ async fn it_is_cancelled_in_time_and_scheduled_anew(on: On) {
     let desk = Desk::over(&world, world.store.clone());
     let id = desk.due("b").await;
     for _ in 0..2 {
-        assert_eq!(desk.cancel(id).await.expect("is in time").reminder.state, State::Cancelled);
+        assert_eq!(desk.cancel(id).await.expect("is in time").document.state, State::Cancelled);
         assert!(desk.lease().await.is_none());
     }
     let Set::Found(found) = desk.set(&new("b", START + SECOND)).await else { panic!("there is one") };
-    assert_eq!((found.id, found.reminder.state), (id, State::Cancelled), "posting it again does not undo it");
+    assert_eq!((found.id, found.document.state), (id, State::Cancelled), "posting it again does not undo it");
     // A late rewording does not bring a cancelled reminder back.
     is_wrong(edit(&desk, id, &saying("Hm.")).await, "only with a new sendAt");
     world.clock.set(START + GRACE + MILLI);
@@ -212,7 +212,7 @@ async fn once_a_worker_has_it_it_is_too_late(on: On) {
     desk.leased().await;
     is_wrong(desk.cancel(lost).await, "a worker is about to send it");
     world.clock.advance(LEASE);
-    assert_eq!(desk.cancel(lost).await.expect("nobody has it").reminder.state, State::Cancelled);
+    assert_eq!(desk.cancel(lost).await.expect("nobody has it").document.state, State::Cancelled);
     assert!(desk.lease().await.is_none());
     world.close().await;
 }
@@ -255,7 +255,7 @@ async fn between_the_look_and_the_write_the_worker_wins(on: On) {
             }
             let job = desk.await.expect("the hook ran");
             if !is_flagged {
-                assert_eq!(worker.flagged(&job).await.0.reminder.text.message, "At nine.");
+                assert_eq!(worker.flagged(&job).await.0.document.text.message, "At nine.");
             }
         }
     }
@@ -288,13 +288,13 @@ async fn two_who_cancel_at_once_have_both_cancelled_it(on: On) {
             "look" => hooked.before_look(cancels),
             _ => hooked.before_commit(cancels),
         }
-        assert_eq!(one.cancel(id).await.expect("it is so already").reminder.state, State::Cancelled);
+        assert_eq!(one.cancel(id).await.expect("it is so already").document.state, State::Cancelled);
     }
     for round in 0..20 {
         let id = other.due(&format!("b{round}")).await;
         let (a, b) = tokio::join!(one.cancel(id), other.cancel(id));
         for cancelled in [a, b] {
-            assert_eq!(cancelled.expect("is in time").reminder.state, State::Cancelled);
+            assert_eq!(cancelled.expect("is in time").document.state, State::Cancelled);
         }
     }
     world.close().await;
@@ -331,7 +331,7 @@ async fn one_that_was_missed_is_sent_by_hand_and_no_other(on: On) {
     let id = desk.missed("b").await;
     let flagged = desk.find(id).await.flagged_us;
     world.clock.advance(GRACE * 10);
-    let again = desk.send_missed(id, "ann").await.expect("was missed").reminder;
+    let again = desk.send_missed(id, "ann").await.expect("was missed").document;
     assert_eq!((again.state, again.sent_by.as_deref(), again.ended_us), (State::Sending, Some("ann"), None));
     assert_eq!(again.flagged_us, flagged, "the flag stays as it was");
     is_wrong(desk.send_missed(id, "bob").await, "it is sending");
@@ -390,10 +390,10 @@ async fn one_that_was_missed_is_settled_without_being_sent(on: On) {
     for (sent, state) in [(true, State::Sent), (false, State::Cancelled)] {
         let id = desk.missed(&format!("{sent}")).await;
         let missed = desk.find(id).await;
-        let settled = desk.resolve(id, sent).await.expect("was missed").reminder;
+        let settled = desk.resolve(id, sent).await.expect("was missed").document;
         assert_eq!((settled.state, settled.ended_us), (state, missed.ended_us));
         assert_eq!((&settled.deliveries, settled.flagged_us), (&missed.deliveries, missed.flagged_us));
-        assert_eq!(desk.resolve(id, sent).await.expect("said again").reminder, settled);
+        assert_eq!(desk.resolve(id, sent).await.expect("said again").document, settled);
         is_wrong(desk.resolve(id, !sent).await, "only one that was missed");
         is_wrong(desk.send_missed(id, "ann").await, "only one that was missed");
         is_wrong(edit(&desk, id, &at(desk.now() + SECOND)).await, "");
@@ -404,7 +404,7 @@ async fn one_that_was_missed_is_settled_without_being_sent(on: On) {
     world.clock.advance(GRACE + MILLI);
     let job = desk.leased().await;
     assert!(matches!(desk.flag(&job).await, Ok(Worked::Missed(_))));
-    assert!(!desk.resolve(id, false).await.expect("was missed").reminder.reminder_sent());
+    assert!(!desk.resolve(id, false).await.expect("was missed").document.reminder_sent());
     is_wrong(edit(&desk, id, &at(desk.now() + SECOND)).await, "let it be");
     let waits = desk.due("waits").await;
     is_wrong(desk.resolve(waits, true).await, "it is scheduled");

@@ -25,7 +25,9 @@ async fn what_surely_reached_nobody_is_tried_again_within_the_grace(on: On) {
     loop {
         let sending = desk.flagged(&job).await;
         let tried_at = desk.now();
-        let Some(Kept { reminder, .. }) = desk.failed(&sending, Reached::No).await else { panic!("it is ours") };
+        let Some(Kept { document: reminder, .. }) = desk.failed(&sending, Reached::No).await else {
+            panic!("it is ours")
+        };
         assert_eq!(reminder.deliveries.last().expect("a row").at_us, tried_at.micros());
         if reminder.state == State::Missed {
             assert!(desk.now() <= START + GRACE);
@@ -75,7 +77,7 @@ async fn the_grace_ends_to_the_millisecond(on: On) {
         let (error, retry_in) = ("busy".to_owned(), Some(retry_in));
         let failure = Failure { error, reached: Reached::No, is_final: false, retry_in };
         let after = desk.reminders.not_delivered(&kept, &job, failure, desk.now()).await;
-        assert_eq!(after.expect("the store is there").expect("is ours").reminder.state, state, "{booking}");
+        assert_eq!(after.expect("the store is there").expect("is ours").document.state, state, "{booking}");
         assert_eq!(desk.find(id).await.state, state, "{booking}");
     }
     // At the end of the grace it is sent, and a millisecond later it is not.
@@ -103,7 +105,7 @@ async fn what_may_have_arrived_is_never_tried_again(on: On) {
             world.clock.advance(SECOND * 2);
         }
         let sending = desk.flagged(&desk.leased().await).await;
-        let after = desk.failed(&sending, Reached::Maybe).await.expect("is ours").reminder;
+        let after = desk.failed(&sending, Reached::Maybe).await.expect("is ours").document;
         assert_eq!((after.state, after.deliveries.len()), (State::Missed, tries_before + 1));
         assert!(after.deliveries[tries_before].maybe && after.ended_us.is_some());
         for _ in 0..3 {
@@ -122,7 +124,7 @@ async fn what_nobody_could_send_in_time_is_missed(on: On) {
     let desk = Desk::over(&world, world.store.clone());
     let id = desk.due("b").await;
     world.clock.set(START + GRACE + MILLI);
-    let missed = is_missed(desk.flag(&desk.leased().await).await, "nobody could send it in time").reminder;
+    let missed = is_missed(desk.flag(&desk.leased().await).await, "nobody could send it in time").document;
     assert!(!missed.reminder_sent() && !missed.deliveries[0].maybe, "nothing was sent, and nothing says so");
     assert!(desk.lease().await.is_none());
     desk.send_missed(id, "ann").await.expect("was missed");

@@ -164,12 +164,12 @@ async fn a_worker_that_is_lost_after_the_flag_has_missed_it(on: On) {
     is_late(desk.delivered(&sending).await);
     let job = desk.leased().await;
     let kept = is_missed(desk.flag(&job).await, "its worker was lost after the flag was set");
-    assert!(kept.reminder.reminder_sent() && kept.reminder.deliveries[0].maybe);
+    assert!(kept.document.reminder_sent() && kept.document.deliveries[0].maybe);
     assert!(desk.lease().await.is_none(), "it is out of the queue");
     // The worker was only paused.
     is_late(desk.delivered(&sending).await);
     assert!(desk.failed(&sending, Reached::No).await.is_none());
-    assert_eq!(desk.find(id).await, kept.reminder);
+    assert_eq!(desk.find(id).await, kept.document);
     // The worker that handles the end of the lease may be lost, too.
     let id = desk.due("c").await;
     desk.flagged(&desk.leased().await).await;

@@ -406,8 +406,9 @@ async fn what_cannot_be_applied_is_kept_with_the_reason(on: On) {
     }
     let unnamed = Event { id: None, ..parsed("s", "a") };
     assert_ne!(handle(&sagas, &unnamed).await.outcome, handle(&sagas, &unnamed).await.outcome, "nobody knows better");
-    let open =
-        async |saga| sagas.dead_letters(&workspace(), saga, Some(LetterState::Open), 10, None).await.expect("there").0;
+    let open = async |saga| {
+        sagas.dead_letters(&workspace(), saga, Some(LetterState::Open), 10, None).await.expect("there").items
+    };
     assert_eq!(open(None).await.len(), 6);
     assert_eq!(open(Some("search-import")).await.len(), 5);
     assert_eq!(state(&sagas, "s").await.as_deref(), Some("Uploading"), "and nothing has changed");

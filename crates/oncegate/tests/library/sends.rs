@@ -62,7 +62,7 @@ async fn the_first_proceeds_and_whoever_comes_later_reads_its_outcome(on: On) {
         assert_eq!(is_busy(begin(&sends, recipient).await), LEASE - SECOND);
         let kept = stands(sent(&sends, &ours, "esp-1").await, State::Sent);
         assert_eq!(
-            (kept.send.esp_message_id.as_deref(), kept.send.template.as_deref()),
+            (kept.document.esp_message_id.as_deref(), kept.document.template.as_deref()),
             (Some("esp-1"), Some("welcome"))
         );
         // The job is delivered ten times, also when a worker's lease would have ended long ago.
@@ -73,7 +73,7 @@ async fn the_first_proceeds_and_whoever_comes_later_reads_its_outcome(on: On) {
             assert_eq!(read.sent_us, (now + SECOND).micros());
         }
         let kept = found(&sends, &ours).await;
-        assert_eq!((kept.send.attempts.len(), kept.send.attempts[0].job.as_deref()), (1, Some("job 1")));
+        assert_eq!((kept.document.attempts.len(), kept.document.attempts[0].job.as_deref()), (1, Some("job 1")));
     }
     // Another recipient, another campaign and another workspace are other sends.
     let sends = over(&world.store, Lost::Resend);
@@ -120,12 +120,12 @@ async fn after_a_worker_that_died_its_policy_says_what_happens_to_the_millisecon
         let first = proceeds(begin(&sends, recipient).await);
         world.clock.advance(LEASE - MILLI);
         assert_eq!(is_busy(begin(&sends, recipient).await), MILLI);
-        assert_eq!(found(&sends, &first).await.send.state, State::Sending);
+        assert_eq!(found(&sends, &first).await.document.state, State::Sending);
         world.clock.advance(MILLI);
         let kept = found(&sends, &first).await;
         let now = world.store.now().await.expect("the store is there");
         let state = if lost == Lost::Resend { State::Lost } else { State::Unknown };
-        assert_eq!(kept.send.state_at(now), state, "whether or not anybody has written it down");
+        assert_eq!(kept.document.state_at(now), state, "whether or not anybody has written it down");
         for _ in 0..2 {
             match lost {
                 Lost::Resend => {
@@ -149,7 +149,7 @@ async fn what_was_surely_not_sent_is_the_next_workers(on: On) {
         let (sends, recipient) = (over(&world.store, lost), lost.as_str());
         let first = proceeds(begin(&sends, recipient).await);
         let kept = stands(failed(&sends, &first, Reached::No).await, State::Failed);
-        assert_eq!(kept.send.attempts[0].error.as_deref(), Some("no"));
+        assert_eq!(kept.document.attempts[0].error.as_deref(), Some("no"));
         let second = proceeds(begin(&sends, recipient).await);
         assert_eq!((second.attempt, second.provider_key, second.id), (2, first.provider_key, first.id));
         assert!(second.token > first.token);
@@ -221,7 +221,7 @@ async fn a_late_word_of_the_last_worker_is_taken(on: On) {
         assert_eq!(proceeds(begin(&sends, &says_no).await).attempt, 2);
         let state = if lost == Lost::Resend { State::Lost } else { State::Unknown };
         let kept = stands(failed(&sends, &late_maybe, Reached::Maybe).await, state);
-        assert_eq!(kept.send.attempts[0].error.as_deref(), Some("no"));
+        assert_eq!(kept.document.attempts[0].error.as_deref(), Some("no"));
         match begin(&sends, &says_maybe).await {
             Begun::Proceed(next) => assert_eq!((next.attempt, lost), (2, Lost::Resend)),
             told => is_unknown(&told),
@@ -241,7 +241,7 @@ async fn once_another_has_begun_a_late_word_is_fenced(on: On) {
         is_fenced(&failed(&sends, &first, Reached::No).await);
         is_fenced(&failed(&sends, &first, Reached::Maybe).await);
         is_fenced(&sends.renew(&workspace(), first.id, first.token, None).await);
-        assert_eq!(found(&sends, &second).await.send.state, State::Sending);
+        assert_eq!(found(&sends, &second).await.document.state, State::Sending);
         // The same if that worker is late, too.
         world.clock.advance(LEASE);
     }
@@ -259,13 +259,13 @@ async fn the_same_word_again_is_a_success_and_another_is_not(on: On) {
         let says_sent = proceeds(begin(&sends, &format!("sent, {}", lost.as_str())).await);
         for _ in 0..3 {
             let kept = stands(sent(&sends, &says_sent, "esp-1").await, State::Sent);
-            assert_eq!(kept.send.sent_us, kept.send.attempts[0].ended_us, "when it was said first");
+            assert_eq!(kept.document.sent_us, kept.document.attempts[0].ended_us, "when it was said first");
             world.clock.advance(LEASE);
         }
         is_fenced(&sent(&sends, &says_sent, "esp-2").await);
         is_fenced(&failed(&sends, &says_sent, Reached::No).await);
         is_fenced(&failed(&sends, &says_sent, Reached::Maybe).await);
-        assert_eq!(found(&sends, &says_sent).await.send.esp_message_id.as_deref(), Some("esp-1"));
+        assert_eq!(found(&sends, &says_sent).await.document.esp_message_id.as_deref(), Some("esp-1"));
 
         let recipient = format!("no, {}", lost.as_str());
         let says_no = proceeds(begin(&sends, &recipient).await);
@@ -349,10 +349,10 @@ async fn what_is_begun_under_another_policy_goes_by_the_new_one(on: On) {
     world.clock.advance(LEASE);
     // The send began under a policy that lets the next worker send it.
     let second = proceeds(begin(&hold, "ada").await);
-    assert_eq!((second.attempt, found(&hold, &first).await.send.lost), (2, Lost::Hold));
+    assert_eq!((second.attempt, found(&hold, &first).await.document.lost), (2, Lost::Hold));
     world.clock.advance(LEASE);
     is_unknown(&begin(&resend, "ada").await);
-    assert_eq!(found(&resend, &first).await.send.state_at(START + LEASE + LEASE), State::Unknown);
+    assert_eq!(found(&resend, &first).await.document.state_at(START + LEASE + LEASE), State::Unknown);
     world.close().await;
 }
 
@@ -367,7 +367,7 @@ async fn the_last_attempts_are_kept(on: On) {
         stands(failed(&sends, &ours, Reached::Maybe).await, State::Lost);
     }
     let ours = proceeds(begin(&sends, "ada").await);
-    let numbers: Vec<i32> = found(&sends, &ours).await.send.attempts.iter().map(|attempt| attempt.number).collect();
+    let numbers: Vec<i32> = found(&sends, &ours).await.document.attempts.iter().map(|attempt| attempt.number).collect();
     assert_eq!((keys.len(), numbers), (1, (7..=26).collect()));
     world.close().await;
 }

@@ -35,12 +35,12 @@ async fn a_person_settles_what_is_lost_or_unknown(on: On) {
             let id = Some("esp-9".to_owned());
             let kept = sends.resolve(&workspace(), ours.id, true, id, "ada", None).await;
             let kept = stands(kept, State::Sent);
-            assert!(kept.send.resolved.is_some_and(|resolved| resolved.sent && resolved.by == "ada"));
+            assert!(kept.document.resolved.is_some_and(|resolved| resolved.sent && resolved.by == "ada"));
             assert_eq!(was_sent(begin(&sends, &name(true)).await).esp_message_id.as_deref(), Some("esp-9"));
 
             let ours = open_send(&world, lost, &name(false), said).await;
             let kept = stands(resolve(&sends, &ours, false).await, State::Failed);
-            assert_eq!(kept.send.resolved.and_then(|resolved| resolved.note).as_deref(), Some("she looked"));
+            assert_eq!(kept.document.resolved.and_then(|resolved| resolved.note).as_deref(), Some("she looked"));
             let next = proceeds(begin(&sends, &name(false)).await);
             assert_eq!((next.attempt, next.provider_key), (2, ours.provider_key), "{lost:?}");
             is_fenced(&sent(&sends, &ours, "late").await);
@@ -86,7 +86,7 @@ async fn of_two_people_at_once_one_settles_it(on: On) {
         let (yes, no) = tokio::join!(resolve(&here, &ours, true), resolve(&there, &ours, false));
         assert!(yes.is_ok() != no.is_ok(), "round {round}: {yes:?}, {no:?}");
         let kept = found(&here, &ours).await;
-        assert_eq!(kept.send.resolved.map(|resolved| resolved.sent), Some(yes.is_ok()));
+        assert_eq!(kept.document.resolved.map(|resolved| resolved.sent), Some(yes.is_ok()));
         match begin(&there, &recipient).await {
             Begun::Sent(_) => assert!(yes.is_ok()),
             told => assert!(proceeds(told).attempt == 2 && no.is_ok()),
@@ -195,7 +195,7 @@ async fn whoever_loses_a_race_starts_again(on: On) {
     hooked.before_commit(async move { drop(stands(sent(&before, &of, "esp-1").await, State::Sent)) });
     let tended = slow.tend(job).await.expect("the store is there");
     assert!(matches!(tended, Tended::Nothing), "{tended:?}");
-    assert_eq!(found(&fast, &ours).await.send.state, State::Sent);
+    assert_eq!(found(&fast, &ours).await.document.state, State::Sent);
     world.close().await;
 }
 
@@ -246,7 +246,7 @@ async fn lists_are_by_campaign_and_state(on: On) {
     let list = async |campaign: Option<&str>, state, limit, before| {
         let filter = Filter { campaign: campaign.map(str::to_owned), state, limit, before };
         let page = sends.list(&workspace(), &filter).await.expect("the store is there");
-        (page.items.iter().map(|kept| kept.id).collect::<Vec<_>>(), page.next)
+        (page.value.items.iter().map(|kept| kept.id).collect::<Vec<_>>(), page.value.next)
     };
     let newest_first: Vec<_> = of_state.iter().rev().map(|(_, id)| *id).collect();
     assert_eq!(list(Some("spring"), None, 10, None).await, (newest_first.clone(), None));

@@ -39,7 +39,7 @@ async fn a_lease_that_ended_is_written_down_once(on: On) {
         let job = mine().await.expect("it is due");
         let state = if lost == Lost::Resend { State::Lost } else { State::Unknown };
         let tended = sends.tend(&job).await.expect("the store is there");
-        assert!(matches!(&tended, Tended::Overdue(kept) if kept.send.state == state), "{tended:?}");
+        assert!(matches!(&tended, Tended::Overdue(kept) if kept.document.state == state), "{tended:?}");
         // A worker with the same job, which continues later, writes nothing.
         let version = found(&sends, &ours).await.version;
         let again = sends.tend(&job).await.expect("the store is there");
@@ -111,7 +111,7 @@ async fn a_worker_that_lives_is_left_alone(on: On) {
         match next {
             Some(next) => {
                 assert!(matches!(tended, Tended::Nothing), "{tended:?}");
-                assert_eq!(found(&sends, &next).await.send.state, State::Sending);
+                assert_eq!(found(&sends, &next).await.document.state, State::Sending);
                 stands(sent(&sends, &next, "esp-2").await, State::Sent);
             }
             None => assert!(matches!(&tended, Tended::Overdue(kept) if kept.version > renewed.version), "{tended:?}"),
@@ -156,7 +156,7 @@ async fn what_has_been_kept_for_long_enough_is_gone_to_the_millisecond(on: On) {
         assert!(new.attempt == 1 && new.provider_key != old.provider_key && new.token > old.token, "{recipient}");
     }
     let page = Filter { campaign: Some("spring".into()), state: None, limit: 10, before: None };
-    assert_eq!(sends.list(&workspace(), &page).await.expect("the store is there").items.len(), 3);
+    assert_eq!(sends.list(&workspace(), &page).await.expect("the store is there").value.items.len(), 3);
     world.close().await;
 }
 
@@ -174,7 +174,7 @@ async fn whoever_meets_a_claim_can_look_at_its_send(on: On) {
         if lost != Lost::Hold {
             stands(sent(&sends, &ours, "esp-1").await, State::Sent);
         }
-        let ends_at = oncegate::Time::from_micros(found(&sends, &ours).await.send.expires_us);
+        let ends_at = oncegate::Time::from_micros(found(&sends, &ours).await.document.expires_us);
         assert_eq!(ends_at, begun_at + KEEP);
         for past in [Duration::ZERO, 10 * SECOND - MILLI] {
             world.clock.set(ends_at + past);
@@ -230,7 +230,7 @@ async fn a_send_that_stands_has_no_job_and_one_that_is_begun_again_has_one(on: O
         world.clock.advance(LEASE);
         let job = due(&world.store).await.into_iter().find(|job| job.id == next.id).expect("it is due");
         let tended = sends.tend(&job).await.expect("the store is there");
-        assert!(matches!(&tended, Tended::Overdue(kept) if kept.send.attempt == 2), "{tended:?}");
+        assert!(matches!(&tended, Tended::Overdue(kept) if kept.document.attempt == 2), "{tended:?}");
         stands(resolve(&sends, &next, true).await, State::Sent);
         assert_eq!(job_of(&world, &next).await, None);
     }
@@ -262,7 +262,7 @@ async fn whoever_tends_to_a_job_that_has_left_the_queue_and_come_back_changes_no
     let tended = slow.tend(&stale).await.expect("the store is there");
     assert!(matches!(tended, Tended::Nothing), "{tended:?}");
     let kept = found(&sends, &first).await;
-    assert_eq!((kept.send.state, kept.send.attempt), (State::Sending, 2));
+    assert_eq!((kept.document.state, kept.document.attempt), (State::Sending, 2));
     assert_eq!(job_of(&world, &first).await.map(|job| job.version), Some(stale.version), "it is as it was leased");
     world.close().await;
 }
@@ -277,7 +277,7 @@ async fn the_hook_is_asked_again_after_a_late_word_that_says_no_more(on: On) {
             sends.leave(&kept, true).await.expect("the store is there");
         }
     }
-    assert_eq!(found(&sends, &ours).await.send.asked, 1);
+    assert_eq!(found(&sends, &ours).await.document.asked, 1);
     stands(failed(&sends, &ours, Reached::Maybe).await, State::Unknown);
     let job = due(&world.store).await.pop().expect("there is something to ask about");
     let tended = sends.tend(&job).await.expect("the store is there");
@@ -338,7 +338,7 @@ async fn what_a_person_settled_is_kept_as_long_as_its_record(on: On) {
     stands(resolve(&sends, &by_hand, true).await, State::Sent);
     stands(sent(&sends, &late, "esp-1").await, State::Sent);
     for (recipient, ours) in [("by hand", &by_hand), ("late", &late)] {
-        let expires = oncegate::Time::from_micros(found(&sends, ours).await.send.expires_us);
+        let expires = oncegate::Time::from_micros(found(&sends, ours).await.document.expires_us);
         world.clock.set(START + KEEP / 2);
         was_sent(begin(&sends, recipient).await);
         world.clock.set(START + (expires.since(START) - MILLI));

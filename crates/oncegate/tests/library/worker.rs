@@ -178,7 +178,7 @@ async fn a_reminder_goes_through_the_channel_that_it_names(on: On) {
     gate.worker().reminders(&reminders).channel("sms", channel.clone()).run(sent.notified()).await;
     assert_eq!(*channel.0.lock().expect("no holder panics"), ["+15550100: Tomorrow, 9"]);
     let found = reminders.find(made.id).await.expect("the store is there").expect("it was made");
-    assert_eq!(found.reminder.state, State::Sent);
+    assert_eq!(found.document.state, State::Sent);
     world.close().await;
 }
 

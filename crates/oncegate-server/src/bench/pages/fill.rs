@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use indicatif::ProgressBar;
 use oncegate::actions::{Actions, Applied, JOBS, Mode, Schedule, When};
+use oncegate::messages::{Kept, Lead, Message, Status, Thread, phone_name};
 use oncegate::reminders::{self, Reminders, Set, Text};
 use oncegate::sagas::{Draft, Event, Options as SagaOptions, Outcome, Sagas};
 use oncegate::sends::{self, Begin, Begun, Sends};
@@ -18,7 +19,6 @@ use crate::bench::sagas::SEARCH_IMPORT;
 use crate::decisions::tally::{Minute, Tally};
 use crate::decisions::words::Fate;
 use crate::failure::Failure;
-use crate::messages::document::{Kept, Lead, Message, Status, Thread, phone_name};
 
 pub const CLAIMS: usize = 1_000_000;
 pub const ACTIONS: usize = 100_000;

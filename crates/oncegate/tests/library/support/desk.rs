@@ -62,7 +62,7 @@ impl Desk {
     }
 
     pub async fn find(&self, id: Uuid) -> Reminder {
-        self.reminders.find(&workspace(), id).await.expect("the store is there").expect("it is there").reminder
+        self.reminders.find(&workspace(), id).await.expect("the store is there").expect("it is there").document
     }
 
     pub async fn lease(&self) -> Option<Job> {
@@ -129,8 +129,8 @@ pub fn is_nothing(worked: Result<Worked, StoreError>) {
 #[track_caller]
 pub fn is_missed(worked: Result<Worked, StoreError>, why: &str) -> Kept {
     let Ok(Worked::Missed(kept)) = worked else { panic!("{worked:?}") };
-    let last = kept.reminder.deliveries.last().and_then(|row| row.error.as_deref());
+    let last = kept.document.deliveries.last().and_then(|row| row.error.as_deref());
     assert!(last.is_some_and(|error| error.contains(why)), "{why}: {kept:?}");
-    assert_eq!(kept.reminder.state, State::Missed);
+    assert_eq!(kept.document.state, State::Missed);
     *kept
 }

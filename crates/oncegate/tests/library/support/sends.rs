@@ -87,7 +87,7 @@ pub fn is_fenced(said: &Result<Kept, NotTaken>) {
 #[track_caller]
 pub fn stands(said: Result<Kept, NotTaken>, state: State) -> Kept {
     let kept = said.expect("is taken");
-    assert_eq!(kept.send.state, state, "{kept:?}");
+    assert_eq!(kept.document.state, state, "{kept:?}");
     kept
 }
 

@@ -1,14 +1,27 @@
 //! How a person settles a message that may or may not have been sent.
 
-use oncegate::sends::Resolved;
-use oncegate::store::{Change, Commit, MainStore, Op, Reading};
-use oncegate::{Command, StoreError, WorkspaceName};
+use oncegate_core::{Command, WorkspaceName};
+use oncegate_store::{At, Change, Commit, MainStore, Op, Reading, StoreError};
 use uuid::Uuid;
 
-use super::accept::{ROUNDS_MAX, others_were_faster};
-use super::document::{Kept, Message, Status, by_id};
 use super::idempotency::message_of_key;
-use crate::problem::{Kind, Problem};
+use super::record::{Message, Status};
+use super::{Messages, Refused, Reply};
+use crate::document::{self, Kept, Resolved, commit_or_read_again, until_written};
+
+impl<R: Reply> Messages<R> {
+    /// See [`resolve`].
+    pub async fn resolve(
+        &self,
+        workspace: &WorkspaceName,
+        id: Uuid,
+        sent: bool,
+        by: &str,
+        note: Option<String>,
+    ) -> Result<Kept<Message>, Refused> {
+        resolve(&*self.store, workspace, id, sent, by, note, self.releases()).await
+    }
+}
 
 /// Records in one commit what the person found out. A message that was not sent becomes failed. If failures release their
 /// claims, the same commit gives back its Idempotency-Key. The next post of the same message gives back the duplicate
@@ -21,19 +34,18 @@ pub async fn resolve(
     by: &str,
     note: Option<String>,
     releases: bool,
-) -> Result<Kept<Message>, Problem> {
+) -> Result<Kept<Message>, Refused> {
     let status = if sent { Status::Sent } else { Status::Failed };
-    for _ in 0..ROUNDS_MAX {
-        let Reading { mut value, now } = store.find(&[by_id::<Message>(workspace, id)]).await?;
-        let found = value.remove(0).ok_or_else(|| Kind::NotFound.because("no such message"))?;
-        let message = Kept::<Message>::read(found)?;
+    until_written(|| async {
+        let Reading { value, now } = document::find::<Message>(store, workspace, At::Id(id)).await?;
+        let message = value.ok_or(Refused::Missing)?;
         match (message.document.status, &message.document.resolved) {
             (Status::Unknown, _) => {}
             // A retry of the same decision: the answer to the first request may have been lost.
-            (is, Some(_)) if is == status => return Ok(message),
+            (is, Some(_)) if is == status => return Ok(Some(message)),
             (is, _) => {
-                let why = format!("only an unknown message can be settled; it is {}", is.as_str());
-                return Err(Kind::WrongStatus.because(why));
+                let is = is.as_str();
+                return Err(Refused::Wrong(format!("only an unknown message can be settled; it is {is}")));
             }
         }
         let at_us = now.micros();
@@ -45,18 +57,10 @@ pub async fn resolve(
             ..message.document.clone()
         });
         let ops = if sent || !releases { vec![] } else { key_given_back(store, &message).await? };
-        match store.commit(Commit { ops, changes: vec![Change::replace(settled.record())] }).await {
-            Ok(committed) if committed.is_written() => return Ok(settled),
-            // Another commit was faster: the next round reads the message again.
-            Ok(_) => {}
-            Err(StoreError::Unknown(why)) if store.confirm().await.is_err() => {
-                return Err(StoreError::Unknown(why).into());
-            }
-            Err(StoreError::Unknown(_)) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Err(others_were_faster())
+        let commit = Commit { ops, changes: vec![Change::replace(settled.record())] };
+        Ok(commit_or_read_again(store, commit).await?.then_some(settled))
+    })
+    .await
 }
 
 /// Without this, a retry under the key would get the first answer again, which says that the outcome is unknown.

@@ -4,22 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use oncegate::store::{Change, Commit, Committed, Op, StoreError, find_written};
-use oncegate::{Answer, Claim, ClaimKey, Command, Refusal, State, Time, Token, Verdict};
 use oncegate_core::job::{self, Decision, End, Failure, Job};
+use oncegate_core::{Answer, Claim, ClaimKey, Command, Refusal, State, Time, Token, Verdict};
+use oncegate_store::{Change, Commit, Committed, Op, StoreError, find_written};
 use uuid::Uuid;
 
-use super::Messages;
-use super::document::{Kept, Lead, Message, Status};
-use super::events::Event;
 use super::idempotency::message_of_key;
-use super::reply::Reply;
+use super::record::{Lead, Message, Status};
 use super::separate_guard::message_of;
-use crate::channels::Receipt;
-use crate::crash;
-use crate::problem::Problem;
-use crate::trace;
-use oncegate::worker::{Held, RunJob};
+use super::{Event, Messages, Refused, Reply};
+use crate::channel::{self, Receipt};
+use crate::document::Kept;
+use crate::queue::{Held, RunJob};
 
 /// The pause between two attempts to write the outcome.
 const WRITE_PAUSE: Duration = Duration::from_millis(100);
@@ -43,47 +39,48 @@ pub struct Claims {
 }
 
 /// The result of an attempt.
-pub enum Tried {
-    Over(Reply),
+pub enum Tried<R> {
+    Over(R),
     /// The job is retried, or this worker's lease was lost and another one decides.
     Open,
 }
 
 #[async_trait]
-impl RunJob for Messages {
+impl<R: Reply> RunJob for Messages<R> {
     async fn run(self: Arc<Self>, held: Held) {
-        crash::point("message.leased").await;
+        self.watcher.reached("message.leased").await;
         match self.task(&held.job).await {
             Ok(Some(task)) => _ = self.send(held, task).await,
             // Without a message there is nothing to retry.
             Ok(None) => {
                 let _ = self.store.commit(Commit { ops: vec![], changes: vec![Change::Dequeue(held.job)] }).await;
             }
-            Err(problem) => {
-                problem.log();
+            Err(error) => {
+                let (workspace, id) = (&held.job.workspace, held.job.id);
+                tracing::error!(event = "message.not_loaded", %workspace, messageId = %id, %error);
                 self.give_back(&held).await;
             }
         }
     }
 }
 
-impl Messages {
+impl<R: Reply> Messages<R> {
     /// Loads what a job refers to, for a worker that did not accept the message.
-    async fn task(&self, job: &Job) -> Result<Option<Task>, Problem> {
+    async fn task(&self, job: &Job) -> Result<Option<Task>, Refused> {
         let Some((message, lead)) = self.load(&job.workspace, job.id).await? else { return Ok(None) };
         let claims = self.claims_of(&message).await?;
         Ok(Some(Task { message, lead, claims }))
     }
 
     /// The claims that still belong to a message.
-    pub async fn claims_of(&self, message: &Kept<Message>) -> Result<Claims, StoreError> {
+    pub(super) async fn claims_of(&self, message: &Kept<Message>) -> Result<Claims, StoreError> {
         let mut claims = Claims::default();
         if let Some(key) = message.idempotency_key() {
             let claim = self.main.read(&key).await?.value.filter(|claim| is_for(claim, message.id));
             claims.key = claim.map(|claim| (key, claim.token));
         }
         if let Some(key) = message.guard_key() {
-            let ledger = self.apart.as_ref().unwrap_or(&self.main);
+            let ledger = self.separate.as_ref().unwrap_or(&self.main);
             // If the guard store is unreachable, its claim is left as it is.
             let claim = ledger.read(&key).await.ok().and_then(|reading| reading.value);
             let claim = claim.filter(|claim| message_of(claim) == Some(message.id));
@@ -113,7 +110,7 @@ impl Messages {
             true => true,
             false => {
                 let committed = self.store.commit(Commit { ops: vec![], changes }).await;
-                crash::point("message.begun").await;
+                self.watcher.reached("message.begun").await;
                 match committed {
                     Ok(committed) => committed.is_written(),
                     // The answer got lost: a read of the store says whether the commit was written. The job decides, since
@@ -121,7 +118,7 @@ impl Messages {
                     Err(StoreError::Unknown(_)) => {
                         let look = || async {
                             let is_begun = self.is_queued(&job).await? && self.is_written(&message).await?;
-                            Ok::<_, Problem>(is_begun.then_some(()))
+                            Ok::<_, Refused>(is_begun.then_some(()))
                         };
                         find_written(&*self.store, look).await.is_some()
                     }
@@ -147,7 +144,7 @@ impl Messages {
     }
 
     /// One attempt to send the message.
-    pub async fn send(&self, mut held: Held, mut task: Task) -> Tried {
+    pub(super) async fn send(&self, mut held: Held, mut task: Task) -> Tried<R> {
         if held.job.fate().is_some() {
             let command = job::Command::GiveUp { token: held.job.token };
             return self.write_down(held.job.clone(), &held, task, command, None).await;
@@ -161,14 +158,10 @@ impl Messages {
         if within.is_zero() {
             return Tried::Open;
         }
-        crash::point("message.sending").await;
-        let channel = self.channels.of(&task.message.workspace, &task.message.document.channel);
-        let outgoing = task.message.outgoing();
-        let (workspace, id, sending) = (&task.message.workspace, &task.message.id, channel.send(&outgoing, within));
-        let about = &[("oncegate.message.id", id as _), ("oncegate.channel", &channel.kind() as _)];
-        let sent = trace::call("send message", workspace, about, sending).await;
+        self.watcher.reached("message.sending").await;
+        let sent = channel::send(&*self.channels, &task.message.outgoing(), within).await;
         held.slot = None;
-        crash::point("message.sent").await;
+        self.watcher.reached("message.sent").await;
         let token = held.job.token;
         let (command, receipt) = match sent {
             Ok(receipt) => (job::Command::Complete { token }, Some(receipt)),
@@ -188,7 +181,7 @@ impl Messages {
         task: Task,
         command: job::Command,
         receipt: Option<Receipt>,
-    ) -> Tried {
+    ) -> Tried<R> {
         let error = match &command {
             job::Command::Fail { failure, .. } => Some(failure.error.clone()),
             job::Command::GiveUp { .. } => job.error.clone(),
@@ -220,7 +213,7 @@ impl Messages {
     fn decide(&self, job: &Job, command: job::Command, now: Time) -> Decision {
         match (job::decide(job, &command, now), command) {
             (Decision::Keep(next), job::Command::Fail { token, failure })
-                if next.due_at > job.created_at + self.config.send_wait =>
+                if next.due_at > job.created_at + self.options.send_wait =>
             {
                 let failure = Failure { is_final: true, ..failure };
                 job::decide(job, &job::Command::Fail { token, failure }, now)
@@ -231,8 +224,8 @@ impl Messages {
 
     /// Removes the job from the queue, records the outcome in the message, and settles the key. A message that failed for
     /// certain gives its claim back.
-    async fn finish(&self, held: &Held, message: Kept<Message>, lead: &Kept<Lead>, mut claims: Claims) -> Tried {
-        let reply = Reply::to_first(&message, lead);
+    async fn finish(&self, held: &Held, message: Kept<Message>, lead: &Kept<Lead>, mut claims: Claims) -> Tried<R> {
+        let reply = R::to_first(&message, lead);
         let is_released = message.document.status == Status::Failed && self.releases();
         let changes = vec![Change::Dequeue(held.job.clone()), Change::replace(message.record())];
         let guard = claims.guard.clone();
@@ -240,7 +233,7 @@ impl Messages {
         loop {
             let mut ops = vec![];
             if let Some((key, token)) = &claims.key {
-                let outcome = Some(reply.keep(self.store_outcome_body));
+                let outcome = Some(reply.keep(self.options.keep_answers));
                 let command = match (is_released, key_is_lost) {
                     (true, false) => Command::Release { token: *token },
                     (true, true) => Command::Retract { token: *token },
@@ -250,7 +243,7 @@ impl Messages {
                 };
                 ops.push(Op { key: key.clone(), command });
             }
-            if let (true, None, Some((key, token))) = (is_released, &self.apart, &claims.guard) {
+            if let (true, None, Some((key, token))) = (is_released, &self.separate, &claims.guard) {
                 ops.push(Op { key: key.clone(), command: Command::Retract { token: *token } });
             }
             let has_key = claims.key.is_some();
@@ -280,7 +273,7 @@ impl Messages {
                 claims.guard = None;
             }
         }
-        if let (true, Some(ledger), Some((key, token))) = (is_released, &self.apart, &guard) {
+        if let (true, Some(ledger), Some((key, token))) = (is_released, &self.separate, &guard) {
             // If the guard store does not answer, the next request finds the failed message and retracts the claim.
             let _ = ledger.apply(key, Command::Retract { token: *token }).await;
         }
@@ -289,9 +282,9 @@ impl Messages {
             Status::Failed => Event::Failed,
             _ => Event::Unknown,
         };
-        let age = held.now().micros().saturating_sub(message.document.created_us) as f64 / 1e6;
+        let age = held.now().since(Time::from_micros(message.document.created_us));
         let guard = guard.map(|(key, _)| key);
-        event.tell(&message.workspace, guard.as_ref(), Some(message.id), age);
+        self.watcher.message(event, &message.workspace, guard.as_ref(), Some(message.id), age);
         self.over.tell(message.id, &reply);
         Tried::Over(reply)
     }
@@ -304,7 +297,7 @@ impl Messages {
     }
 
     /// Whether a commit whose answer got lost was written.
-    async fn is_written(&self, message: &Kept<Message>) -> Result<bool, Problem> {
+    async fn is_written(&self, message: &Kept<Message>) -> Result<bool, Refused> {
         let found = self.find::<Message>(&message.workspace, message.id).await?;
         // A person may have settled the message since.
         let is_settled =

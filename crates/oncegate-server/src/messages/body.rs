@@ -1,7 +1,8 @@
-//! The body of a POST, and its checks.
+//! The bodies of posts and of leads, and their checks.
 
+use oncegate::GuardName;
 use oncegate::limits::KEY_PART_BYTES_MAX;
-use oncegate::{ClaimKey, GuardName, WorkspaceName};
+use oncegate::messages::{Attachment, Contact, CrmIds, Post, Refused};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -9,8 +10,6 @@ use url::Url;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::document::{CrmIds, Kept, Lead};
-use crate::channels::Attachment;
 use crate::json;
 use crate::problem::{Kind, Problem};
 
@@ -33,7 +32,7 @@ pub struct PostBody {
     recipient_email: Option<String>,
     lead_id: Option<String>,
     recipient_name: Option<String>,
-    attachments: Option<Vec<Attachment>>,
+    attachments: Option<Vec<AttachmentBody>>,
     /// `sms` if there is a phone, else `email`, unless said otherwise.
     channel: Option<String>,
     /// An object of up to 16 KiB, kept and passed on.
@@ -60,32 +59,48 @@ pub struct LeadBody {
     hs_portal_id: Option<String>,
 }
 
-/// The recipient of a message, as the request names it.
-#[derive(Clone, Debug)]
-pub struct Contact {
-    pub lead: Option<Uuid>,
-    pub phone: Option<String>,
-    pub email: Option<String>,
-    pub name: Option<String>,
-    pub crm: CrmIds,
+/// A file to attach.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schema(as = Attachment)]
+pub struct AttachmentBody {
+    /// http or https.
+    url: String,
+    filename: Option<String>,
+    content_type: Option<String>,
 }
 
-/// A request that passed the checks that need no store.
-#[derive(Clone, Debug)]
-pub struct Post {
-    pub contact: Contact,
-    pub text: String,
-    pub attachments: Vec<Attachment>,
-    pub channel: Option<String>,
-    pub metadata: Option<Box<RawValue>>,
-    pub nonce: Option<String>,
+/// What other systems call a lead.
+#[derive(ToSchema)]
+#[schema(as = CrmIds, rename_all = "camelCase")]
+#[expect(dead_code, reason = "it describes `CrmIds` in the OpenAPI document")]
+pub struct CrmIdsView {
+    ghl_contact_id: Option<String>,
+    ghl_location_id: Option<String>,
+    hs_contact_id: Option<String>,
+    hs_portal_id: Option<String>,
+}
+
+#[derive(ToSchema)]
+#[schema(as = Status, rename_all = "lowercase")]
+#[expect(dead_code, reason = "it describes `Status` in the OpenAPI document")]
+pub enum StatusView {
+    /// In the queue.
+    Queued,
+    /// A worker has it.
+    Sending,
+    Sent,
+    /// It surely did not leave us.
+    Failed,
+    /// It may have left us. It is not sent again.
+    Unknown,
 }
 
 fn bad(what: impl Into<String>) -> Problem {
     Kind::InvalidRequest.because(what.into())
 }
 
-impl Post {
+impl PostBody {
     pub fn read(body: &[u8]) -> Result<Post, Problem> {
         let body: PostBody = json::parse(body)?;
         check_text("message", &body.message)?;
@@ -112,32 +127,6 @@ impl Post {
             nonce: text("allowDuplicate", body.allow_duplicate, NONCE_BYTES_MAX)?,
         })
     }
-
-    /// The phone and the address that the message goes to: the request's, or the lead's if the request names only a lead.
-    pub fn reached_at<'a>(&'a self, lead: Option<&'a Lead>) -> (Option<&'a str>, Option<&'a str>) {
-        let Contact { phone, email, .. } = &self.contact;
-        match (phone, email, lead) {
-            (None, None, Some(lead)) => (lead.phone.as_deref(), lead.email.as_deref()),
-            _ => (phone.as_deref(), email.as_deref()),
-        }
-    }
-
-    pub fn channel_name(&self, has_phone: bool) -> &str {
-        self.channel.as_deref().unwrap_or(if has_phone { "sms" } else { "email" })
-    }
-
-    /// Two requests with the same key are the same message. The key is made of the contact and the text, byte for byte, as
-    /// the request gives them. If the request names only a lead, the contact is the lead's phone, or its email if it has no
-    /// phone.
-    pub fn key<'a>(&'a self, workspace: &WorkspaceName, lead: Option<&'a Lead>) -> (ClaimKey, Vec<Option<&'a str>>) {
-        let is_named = self.contact.phone.is_some() || self.contact.email.is_some();
-        let (phone, email) = self.reached_at(lead);
-        let email = email.filter(|_| is_named || phone.is_none());
-        let mut parts = vec![phone, email, Some(self.text.as_str())];
-        // The same parts as `POST /api/claims/find` is given: without a nonce there are three.
-        parts.extend(self.nonce.as_deref().map(Some));
-        (ClaimKey::of(workspace, &super::GUARD, &parts), parts)
-    }
 }
 
 impl LeadBody {
@@ -156,21 +145,9 @@ impl LeadBody {
     }
 }
 
-impl Contact {
-    /// The lead that is created if none exists.
-    pub fn new_lead(&self, workspace: &WorkspaceName, created_us: i64) -> Kept<Lead> {
-        let Contact { phone, email, name, crm, .. } = self.clone();
-        Kept::new(workspace, Lead { phone, email, name, crm, created_us })
-    }
-}
-
 /// A string that is not a UUID gets the same answer as the id of a missing lead.
 fn lead_id(id: &str) -> Result<Uuid, Problem> {
-    id.parse().map_err(|_| no_lead(id))
-}
-
-pub fn no_lead(id: impl std::fmt::Display) -> Problem {
-    Kind::NotFound.because(format!("leadId: there is no lead {id} in this workspace"))
+    id.parse().map_err(|_| Refused::NoLead(id.to_owned()).into())
 }
 
 /// Checks a text that is sent to a person.
@@ -226,7 +203,7 @@ fn crm(
     })
 }
 
-fn attachments(attachments: Vec<Attachment>) -> Result<Vec<Attachment>, Problem> {
+fn attachments(attachments: Vec<AttachmentBody>) -> Result<Vec<Attachment>, Problem> {
     if attachments.len() > ATTACHMENTS_MAX {
         return Err(bad(format!("attachments: at most {ATTACHMENTS_MAX}; there are {}", attachments.len())));
     }
@@ -239,7 +216,8 @@ fn attachments(attachments: Vec<Attachment>) -> Result<Vec<Attachment>, Problem>
         text(&format!("attachments[{place}].filename"), file.filename.clone(), NAME_BYTES_MAX)?;
         text(&format!("attachments[{place}].contentType"), file.content_type.clone(), NAME_BYTES_MAX)?;
     }
-    Ok(attachments)
+    let file = |AttachmentBody { url, filename, content_type }| Attachment { url, filename, content_type };
+    Ok(attachments.into_iter().map(file).collect())
 }
 
 /// The metadata without white space between its parts, and otherwise as written: it goes into one line of a file.

@@ -1,37 +1,25 @@
-//! A POST, from its body to the commit that accepts it.
+//! A post, up to the commit that accepts it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::response::{IntoResponse, Response};
-use bytes::Bytes;
-use oncegate::store::find_written;
-use oncegate::{Answer, Claim, ClaimKey, Command, OnFailure, StoreError, Time, WorkspaceName};
+use oncegate_core::{Answer, Claim, ClaimKey, Command, Time, WorkspaceName};
+use oncegate_store::{StoreError, find_written};
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use super::Messages;
-use super::contact::Found;
-use super::document::{Kept, Lead, Message, Status};
-use super::events::Event;
-use super::idempotency::Asked;
+use super::contact::{Found, Post};
 use super::plan::{Plan, Request};
-use super::post::Post;
-use super::reply::Reply;
-use super::send::{Claims, Task};
-use super::separate_guard::{self, Passed, Won, message_of};
-use crate::config::Mode;
-use crate::crash;
-use crate::problem::{Kind, Problem};
-use oncegate::worker::Held;
-
-/// How many times a request starts over because concurrent writes won.
-pub const ROUNDS_MAX: usize = 32;
-pub type Answered = Result<Response, Problem>;
+use super::record::{Lead, Message, Status};
+use super::separate_guard::{Passed, Separate, Won, message_of};
+use super::work::{Claims, Task};
+use super::{Answered, Asked, Event, Messages, Mode, Refused, Reply};
+use crate::document::{Kept, ROUNDS_MAX, others_were_faster};
+use crate::queue::Held;
 
 /// The outcome of a request.
-enum Outcome {
-    Accepted(Box<Accepted>),
+enum Outcome<R> {
+    Accepted(Box<Accepted<R>>),
     Duplicate(Box<Duplicate>),
     /// The original message is not written yet.
     Pending {
@@ -42,11 +30,11 @@ enum Outcome {
 }
 
 /// A message that is written and has to be sent.
-pub struct Accepted {
+pub struct Accepted<R> {
     pub task: Task,
     /// The lease, if this request sends the message at once. Otherwise the job waits in the queue.
     pub held: Option<Held>,
-    pub over: oneshot::Receiver<Reply>,
+    pub over: oneshot::Receiver<R>,
 }
 
 /// The same message was posted before.
@@ -61,59 +49,58 @@ struct Duplicate {
 
 /// What stops a duplicate of this request.
 pub enum Guard {
-    Nobody,
+    None,
     /// A claim in the commit that writes the message.
     Within(ClaimKey),
-    Apart(Won),
+    Separate(Won),
 }
 
-impl Messages {
-    /// Runs to its end, even if the client no longer waits for the answer.
-    pub async fn post(
+impl<R: Reply> Messages<R> {
+    /// Accepts the message and sends it, or answers a duplicate. Goes on to the end even if no receiver waits for the answer.
+    pub async fn post_to_end(
         self: Arc<Self>,
         workspace: WorkspaceName,
         asked: Option<Asked>,
-        body: Bytes,
-        answer: oneshot::Sender<Answered>,
+        post: Post,
+        answer: oneshot::Sender<Result<Answered<R>, Refused>>,
     ) {
         let _under_way = self.queue.under_way();
-        crash::point("message.received").await;
+        self.watcher.reached("message.received").await;
         // The client may have hung up.
-        match self.accept(&workspace, asked.as_ref(), &body).await {
-            Ok(Step::Answer(response)) => _ = answer.send(Ok(response)),
+        match self.accept(&workspace, asked.as_ref(), &post).await {
+            Ok(Step::Answer(answered)) => _ = answer.send(Ok(answered)),
             Ok(Step::Send(accepted)) => self.see_through(*accepted, answer).await,
-            Err(problem) => _ = answer.send(Err(problem)),
+            Err(refused) => _ = answer.send(Err(refused)),
         }
     }
 
-    async fn accept(&self, workspace: &WorkspaceName, asked: Option<&Asked>, body: &Bytes) -> Result<Step, Problem> {
+    async fn accept(&self, workspace: &WorkspaceName, asked: Option<&Asked>, post: &Post) -> Result<Step<R>, Refused> {
         for _ in 0..ROUNDS_MAX {
             if let Some(asked) = asked
-                && let Some(response) = self.answer_of_key(asked).await?
+                && let Some(answered) = self.answer_of_key(asked).await?
             {
-                return Ok(Step::Answer(response));
+                return Ok(Step::Answer(answered));
             }
-            let post = Post::read(body)?;
-            let reply = match self.try_accept(workspace, asked, &post).await? {
+            let reply = match self.try_accept(workspace, asked, post).await? {
                 Outcome::Accepted(accepted) => return Ok(Step::Send(accepted)),
                 Outcome::Duplicate(duplicate) => {
                     let Duplicate { message, lead, claim, age, how } = *duplicate;
-                    Event::DuplicateBlocked(how).tell(workspace, Some(&claim), Some(message.id), age.as_secs_f64());
-                    Reply::to_duplicate(&message, &lead, age.as_secs())
+                    self.watcher.message(Event::DuplicateBlocked(how), workspace, Some(&claim), Some(message.id), age);
+                    R::to_duplicate(&message, &lead, age.as_secs())
                 }
                 Outcome::Pending { claim } => {
-                    Event::DuplicatePending.tell(workspace, Some(&claim), None, 0.0);
+                    self.watcher.message(Event::DuplicatePending, workspace, Some(&claim), None, Duration::ZERO);
                     // Nothing is kept under the key: a retry is decided anew, because the outcome is not known yet.
-                    return Ok(Step::Answer(Reply::to_pending_duplicate().into_response()));
+                    return Ok(Step::Answer(Answered::now(R::to_pending_duplicate())));
                 }
                 Outcome::KeyTaken => continue,
             };
             match asked {
                 Some(asked) if !self.keep_under_key(asked, &reply).await? => continue,
-                _ => return Ok(Step::Answer(reply.into_response())),
+                _ => return Ok(Step::Answer(Answered::now(reply))),
             }
         }
-        Err(others_were_faster())
+        Err(others_were_faster().into())
     }
 
     async fn try_accept(
@@ -121,29 +108,29 @@ impl Messages {
         workspace: &WorkspaceName,
         asked: Option<&Asked>,
         post: &Post,
-    ) -> Result<Outcome, Problem> {
+    ) -> Result<Outcome<R>, Refused> {
         let found = self.look(workspace, &post.contact).await?;
         let known = found.lead.as_ref().map(|lead| &lead.document);
-        self.check_channel(post, known)?;
+        self.check_channel(workspace, post, known)?;
         let (key, parts) = post.key(workspace, known);
-        let parts = self.store_parts.then(|| serde_json::to_string(&parts).expect("texts are JSON"));
-        let guard = match (&self.apart, self.config.mode) {
-            (_, Mode::Off) => Guard::Nobody,
+        let parts = self.options.store_parts.then(|| serde_json::to_string(&parts).expect("texts are JSON"));
+        let guard = match (&self.separate, self.options.mode) {
+            (_, Mode::Off) => Guard::None,
             (None, _) => Guard::Within(key.clone()),
-            (Some(ledger), _) => match self.claim_apart(ledger, &key, parts.clone()).await? {
-                separate_guard::Asked::Won(won) => Guard::Apart(won),
-                separate_guard::Asked::Unguarded => Guard::Nobody,
-                separate_guard::Asked::Pending => return Ok(Outcome::Pending { claim: key }),
-                separate_guard::Asked::Duplicate { message, age, waited } => {
+            (Some(ledger), _) => match self.claim_separate(ledger, &key, parts.clone()).await? {
+                Separate::Won(won) => Guard::Separate(won),
+                Separate::Unguarded => Guard::None,
+                Separate::Pending => return Ok(Outcome::Pending { claim: key }),
+                Separate::Duplicate { message, age, waited } => {
                     let how = if waited { "lock_resolved_polled" } else { "lock_resolved" };
                     return self.duplicate(message, key, age, how).await;
                 }
             },
         };
-        crash::point("message.claimed").await;
+        self.watcher.reached("message.claimed").await;
         let request = Request { workspace, asked, post, parts };
         let outcome = self.write(&request, found, guard, &key).await;
-        crash::point("message.committed").await;
+        self.watcher.reached("message.committed").await;
         outcome
     }
 
@@ -155,19 +142,19 @@ impl Messages {
         found: Found,
         guard: Guard,
         key: &ClaimKey,
-    ) -> Result<Outcome, Problem> {
+    ) -> Result<Outcome<R>, Refused> {
         let mut guard = guard;
         let written = self.write_within(request, found, &mut guard, key).await;
-        crash::point("message.written").await;
-        let Guard::Apart(won) = &guard else { return written.map_err(Problem::from) };
+        self.watcher.reached("message.written").await;
+        let Guard::Separate(won) = &guard else { return written };
         match &written {
-            Ok(Outcome::Accepted(accepted)) => won.settle(accepted.task.message.id, self.config.lease).await,
-            Ok(Outcome::Duplicate(duplicate)) => won.settle(duplicate.message.id, self.config.lease).await,
+            Ok(Outcome::Accepted(accepted)) => won.settle(accepted.task.message.id, self.options.lease).await,
+            Ok(Outcome::Duplicate(duplicate)) => won.settle(duplicate.message.id, self.options.lease).await,
             // The message may be written. The fence decides once the lease has ended.
-            Err(Trouble::Store(StoreError::Unknown(_))) => {}
+            Err(Refused::Store(StoreError::Unknown(_))) => {}
             Ok(_) | Err(_) => won.release().await,
         }
-        written.map_err(Problem::from)
+        written
     }
 
     async fn write_within(
@@ -176,24 +163,25 @@ impl Messages {
         mut found: Found,
         guard: &mut Guard,
         key: &ClaimKey,
-    ) -> Result<Outcome, Trouble> {
+    ) -> Result<Outcome<R>, Refused> {
         let mut slot = self.queue.try_slot(request.workspace);
         for round in 0..ROUNDS_MAX {
             if round > 0 {
                 found = self.look(request.workspace, &request.post.contact).await?;
             }
             let Plan { mut commit, message, lead, job } = self.plan(request, &found, guard, slot.is_some());
-            if let Guard::Apart(won) = &*guard {
+            if let Guard::Separate(won) = &*guard {
                 match self.pass_fence(won, message.id).await? {
                     Passed::Yes(change) => commit.changes.push(*change),
-                    Passed::Duplicate(original) if self.config.mode == Mode::Observe => {
-                        Event::DuplicateObserved.tell(request.workspace, Some(key), Some(original), 0.0);
-                        won.settle(original, self.config.lease).await;
-                        *guard = Guard::Nobody;
+                    Passed::Duplicate(original) if self.options.mode == Mode::Observe => {
+                        let (workspace, nothing) = (request.workspace, Duration::ZERO);
+                        self.watcher.message(Event::DuplicateObserved, workspace, Some(key), Some(original), nothing);
+                        won.settle(original, self.options.lease).await;
+                        *guard = Guard::None;
                         continue;
                     }
                     Passed::Duplicate(original) => {
-                        return Ok(self.duplicate(original, key.clone(), Duration::ZERO, "lock_resolved").await?);
+                        return self.duplicate(original, key.clone(), Duration::ZERO, "lock_resolved").await;
                     }
                 }
             }
@@ -211,23 +199,23 @@ impl Messages {
                 return Ok(Outcome::Accepted(Box::new(Accepted { task, held, over })));
             }
             self.over.forget(message.id);
-            let committed = committed.map_err(Trouble::Store)?;
+            let committed = committed?;
             if request.asked.is_some() && !committed.answers[0].is_accepted() {
                 return Ok(Outcome::KeyTaken);
             }
             if let Some(claim) = committed.answers.iter().find_map(Answer::met) {
                 match self.met(claim, committed.now, found.lead.as_ref()).await? {
                     Met::Duplicate(duplicate) => return Ok(duplicate),
-                    Met::Unguarded => *guard = Guard::Nobody,
+                    Met::Unguarded => *guard = Guard::None,
                     Met::Again => {}
                 }
             }
         }
-        Err(Trouble::Problem(others_were_faster()))
+        Err(others_were_faster().into())
     }
 
     /// The claims of a message, if it has been written.
-    async fn claims_if_written(&self, message: &Kept<Message>) -> Result<Option<Claims>, Problem> {
+    async fn claims_if_written(&self, message: &Kept<Message>) -> Result<Option<Claims>, Refused> {
         match self.find::<Message>(&message.workspace, message.id).await? {
             Some(written) => Ok(Some(self.claims_of(&written).await?)),
             None => Ok(None),
@@ -235,13 +223,13 @@ impl Messages {
     }
 
     /// Decides what a duplicate claim in the main store means for this request.
-    async fn met(&self, claim: &Claim, now: Time, lead: Option<&Kept<Lead>>) -> Result<Met, Problem> {
+    async fn met(&self, claim: &Claim, now: Time, lead: Option<&Kept<Lead>>) -> Result<Met<R>, Refused> {
         let age = now.since(claim.created_at);
         let workspace = &claim.key.workspace;
         let pending = || Ok(Met::Duplicate(Outcome::Pending { claim: claim.key.clone() }));
         let Some(id) = message_of(claim) else { return pending() };
-        if self.config.mode == Mode::Observe {
-            Event::DuplicateObserved.tell(workspace, Some(&claim.key), Some(id), age.as_secs_f64());
+        if self.options.mode == Mode::Observe {
+            self.watcher.message(Event::DuplicateObserved, workspace, Some(&claim.key), Some(id), age);
             return Ok(Met::Unguarded);
         }
         let Some(message) = self.find::<Message>(workspace, id).await? else { return pending() };
@@ -265,56 +253,22 @@ impl Messages {
         claim: ClaimKey,
         age: Duration,
         how: &'static str,
-    ) -> Result<Outcome, Problem> {
+    ) -> Result<Outcome<R>, Refused> {
         match self.load(&claim.workspace, message).await? {
             Some((message, lead)) => Ok(Outcome::Duplicate(Box::new(Duplicate { message, lead, claim, age, how }))),
             None => Ok(Outcome::Pending { claim }),
         }
     }
-
-    pub fn releases(&self) -> bool {
-        self.config.failed == OnFailure::Release
-    }
-
-    /// Whether the message failed for certain and, by the configuration, releases its key.
-    pub async fn is_released(&self, workspace: &WorkspaceName, message: Uuid) -> Result<bool, Problem> {
-        let message = if self.releases() { self.find::<Message>(workspace, message).await? } else { None };
-        Ok(message.is_some_and(|message| message.document.status == Status::Failed))
-    }
 }
 
-enum Step {
-    Answer(Response),
-    Send(Box<Accepted>),
+enum Step<R> {
+    Answer(Answered<R>),
+    Send(Box<Accepted<R>>),
 }
 
-enum Met {
-    Duplicate(Outcome),
+enum Met<R> {
+    Duplicate(Outcome<R>),
     /// Duplicates are only observed.
     Unguarded,
     Again,
-}
-
-enum Trouble {
-    Store(StoreError),
-    Problem(Problem),
-}
-
-impl From<Problem> for Trouble {
-    fn from(problem: Problem) -> Self {
-        Trouble::Problem(problem)
-    }
-}
-
-impl From<Trouble> for Problem {
-    fn from(trouble: Trouble) -> Self {
-        match trouble {
-            Trouble::Store(error) => error.into(),
-            Trouble::Problem(problem) => problem,
-        }
-    }
-}
-
-pub fn others_were_faster() -> Problem {
-    Kind::StoreUnavailable.because("others were faster, every time").retry_after(1)
 }

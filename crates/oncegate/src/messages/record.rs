@@ -1,93 +1,34 @@
 //! Leads, threads and messages as the store keeps them.
 
-use oncegate::sends::Resolved;
-use oncegate::store::{At, Place, Record};
-use oncegate::{ClaimId, ClaimKey, GuardName, Time, WorkspaceName};
-use serde::de::DeserializeOwned;
+use oncegate_core::{ClaimId, ClaimKey, GuardName, WorkspaceName};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use utoipa::ToSchema;
 use uuid::Uuid;
 
-use crate::channels::{Attachment, Outgoing};
-use crate::problem::{Kind, Problem};
-
-/// A type that is stored as a record.
-pub trait Document: Serialize + DeserializeOwned {
-    const KIND: &'static str;
-
-    /// The state by which lists filter the documents.
-    fn state(&self) -> Option<&'static str> {
-        None
-    }
-}
-
-/// A document with its workspace, id and version.
-#[derive(Clone, Debug)]
-pub struct Kept<D> {
-    pub workspace: WorkspaceName,
-    pub id: Uuid,
-    pub version: i64,
-    pub document: D,
-}
-
-impl<D: Document> Kept<D> {
-    pub fn new(workspace: &WorkspaceName, document: D) -> Kept<D> {
-        Kept { workspace: workspace.clone(), id: Uuid::now_v7(), version: 1, document }
-    }
-
-    /// The next version of the document.
-    pub fn with(&self, document: D) -> Kept<D> {
-        Kept { workspace: self.workspace.clone(), id: self.id, version: self.version + 1, document }
-    }
-
-    pub fn read(record: Record) -> Result<Kept<D>, Problem> {
-        let Record { workspace, id, version, body, .. } = record;
-        // The text of the JSON error is left out: it quotes the stored content.
-        let broken = |error: serde_json::Error| {
-            let (kind, column) = (D::KIND, error.column());
-            Kind::Internal.because(format!("the {kind} {id} cannot be read, from its byte {column} on"))
-        };
-        Ok(Kept { workspace, id, version, document: serde_json::from_slice(&body).map_err(broken)? })
-    }
-
-    pub fn record(&self) -> Record {
-        Record {
-            workspace: self.workspace.clone(),
-            kind: D::KIND,
-            id: self.id,
-            version: self.version,
-            state: self.document.state().map(str::to_owned),
-            expires_at: None,
-            body: serde_json::to_vec(&self.document).expect("a document is JSON").into(),
-        }
-    }
-}
-
-pub fn by_id<D: Document>(workspace: &WorkspaceName, id: Uuid) -> Place {
-    Place { workspace: workspace.clone(), kind: D::KIND, at: At::Id(id) }
-}
-
-pub fn by_name<D: Document>(workspace: &WorkspaceName, name: String) -> Place {
-    Place { workspace: workspace.clone(), kind: D::KIND, at: At::Name(name) }
-}
+use crate::channel::{Attachment, Outgoing};
+use crate::document::{Document, Kept, Resolved};
 
 /// The name under which a lead or a thread is found by its phone number.
 pub fn phone_name(phone: &str) -> String {
     format!("phone:{phone}")
 }
 
+/// The name under which a lead or a thread is found by its email address.
 pub fn email_name(email: &str) -> String {
     format!("email:{email}")
 }
 
 /// What other systems call a lead.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CrmIds {
+    /// The contact in GoHighLevel.
     pub ghl_contact_id: Option<String>,
+    /// The location in GoHighLevel.
     pub ghl_location_id: Option<String>,
+    /// The contact in HubSpot.
     pub hs_contact_id: Option<String>,
+    /// The portal in HubSpot.
     pub hs_portal_id: Option<String>,
 }
 
@@ -107,10 +48,15 @@ impl CrmIds {
 /// A person, by phone and email.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lead {
+    /// The phone number.
     pub phone: Option<String>,
+    /// The email address.
     pub email: Option<String>,
+    /// The name of the person.
     pub name: Option<String>,
+    /// What other systems call the person.
     pub crm: CrmIds,
+    /// When the lead was created.
     pub created_us: i64,
 }
 
@@ -121,9 +67,13 @@ impl Document for Lead {
 /// All messages to one phone, or to one address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Thread {
+    /// The id of the lead.
     pub lead: Uuid,
+    /// The phone number that all its messages go to.
     pub phone: Option<String>,
+    /// The address that all its messages go to, if there is no phone number.
     pub email: Option<String>,
+    /// When the thread was created.
     pub created_us: i64,
 }
 
@@ -131,13 +81,15 @@ impl Document for Thread {
     const KIND: &'static str = "thread";
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+/// The status of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
     /// In the queue.
     Queued,
     /// A worker has it.
     Sending,
+    /// The channel has taken it, or a person has resolved it as sent.
     Sent,
     /// It surely did not leave us.
     Failed,
@@ -146,8 +98,10 @@ pub enum Status {
 }
 
 impl Status {
+    /// All statuses.
     pub const ALL: [Status; 5] = [Status::Queued, Status::Sending, Status::Sent, Status::Failed, Status::Unknown];
 
+    /// The name of the status, as the API shows it and the stores write it.
     pub const fn as_str(self) -> &'static str {
         match self {
             Status::Queued => "queued",
@@ -158,6 +112,7 @@ impl Status {
         }
     }
 
+    /// The status with this name; `None` if no status has it.
     pub fn parse(name: &str) -> Option<Status> {
         Self::ALL.into_iter().find(|status| status.as_str() == name)
     }
@@ -168,20 +123,34 @@ impl Status {
     }
 }
 
+/// A text to a person.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Message {
+    /// The status of the message.
     pub status: Status,
+    /// The id of the recipient's lead.
     pub lead: Uuid,
+    /// The id of its thread.
     pub thread: Uuid,
+    /// The phone number that it goes to.
     pub phone: Option<String>,
+    /// The address that it goes to.
     pub email: Option<String>,
+    /// The text.
     pub text: String,
+    /// The name of the channel.
     pub channel: String,
+    /// The files to attach.
     pub attachments: Vec<Attachment>,
+    /// A JSON object of the caller.
     pub metadata: Option<Box<RawValue>>,
+    /// Why the last attempt failed.
     pub error: Option<String>,
+    /// When it was accepted.
     pub created_us: i64,
+    /// When it was sent; `None` before that.
     pub sent_us: Option<i64>,
+    /// The provider's id of the message, if the provider gave one.
     pub provider_message_id: Option<String>,
     /// Whether the message's commit also created its lead. The answer says so.
     pub lead_is_new: bool,
@@ -197,8 +166,8 @@ pub struct Message {
 impl Document for Message {
     const KIND: &'static str = "message";
 
-    fn state(&self) -> Option<&'static str> {
-        Some(self.status.as_str())
+    fn state(&self) -> Option<String> {
+        Some(self.status.as_str().to_owned())
     }
 }
 
@@ -210,9 +179,10 @@ impl Message {
 }
 
 impl Kept<Message> {
-    pub fn outgoing(&self) -> Outgoing<'_> {
+    pub(super) fn outgoing(&self) -> Outgoing<'_> {
         let Message { phone, email, text, channel, attachments, metadata, .. } = &self.document;
         Outgoing {
+            policy: "message",
             workspace: &self.workspace,
             id: self.id,
             channel,
@@ -224,10 +194,12 @@ impl Kept<Message> {
         }
     }
 
+    /// The key of its duplicate claim; `None` if it was accepted without one.
     pub fn guard_key(&self) -> Option<ClaimKey> {
         self.document.guard.as_ref().map(|id| id.key(&self.workspace, &super::GUARD))
     }
 
+    /// The key of its Idempotency-Key's claim; `None` if it came without one.
     pub fn idempotency_key(&self) -> Option<ClaimKey> {
         self.document.key.as_ref().map(|id| id.key(&self.workspace, &super::IDEMPOTENCY))
     }
@@ -267,8 +239,4 @@ impl Fence {
         let bytes = key.id.as_bytes();
         Uuid::from_slice(&bytes[..16]).expect("16 bytes are an id")
     }
-}
-
-pub fn time(micros: i64) -> String {
-    Time::from_micros(micros).to_string()
 }

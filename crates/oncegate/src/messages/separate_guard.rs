@@ -7,15 +7,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use oncegate::store::{Change, Reading};
-use oncegate::{Answer, Claim, ClaimKey, Command, Ledger, OnStoreError, StoreError, Time, Token, Verdict};
+use oncegate_core::{Answer, Claim, ClaimKey, Command, OnStoreError, Time, Token, Verdict};
+use oncegate_store::{At, Change, Reading, StoreError};
 use uuid::Uuid;
 
-use super::Messages;
-use super::document::{Fence, Kept, by_id};
-use super::events::{self, Event};
-use crate::config::Mode;
-use crate::problem::Problem;
+use super::record::Fence;
+use super::{Event, Messages, Mode, Refused, Reply};
+use crate::document::{self, Kept};
+use crate::ledger::Ledger;
 
 /// The pause between two attempts to settle the claim in the guard store.
 const SETTLE_PAUSE: Duration = Duration::from_millis(500);
@@ -30,7 +29,7 @@ pub struct Won {
 }
 
 /// The guard store's answer.
-pub enum Asked {
+pub enum Separate {
     Won(Won),
     /// The request goes on without a guard: the guard store is unreachable, or duplicates are only observed.
     Unguarded,
@@ -52,15 +51,15 @@ pub enum Passed {
     Duplicate(Uuid),
 }
 
-impl Messages {
-    pub async fn claim_apart(
+impl<R: Reply> Messages<R> {
+    pub(super) async fn claim_separate(
         &self,
         ledger: &Arc<Ledger>,
         key: &ClaimKey,
         parts: Option<String>,
-    ) -> Result<Asked, Problem> {
+    ) -> Result<Separate, Refused> {
         loop {
-            let claimed = ledger.claim_quietly(key, self.guard_terms(parts.clone(), None), self.config.wait).await;
+            let claimed = ledger.claim_quietly(key, self.guard_terms(parts.clone(), None), self.options.wait).await;
             let (Reading { value: answer, now }, waited) = match claimed {
                 Ok(claimed) => claimed,
                 Err(error) => return self.guard_is_away(key, error),
@@ -68,36 +67,36 @@ impl Messages {
             match answer {
                 Answer::Won(claim) => {
                     let (token, is_taken_over) = (claim.token, claim.attempt > 1);
-                    return Ok(Asked::Won(Won { ledger: ledger.clone(), key: key.clone(), token, is_taken_over }));
+                    return Ok(Separate::Won(Won { ledger: ledger.clone(), key: key.clone(), token, is_taken_over }));
                 }
-                Answer::Duplicate(claim) => match self.met_apart(ledger, &claim, now, waited).await? {
+                Answer::Duplicate(claim) => match self.met_in_separate(ledger, &claim, now, waited).await? {
                     Some(asked) => return Ok(asked),
                     None => continue,
                 },
-                other if self.config.mode == Mode::Observe => {
+                other if self.options.mode == Mode::Observe => {
                     let age = other.met().map_or(Duration::ZERO, |claim| now.since(claim.created_at));
-                    Event::DuplicateObserved.tell(&key.workspace, Some(key), None, age.as_secs_f64());
-                    return Ok(Asked::Unguarded);
+                    self.watcher.message(Event::DuplicateObserved, &key.workspace, Some(key), None, age);
+                    return Ok(Separate::Unguarded);
                 }
-                _ => return Ok(Asked::Pending),
+                _ => return Ok(Separate::Pending),
             }
         }
     }
 
     /// `None`: the claim is retracted, and can be made anew.
-    async fn met_apart(
+    async fn met_in_separate(
         &self,
         ledger: &Ledger,
         claim: &Claim,
         now: Time,
         waited: bool,
-    ) -> Result<Option<Asked>, Problem> {
+    ) -> Result<Option<Separate>, Refused> {
         let age = now.since(claim.created_at);
-        let Some(id) = message_of(claim) else { return Ok(Some(Asked::Pending)) };
-        if self.config.mode == Mode::Observe {
+        let Some(id) = message_of(claim) else { return Ok(Some(Separate::Pending)) };
+        if self.options.mode == Mode::Observe {
             let (workspace, key) = (&claim.key.workspace, Some(&claim.key));
-            Event::DuplicateObserved.tell(workspace, key, Some(id), age.as_secs_f64());
-            return Ok(Some(Asked::Unguarded));
+            self.watcher.message(Event::DuplicateObserved, workspace, key, Some(id), age);
+            return Ok(Some(Separate::Unguarded));
         }
         // The message failed for certain, but its worker died before it could retract the claim.
         if self.is_released(&claim.key.workspace, id).await? {
@@ -106,29 +105,29 @@ impl Messages {
                 Err(error) => return self.guard_is_away(&claim.key, error).map(Some),
             }
         }
-        Ok(Some(Asked::Duplicate { message: id, age, waited }))
+        Ok(Some(Separate::Duplicate { message: id, age, waited }))
     }
 
-    fn guard_is_away(&self, key: &ClaimKey, error: StoreError) -> Result<Asked, Problem> {
-        events::guard_error(key, &error);
-        match self.config.store_error {
-            OnStoreError::Open => Ok(Asked::Unguarded),
+    fn guard_is_away(&self, key: &ClaimKey, error: StoreError) -> Result<Separate, Refused> {
+        self.watcher.guard_failed(key, &error);
+        match self.options.store_error {
+            OnStoreError::Open => Ok(Separate::Unguarded),
             OnStoreError::Closed => Err(error.into()),
         }
     }
 
     /// Checks whether a request with a larger token has written, or an earlier owner of this claim.
-    pub async fn pass_fence(&self, won: &Won, message: Uuid) -> Result<Passed, Problem> {
+    pub(super) async fn pass_fence(&self, won: &Won, message: Uuid) -> Result<Passed, Refused> {
         let id = Fence::id_of(&won.key);
-        let mut reading = self.store.find(&[by_id::<Fence>(&won.key.workspace, id)]).await?;
-        let standing = reading.value.remove(0).map(Kept::<Fence>::read).transpose()?;
-        let fence = Fence { token: won.token.0, message, at_us: reading.now.micros() };
+        let Reading { value: standing, now } =
+            document::find::<Fence>(&*self.store, &won.key.workspace, At::Id(id)).await?;
+        let fence = Fence { token: won.token.0, message, at_us: now.micros() };
         let Some(standing) = standing else {
             let fence = Kept { workspace: won.key.workspace.clone(), id, version: 1, document: fence };
             return Ok(Passed::Yes(Box::new(Change::create(fence.record()))));
         };
         let Fence { token, message, at_us } = standing.document;
-        let is_of_this_window = reading.now < Time::from_micros(at_us) + self.config.window;
+        let is_of_this_window = now < Time::from_micros(at_us) + self.options.window;
         let is_overtaken = token >= won.token.0;
         let was_written =
             won.is_taken_over && is_of_this_window && !self.is_released(&won.key.workspace, message).await?;

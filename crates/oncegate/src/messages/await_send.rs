@@ -3,44 +3,45 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::response::IntoResponse;
-use oncegate::{Answer, ClaimKey, Command, Refusal, Token, Verdict, WorkspaceName};
+use oncegate_core::{Answer, ClaimKey, Command, Refusal, Token, Verdict, WorkspaceName};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
-use super::Messages;
-use super::accept::{Accepted, Answered};
-use super::document::{Kept, Lead, Message, Status};
-use super::reply::Reply;
-use super::send::Tried;
-use crate::crash;
-use crate::problem::Problem;
+use super::accept::Accepted;
+use super::record::{Lead, Message, Status};
+use super::work::Tried;
+use super::{Answered, Messages, Refused, Reply};
+use crate::document::Kept;
 
 /// How often a request reads a message that another replica may be sending.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// A request that waits for its message.
-struct Waiting {
+struct Waiting<R> {
     message: Kept<Message>,
     lead: Kept<Lead>,
     key: Option<(ClaimKey, Token)>,
     /// Receives the reply when the message is over, if this process finishes it.
-    over: oneshot::Receiver<Reply>,
+    over: oneshot::Receiver<R>,
     deadline: Instant,
-    answer: oneshot::Sender<Answered>,
+    answer: oneshot::Sender<Result<Answered<R>, Refused>>,
 }
 
-impl Messages {
+impl<R: Reply> Messages<R> {
     /// Sends the message, and answers when the message is over or the time to wait has passed.
-    pub async fn see_through(self: &Arc<Self>, accepted: Accepted, answer: oneshot::Sender<Answered>) {
+    pub(super) async fn see_through(
+        self: &Arc<Self>,
+        accepted: Accepted<R>,
+        answer: oneshot::Sender<Result<Answered<R>, Refused>>,
+    ) {
         let Accepted { task, held, over } = accepted;
         let waiting = Waiting {
             message: task.message.clone(),
             lead: task.lead.clone(),
             key: task.claims.key.clone(),
             over,
-            deadline: Instant::now() + self.config.send_wait,
+            deadline: Instant::now() + self.options.send_wait,
             answer,
         };
         let Some(held) = held else { return self.answer_when_over(waiting).await };
@@ -48,8 +49,8 @@ impl Messages {
         match timeout_at(waiting.deadline, &mut sending).await {
             Ok(Tried::Over(reply)) => {
                 self.over.forget(waiting.message.id);
-                crash::point("message.finished").await;
-                _ = waiting.answer.send(Ok(reply.into_response()));
+                self.watcher.reached("message.finished").await;
+                _ = waiting.answer.send(Ok(Answered::now(reply)));
             }
             // The job is retried, or another worker has it.
             Ok(Tried::Open) => self.answer_when_over(waiting).await,
@@ -60,14 +61,14 @@ impl Messages {
         }
     }
 
-    async fn answer_when_over(&self, waiting: Waiting) {
+    async fn answer_when_over(&self, waiting: Waiting<R>) {
         let Waiting { message, lead, key, over, deadline, answer } = waiting;
         let reply = tokio::select! {
             Ok(reply) = over => reply,
             found = self.await_over(&message.workspace, message.id, deadline) => {
                 // The store cannot be read just now. The request knows only that the message was accepted.
                 let (message, lead) = found.ok().flatten().unwrap_or((message.clone(), lead));
-                Reply::to_first(&message, &lead)
+                R::to_first(&message, &lead)
             }
         };
         self.over.forget(message.id);
@@ -77,12 +78,12 @@ impl Messages {
             None => reply,
         };
         // The client may have hung up.
-        _ = answer.send(Ok(reply.into_response()));
+        _ = answer.send(Ok(Answered::now(reply)));
     }
 
     /// Keeps the reply under its key. If the key already has another reply, returns that one.
-    async fn keep_as_it_stands(&self, key: &ClaimKey, token: Token, reply: Reply) -> Reply {
-        let outcome = Some(reply.keep(self.store_outcome_body));
+    async fn keep_as_it_stands(&self, key: &ClaimKey, token: Token, reply: R) -> R {
+        let outcome = Some(reply.keep(self.options.keep_answers));
         let settle = Command::Settle { token, verdict: Verdict::Done, outcome: outcome.clone() };
         let mut answered = self.main.apply(key, settle).await.map(|reading| reading.value);
         // Claims of keys are never taken over. The lease has ended only because this request was slow.
@@ -104,12 +105,12 @@ impl Messages {
     /// The message when it is over, or in its present state at the deadline. Polls, because another replica may finish the
     /// message; a finish in this process is heard of at once. During a shutdown, a message that is being sent is still
     /// awaited, while there is time to record its end. A queued message is left to other replicas.
-    pub async fn await_over(
+    pub(super) async fn await_over(
         &self,
         workspace: &WorkspaceName,
         id: Uuid,
         deadline: Instant,
-    ) -> Result<Option<(Kept<Message>, Kept<Lead>)>, Problem> {
+    ) -> Result<Option<(Kept<Message>, Kept<Lead>)>, Refused> {
         loop {
             let is_stopped = self.queue.is_stopped();
             let message = self.find::<Message>(workspace, id).await?;

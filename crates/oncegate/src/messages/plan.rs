@@ -3,19 +3,18 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use oncegate::store::{Change, Commit, Committed, Op};
-use oncegate::{Answer, Command, Lost, Terms, Time, WorkspaceName};
 use oncegate_core::job::{self, Decision, Delivery, Job, Tries};
+use oncegate_core::{Answer, Command, Lost, Terms, Time, WorkspaceName};
+use oncegate_store::{Change, Commit, Committed, Op};
 use uuid::Uuid;
 
 use super::accept::Guard;
-use super::contact::Found;
-use super::document::{Hex, Kept, Lead, Message, Status};
+use super::contact::{Found, Post};
 use super::idempotency::Asked;
-use super::post::Post;
-use super::send::Claims;
-use super::{JOB, Messages};
-use crate::problem::{Kind, Problem};
+use super::record::{Hex, Lead, Message, Status};
+use super::work::Claims;
+use super::{JOB, Messages, Refused, Reply};
+use crate::document::Kept;
 
 /// The backoff takes off up to half of a pause: a pause is at least half a second and at most 5 s.
 const TRIES: Tries = Tries { max: 3, pause: Duration::from_secs(1), pause_max: Duration::from_secs(5) };
@@ -38,9 +37,9 @@ impl Request<'_> {
         });
         let key = self.asked.and_then(|asked| Some((asked.key.clone(), won.next()?)));
         let guard = match guard {
-            Guard::Nobody => None,
+            Guard::None => None,
             Guard::Within(key) => won.next().map(|token| (key.clone(), token)),
-            Guard::Apart(won) => Some((won.key().clone(), won.token())),
+            Guard::Separate(won) => Some((won.key().clone(), won.token())),
         };
         Claims { key, guard }
     }
@@ -54,33 +53,34 @@ pub struct Plan {
     pub job: Job,
 }
 
-impl Messages {
-    /// Refuses an unknown or unsuitable channel before anything is claimed.
-    pub fn check_channel(&self, post: &Post, lead: Option<&Lead>) -> Result<(), Problem> {
+impl<R: Reply> Messages<R> {
+    /// Refuses an unsuitable channel before anything is claimed.
+    pub(super) fn check_channel(
+        &self,
+        workspace: &WorkspaceName,
+        post: &Post,
+        lead: Option<&Lead>,
+    ) -> Result<(), Refused> {
         let (phone, email) = post.reached_at(lead);
         let name = post.channel_name(phone.is_some());
-        match self.channels.get(name).needs_email() && email.is_none() {
-            true => {
-                let detail = format!("recipientEmail: the channel {name:?} sends mail, and there is no address");
-                Err(Kind::InvalidRequest.because(detail))
-            }
-            false => Ok(()),
-        }
+        let needs_email = self.channels.channel(workspace, name).is_some_and(|channel| channel.needs_email());
+        if needs_email && email.is_none() { Err(Refused::NoAddress(name.to_owned())) } else { Ok(()) }
     }
 
     /// Everything that the request writes, decided from what was found.
-    pub fn plan(&self, request: &Request<'_>, found: &Found, guard: &Guard, has_slot: bool) -> Plan {
+    pub(super) fn plan(&self, request: &Request<'_>, found: &Found, guard: &Guard, has_slot: bool) -> Plan {
         let Request { workspace, asked, post, parts } = request;
         let chosen = found.lead(workspace, &post.contact);
         let of_lead = &chosen.lead.document;
         let (phone, email) = post.reached_at(Some(of_lead));
         let channel_name = post.channel_name(phone.is_some());
-        let channel = self.channels.get(channel_name);
+        let channel = self.channels.channel(workspace, channel_name);
+        let delivery = channel.map_or(Delivery::AtMostOnce, |channel| channel.delivery());
         let (thread, thread_change) = found.thread(&chosen.lead, phone, email);
         let guard_key = match guard {
-            Guard::Nobody => None,
+            Guard::None => None,
             Guard::Within(key) => Some(Hex::of(key)),
-            Guard::Apart(won) => Some(Hex::of(won.key())),
+            Guard::Separate(won) => Some(Hex::of(won.key())),
         };
         let message = Kept::new(
             workspace,
@@ -104,7 +104,7 @@ impl Messages {
                 resolved: None,
             },
         );
-        let job = self.job(&message, channel.delivery(), found.now, has_slot);
+        let job = self.job(&message, delivery, found.now, has_slot);
         let mut ops: Vec<Op> = asked.iter().map(|asked| self.claim_key(asked, message.id)).collect();
         if let Guard::Within(key) = guard {
             let command = Command::Claim(self.guard_terms(parts.clone(), Some(message.id)));
@@ -126,7 +126,7 @@ impl Messages {
         if !has_slot {
             return waiting;
         }
-        let lease = job::Command::Lease { lease: self.config.lease };
+        let lease = job::Command::Lease { lease: self.options.lease };
         match job::decide(&waiting, &lease, now) {
             // The job is new, so the lease is part of its first version.
             Decision::Keep(leased) => Job { version: waiting.version, ..leased },
@@ -135,10 +135,10 @@ impl Messages {
     }
 
     /// The terms of the duplicate claim. If the message is in the same commit, the claim is settled at once.
-    pub fn guard_terms(&self, parts: Option<String>, message: Option<Uuid>) -> Terms {
+    pub(super) fn guard_terms(&self, parts: Option<String>, message: Option<Uuid>) -> Terms {
         Terms {
-            window: self.config.window,
-            lease: self.config.lease,
+            window: self.options.window,
+            lease: self.options.lease,
             lost: Lost::TakeOver,
             fingerprint: None,
             attributes: None,
