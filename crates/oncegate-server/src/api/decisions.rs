@@ -14,12 +14,11 @@ use serde::Deserialize;
 use serde_json::json;
 use utoipa::IntoParams;
 
-use super::extract::Params;
+use super::extract::{Params, bad, one_of};
 use super::{Answered, App, Under};
 use crate::auth::Caller;
 use crate::decisions::words::Fate;
 use crate::decisions::{Follower, Place, Told};
-use crate::problem::Kind;
 use crate::tenants::{Limit, Taken};
 
 /// The longest delay between a decision and its delivery.
@@ -68,11 +67,7 @@ pub async fn follow(
     caller: Caller,
     Params(params): Params<FollowParams>,
 ) -> Answered {
-    let bad = |detail: String| Kind::InvalidRequest.because(detail);
-    let fate = |name: String| {
-        let names = Fate::ALL.map(Fate::as_str).join(", ");
-        Fate::parse(&name).ok_or_else(|| bad(format!("fate: one of {names}, not {name:?}")))
-    };
+    let fate = |name: String| one_of("fate", &name, Fate::ALL, Fate::as_str);
     let last = params.last.unwrap_or(0);
     if last > BACKLOG_MAX {
         return Err(bad(format!("last: at most {BACKLOG_MAX}, not {last}")));

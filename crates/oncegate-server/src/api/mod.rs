@@ -22,7 +22,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use oncegate::store::Role;
 
-pub use actions::filter as action_filter;
+pub use actions::{ListParams as ActionParams, filter as action_filter};
 pub use audit::{AuditView, cursor as audit_cursor};
 pub use claims::claim;
 pub use claims::{
@@ -38,6 +38,8 @@ pub use sagas::HISTORY_MAX;
 pub use sends::esp_id;
 
 use crate::app::{App, CLAIMS_PATH, Exchange, Handle, Insight, Nearby, Reply, Under, count_answer, exchange};
+use crate::audit::By;
+use crate::auth::Caller;
 use crate::problem::{Kind, Problem};
 use crate::routes::{Needs, routes};
 
@@ -115,6 +117,13 @@ pub fn too_many_followers() -> Problem {
 }
 
 type Answered = Result<Response, Problem>;
+
+/// The person who acts on a record, if the role and the note allow the act.
+fn operator(caller: &Caller, note: Option<&str>) -> Result<By, Problem> {
+    caller.require(Role::Operate)?;
+    check_note(note)?;
+    Ok(By::from(caller))
+}
 
 /// Answers with a document. The person who settled it, and the reason, are shown only to roles that may settle it too.
 fn shown(view: &impl serde::Serialize, role: Role) -> Answered {

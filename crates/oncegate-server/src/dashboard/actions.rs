@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Response;
 use oncegate::Time;
-use oncegate::actions::{Action, Filter as Wanted, Found, Resolved, Status, effect_key};
+use oncegate::actions::{Action, Found, Resolved, Status, effect_key};
 use oncegate::store::{Clock, Role, SystemClock};
 use uuid::Uuid;
 
@@ -16,7 +16,7 @@ use super::parts::{
 use super::session::{Visitor, see_other};
 use super::{Failed, Fields, Frame, Named, Shown, did, show_detail, show_list};
 use crate::actions::Verb;
-use crate::api::{action_filter, missing, page_id};
+use crate::api::{ActionParams, action_filter, missing, page_id};
 use crate::app::App;
 use crate::audit::By;
 
@@ -25,14 +25,14 @@ const PAGE: usize = 50;
 pub async fn list(State(app): State<Arc<App>>, visitor: Visitor, fields: Fields) -> Shown {
     visitor.require(Role::Operate)?;
     let given = |name: &str| fields.get(name).map(str::to_owned);
-    let wanted: Wanted = action_filter(
-        given("status"),
-        given("type"),
-        given("entityId"),
-        given("scheduleId"),
-        Some(PAGE),
-        given("cursor"),
-    )?;
+    let wanted = action_filter(ActionParams {
+        status: given("status"),
+        action_type: given("type"),
+        entity_id: given("entityId"),
+        schedule_id: given("scheduleId"),
+        limit: Some(PAGE),
+        cursor: given("cursor"),
+    })?;
     let page = app.actions.actions.list(visitor.workspace(), &wanted).await?;
     let list = List {
         path: "/actions".into(),
