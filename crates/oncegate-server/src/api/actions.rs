@@ -109,7 +109,7 @@ pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): P
 /// The filter of a list of actions.
 pub fn filter(params: ListParams) -> Result<Filter, Problem> {
     let ListParams { status, action_type, entity_id, schedule_id, limit, cursor } = params;
-    let status = status.map(|name| one_of("status", &name, Status::ALL, Status::as_str)).transpose()?;
+    let status = one_of("status", status, Status::ALL, Status::as_str)?;
     for (field, name) in [("type", &action_type), ("entityId", &entity_id)] {
         name.as_ref().map_or(Ok(()), |name| check_name(field, name))?;
     }

@@ -300,17 +300,16 @@ pub fn seconds(
     span.map(Some).ok_or_else(|| bad(format!("{field}: {min} to {max} seconds, not {value}")))
 }
 
-/// The one of `all` values that has this name.
+/// The one of `all` values that the field names, if it is given.
 pub fn one_of<T: Copy, const N: usize>(
     field: &str,
-    name: &str,
+    given: Option<String>,
     all: [T; N],
     as_str: fn(T) -> &'static str,
-) -> Result<T, Problem> {
-    all.into_iter().find(|value| as_str(*value) == name).ok_or_else(|| {
-        let names = all.map(as_str).join(", ");
-        bad(format!("{field}: one of {names}, not {name:?}"))
-    })
+) -> Result<Option<T>, Problem> {
+    let Some(name) = given else { return Ok(None) };
+    let found = all.into_iter().find(|value| as_str(*value) == name);
+    found.map(Some).ok_or_else(|| bad(format!("{field}: one of {}, not {name:?}", all.map(as_str).join(", "))))
 }
 
 /// A query string. Unknown parameters are refused by name, if the type denies them.

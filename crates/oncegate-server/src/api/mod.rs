@@ -29,6 +29,7 @@ pub use claims::{
     ClaimView, PageView, by_hand, check_note, cursor as claim_cursor, cursor_of, guard as claim_guard, parse_cursor,
     state as claim_state,
 };
+pub use decisions::follower;
 pub use docs::description;
 pub use extract::RawForm;
 pub use health::Readiness;
@@ -109,11 +110,6 @@ routes! {
 /// The router of the API.
 pub fn router() -> axum::Router<Arc<App>> {
     routed()
-}
-
-/// For `decisions().follow()`: there are too many followers.
-pub fn too_many_followers() -> Problem {
-    Kind::StoreUnavailable.because("too many follow decisions here already").retry_after(10)
 }
 
 type Answered = Result<Response, Problem>;

@@ -202,10 +202,9 @@ pub struct ListParams {
     responses((status = 200, description = "A page: `items` and `nextCursor`; there may be more as long as that is there, also if a page has few, or none.")))]
 pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): Params<ListParams>) -> Answered {
     caller.require(Role::Operate)?;
-    let state = |name: String| one_of("state", &name, ReminderState::ALL, ReminderState::as_str);
     let filter = Filter {
         booking: params.booking_id.map(|booking| id("bookingId", booking)).transpose()?,
-        state: params.state.map(state).transpose()?,
+        state: one_of("state", params.state, ReminderState::ALL, ReminderState::as_str)?,
         limit: page::limit(params.limit)?,
         before: page::cursor(params.cursor)?,
     };

@@ -80,8 +80,7 @@ pub async fn list_letters(
 ) -> Answered {
     caller.require(Role::Operate)?;
     let (limit, before) = (page::limit(params.limit)?, page::cursor(params.cursor)?);
-    let status = |name: String| one_of("status", &name, LetterState::ALL, LetterState::as_str);
-    let standing = params.status.map(status).transpose()?.unwrap_or(LetterState::Open);
+    let standing = one_of("status", params.status, LetterState::ALL, LetterState::as_str)?.unwrap_or(LetterState::Open);
     let saga = params.definition.as_deref();
     let (letters, next) = app.sagas.sagas.dead_letters(&caller.workspace, saga, Some(standing), limit, before).await?;
     page::listed(letters.into_iter().map(DeadLetterView::from), next)

@@ -9,7 +9,6 @@ use oncegate::limits::{LEASE_MAX, SPAN_MIN};
 use oncegate::sends::{Begin, Begun, Filter, InvalidBegin, Kept, NotTaken, Proceed, Sent, State as SendState, checked};
 use oncegate::store::Role;
 use oncegate::{Time, Token};
-use oncegate_core::job::Reached;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
@@ -164,8 +163,7 @@ pub struct SentBody {
     (status = 200, description = "Sent.", body = SendView), (status = 404, description = "None."),
     (status = 409, description = "`fenced`: another worker has begun it, or it was settled otherwise.")))]
 pub async fn sent(One { app, caller, id }: One, Json(body): Json<SentBody>) -> Answered {
-    let esp_message_id = checked_esp_id(body.esp_message_id)?;
-    let id = page::id(&id, "send")?;
+    let (esp_message_id, id) = (checked_esp_id(body.esp_message_id)?, page::id(&id, "send")?);
     told(&app.sends.sent(&caller.workspace, id, Token(body.token), esp_message_id).await?, caller.role)
 }
 
@@ -183,9 +181,8 @@ pub struct FailedBody {
     (status = 200, description = "`failed`: the next worker may try; else by `lost`.", body = SendView), (status = 404, description = "None."),
     (status = 409, description = "`fenced`: another worker has begun it, or it was settled otherwise.")))]
 pub async fn failed(One { app, caller, id }: One, Json(body): Json<FailedBody>) -> Answered {
-    let reached: Reached = reached(&body.reached)?;
+    let (reached, error) = (reached(&body.reached)?, error_text(&body.error));
     let id = page::id(&id, "send")?;
-    let error = error_text(&body.error);
     told(&app.sends.failed(&caller.workspace, id, Token(body.token), error, reached).await?, caller.role)
 }
 
@@ -271,10 +268,9 @@ pub struct ListParams {
     responses((status = 200, description = "A page: `items` and `nextCursor`; there may be more as long as that is there, also if a page has few, or none.")))]
 pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): Params<ListParams>) -> Answered {
     caller.require(Role::Operate)?;
-    let state = |name: String| one_of("state", &name, SendState::ALL, SendState::as_str);
     let filter = Filter {
         campaign: params.campaign_id.map(|id| checked("campaignId", id)).transpose()?,
-        state: params.state.map(state).transpose()?,
+        state: one_of("state", params.state, SendState::ALL, SendState::as_str)?,
         limit: page::limit(params.limit)?,
         before: page::cursor(params.cursor)?,
     };

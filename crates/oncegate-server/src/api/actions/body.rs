@@ -47,10 +47,7 @@ impl ScheduleBody {
             None if self.catch_up.is_some() => return Err(bad("catchUp: only a recurring action has ticks to miss")),
             None => None,
         };
-        let mode = match self.mode.as_deref() {
-            None => of_type.mode,
-            Some(name) => one_of("mode", name, Mode::ALL, Mode::as_str)?,
-        };
+        let mode = one_of("mode", self.mode, Mode::ALL, Mode::as_str)?.unwrap_or(of_type.mode);
         if self.max_wait_seconds.is_some() && mode != Mode::Debounce {
             return Err(bad("maxWaitSeconds: only mode \"debounce\" has one"));
         }
