@@ -7,7 +7,9 @@ use oncegate::Time;
 use oncegate::store::{Clock, Listing, Role, SystemClock};
 use uuid::Uuid;
 
-use super::parts::{Body, Button, Cell, Detail, Filter, Happened, List, Section, Table, Tone, facts, pretty, short};
+use super::parts::{
+    Body, Button, Cell, Detail, Filter, Happened, List, Section, Table, Tone, facts, pretty, short, was_sent,
+};
 use super::session::{Visitor, see_other};
 use super::{Failed, Fields, Frame, Named, PAGE, Posted, Shown, claims, did, show_detail, show_list, who_and_why};
 use crate::api::{missing, page_id};
@@ -134,13 +136,9 @@ fn buttons(kept: &Kept<Message>) -> Vec<Button> {
     if kept.document.status != Status::Unknown {
         return vec![];
     }
-    let button = |name, explains| Button::new(name, format!("/messages/{}/resolve", kept.id), explains);
     let sent = "You have looked at the carrier, and it has it. The same text to the same person is not sent again within the window.";
     let not_sent = "You have looked at the carrier, and it does not have it. It has failed; unless the server holds what failed, posting it again sends it.";
-    vec![
-        button("It was sent", sent).with("as", "sent"),
-        button("It was not sent", not_sent).grave().with("as", "not_sent"),
-    ]
+    was_sent(&format!("/messages/{}/resolve", kept.id), sent, not_sent)
 }
 
 pub async fn resolve(Posted { app, visitor, named: id, fields }: Posted<Uuid>) -> Shown {

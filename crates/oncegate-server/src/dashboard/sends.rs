@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use super::parts::{
     Body, Button, Cell, Detail, Filter, Happened, List, Section, Table, Tone, ago, facts, in_order, query, short,
+    was_sent,
 };
 use super::session::{Visitor, see_other};
 use super::{Fields, Frame, Named, PAGE, Posted, Shown, did, show_detail, show_list, who_and_why};
@@ -100,13 +101,9 @@ fn buttons(kept: &Kept, now: Time) -> Vec<Button> {
     if !kept.send.state_at(now).is_open() {
         return vec![];
     }
-    let button = |name, explains| Button::new(name, format!("/sends/{}/resolve", kept.id), explains);
     let sent = "You have looked at the provider, and it has it. Nobody sends it again.";
     let not_sent = "You have looked at the provider, and it does not have it. The next worker that comes sends it.";
-    vec![
-        button("It was sent", sent).with("as", "sent"),
-        button("It was not sent", not_sent).grave().with("as", "not_sent"),
-    ]
+    was_sent(&format!("/sends/{}/resolve", kept.id), sent, not_sent)
 }
 
 fn moments(kept: &Kept, now: Time, visitor: &Visitor) -> Vec<Happened> {
