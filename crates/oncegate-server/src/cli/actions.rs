@@ -61,9 +61,8 @@ pub struct ListArgs {
 
 impl ListArgs {
     fn filter(self) -> Result<(WorkspaceName, Filter), Failure> {
-        let status = |name: String| one_of("--status", &name, Status::ALL, Status::as_str);
         let filter = Filter {
-            status: self.status.map(status).transpose()?,
+            status: one_of("--status", self.status, Status::ALL, Status::as_str)?,
             action_type: self.action_type,
             entity_id: self.entity,
             schedule: self.schedule,

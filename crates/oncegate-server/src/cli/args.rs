@@ -130,15 +130,16 @@ impl Paging {
     }
 }
 
-/// The one of `all` values that has this name.
+/// The one of `all` values that the flag names, if it is given.
 pub fn one_of<T: Copy, const N: usize>(
     flag: &str,
-    name: &str,
+    given: Option<String>,
     all: [T; N],
     as_str: fn(T) -> &'static str,
-) -> Result<T, Failure> {
+) -> Result<Option<T>, Failure> {
+    let Some(name) = given else { return Ok(None) };
     let found = all.into_iter().find(|value| as_str(*value) == name);
-    found.ok_or_else(|| Failure::usage(format!("{flag} is one of {}", all.map(as_str).join(", "))))
+    found.map(Some).ok_or_else(|| Failure::usage(format!("{flag} is one of {}", all.map(as_str).join(", "))))
 }
 
 /// The user at the command line.

@@ -15,18 +15,12 @@ use crate::audit::{Act, Audit, By};
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::output::{Format, table};
-use crate::stores::open_existing;
-use crate::stores::open_existing_guards;
+use crate::stores::{open_existing, open_existing_guards};
 
 #[derive(Subcommand)]
 pub enum Command {
     /// List claims, newest first
-    List {
-        #[command(flatten)]
-        filter: Filter,
-        #[command(flatten)]
-        format: Format,
-    },
+    List(ListArgs),
     /// Show one claim
     Show {
         id: String,
@@ -69,7 +63,7 @@ pub enum Command {
 }
 
 #[derive(Args)]
-pub struct Filter {
+pub struct ListArgs {
     #[command(flatten)]
     scope: Scope,
     #[arg(long)]
@@ -82,6 +76,8 @@ pub struct Filter {
     /// Where the page before ended
     #[arg(long)]
     cursor: Option<String>,
+    #[command(flatten)]
+    format: Format,
 }
 
 #[derive(Args)]
@@ -135,7 +131,7 @@ impl Named {
     }
 }
 
-impl Filter {
+impl ListArgs {
     fn query(&self) -> Result<Query, Failure> {
         let limit = self.limit.read()?;
         let state = |name: &str| {
@@ -171,8 +167,8 @@ fn guard(name: &str) -> Result<GuardName, Failure> {
 /// Checks the arguments before it opens the store.
 pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
     match command {
-        Command::List { filter, format } => {
-            let query = filter.query()?;
+        Command::List(args) => {
+            let (query, format) = (args.query()?, args.format);
             let store = open_existing_guards(config, query.guard.as_ref()).await?;
             with(store, async |store| list(store, query, format).await).await
         }

@@ -21,12 +21,7 @@ use crate::stores::open_existing;
 #[derive(Subcommand)]
 pub enum Command {
     /// List messages, newest first
-    List {
-        #[command(flatten)]
-        filter: Filter,
-        #[command(flatten)]
-        format: Format,
-    },
+    List(ListArgs),
     /// Show one message
     Show(One),
     /// Settle a message of which nobody can say whether it was sent
@@ -42,7 +37,7 @@ pub enum Command {
 }
 
 #[derive(Args)]
-pub struct Filter {
+pub struct ListArgs {
     #[command(flatten)]
     scope: Scope,
     /// The id of a lead
@@ -56,9 +51,11 @@ pub struct Filter {
     /// Where the page before ended
     #[arg(long)]
     cursor: Option<Uuid>,
+    #[command(flatten)]
+    format: Format,
 }
 
-impl Filter {
+impl ListArgs {
     fn listing(self) -> Result<Listing, Failure> {
         let limit = self.limit.read()?;
         if self.status.as_deref().is_some_and(|status| Status::parse(status).is_none()) {
@@ -78,8 +75,9 @@ impl Filter {
 /// Checks the arguments before it opens the store.
 pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
     match command {
-        Command::List { filter, format } => {
-            let listing = filter.listing()?;
+        Command::List(args) => {
+            let format = args.format;
+            let listing = args.listing()?;
             with(open_existing(config).await?, async |store| list(store, listing, format).await).await
         }
         Command::Show(one) => {

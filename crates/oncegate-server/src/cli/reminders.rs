@@ -120,7 +120,7 @@ impl Deed {
 async fn list(config: &Config, args: ListArgs) -> Result<(), Failure> {
     let ListArgs { paging, booking, state, format } = args;
     let (workspace, limit) = (paging.workspace()?, paging.limit()?);
-    let state = state.map(|name| one_of("--state", &name, State::ALL, State::as_str)).transpose()?;
+    let state = one_of("--state", state, State::ALL, State::as_str)?;
     let filter = Filter { booking, state, limit, before: paging.cursor };
     with_reminders(config, async |reminders, _| {
         let page = reminders.list(&workspace, &filter).await?;

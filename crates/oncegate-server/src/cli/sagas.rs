@@ -265,10 +265,10 @@ async fn letters(command: LettersCommand, config: &Config) -> Result<(), Failure
     match command {
         LettersCommand::List { definition, status, paging, format } => {
             let (workspace, limit) = (paging.workspace()?, paging.limit()?);
-            let standing = one_of("--status", &status, LetterState::ALL, LetterState::as_str)?;
+            let standing = one_of("--status", Some(status), LetterState::ALL, LetterState::as_str)?;
             with_sagas(config, async |sagas, _| {
                 let (letters, next) =
-                    sagas.dead_letters(&workspace, definition.as_deref(), Some(standing), limit, paging.cursor).await?;
+                    sagas.dead_letters(&workspace, definition.as_deref(), standing, limit, paging.cursor).await?;
                 let row = |letter: &DeadLetter| {
                     let event = letter.event.as_ref().map_or(String::new(), |event| event.event_type.clone());
                     let saga = letter.saga.clone().unwrap_or_default();

@@ -113,7 +113,7 @@ pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
 async fn list(config: &Config, args: ListArgs) -> Result<(), Failure> {
     let ListArgs { paging, campaign, state, format } = args;
     let (workspace, limit) = (paging.workspace()?, paging.limit()?);
-    let state = state.map(|name| one_of("--state", &name, State::ALL, State::as_str)).transpose()?;
+    let state = one_of("--state", state, State::ALL, State::as_str)?;
     let filter = Filter { campaign, state, limit, before: paging.cursor };
     with_sends(config, async |sends, _| {
         let page = sends.list(&workspace, &filter).await?;
