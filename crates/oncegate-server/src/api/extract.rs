@@ -300,7 +300,7 @@ pub fn seconds(
     span.map(Some).ok_or_else(|| bad(format!("{field}: {min} to {max} seconds, not {value}")))
 }
 
-/// The one of `all` values that the field names, if it is given.
+/// The value that has the given name; `None` if no name is given.
 pub fn one_of<T: Copy, const N: usize>(
     field: &str,
     given: Option<String>,
@@ -346,7 +346,8 @@ fn no_text() -> Problem {
     Kind::NotFound.because("the path is not UTF-8: there is nothing under it")
 }
 
-/// A request about one record: its caller, and the id in its path. An id that is not UTF-8 gets the same answer as a missing one.
+/// A request about one record: its caller, and the id in its path. An id that is not UTF-8 gets the same answer as a
+/// missing one.
 pub struct One {
     pub app: Arc<App>,
     pub caller: Caller,

@@ -130,7 +130,7 @@ impl Paging {
     }
 }
 
-/// The one of `all` values that the flag names, if it is given.
+/// The value that has the given name; `None` if no name is given.
 pub fn one_of<T: Copy, const N: usize>(
     flag: &str,
     given: Option<String>,
