@@ -8,16 +8,15 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
-use oncegate::actions::{Filter, Found, Outcome, Refused, ScheduleError, Scheduled, Status, check_name};
+use oncegate::actions::{Filter, Outcome, Refused, ScheduleError, Scheduled, Status, check_name};
 use oncegate::store::Role;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
-use super::claims::check_note;
-use super::extract::{Json, Named, Params};
-use super::page::{self, Page, missing};
-use super::{Answered, App, shown};
+use super::extract::{Json, One, Params, one_of};
+use super::page::{self, missing};
+use super::{Answered, App, operator, shown};
 use crate::actions::{ActionView, Verb};
 use crate::audit::By;
 use crate::auth::Caller;
@@ -85,17 +84,17 @@ pub async fn create(State(app): State<Arc<App>>, caller: Caller, Json(body): Jso
 #[into_params(parameter_in = Query, rename_all = "camelCase")]
 pub struct ListParams {
     /// `pending`, `running`, `failed`, `completed`, `dead`, `unknown` or `cancelled`.
-    status: Option<String>,
+    pub status: Option<String>,
     #[serde(rename = "type")]
     #[param(rename = "type")]
-    action_type: Option<String>,
-    entity_id: Option<String>,
+    pub action_type: Option<String>,
+    pub entity_id: Option<String>,
     /// Ticks of this schedule that have run.
-    schedule_id: Option<String>,
+    pub schedule_id: Option<String>,
     /// 1 to 500; 50 unless given.
-    limit: Option<usize>,
+    pub limit: Option<usize>,
     /// `nextCursor` of the page before.
-    cursor: Option<String>,
+    pub cursor: Option<String>,
 }
 
 /// List actions, newest first
@@ -103,32 +102,19 @@ pub struct ListParams {
     responses((status = 200, description = "A page: `items` and `nextCursor`; there may be more as long as that is there, also if a page has few, or none.")))]
 pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): Params<ListParams>) -> Answered {
     caller.require(Role::Operate)?;
-    let ListParams { status, action_type, entity_id, schedule_id, limit, cursor } = params;
-    let filter = filter(status, action_type, entity_id, schedule_id, limit, cursor)?;
-    let listed = app.actions.actions.list(&caller.workspace, &filter).await?;
-    let items = listed.items.iter().map(ActionView::from).collect();
-    Ok(axum::Json(Page { items, next_cursor: listed.next }).into_response())
+    let listed = app.actions.actions.list(&caller.workspace, &filter(params)?).await?;
+    page::listed(listed.items.iter().map(ActionView::from), listed.next)
 }
 
 /// The filter of a list of actions.
-pub fn filter(
-    status: Option<String>,
-    action_type: Option<String>,
-    entity_id: Option<String>,
-    schedule_id: Option<String>,
-    limit: Option<usize>,
-    cursor: Option<String>,
-) -> Result<Filter, Problem> {
-    let bad = |detail: String| Kind::InvalidRequest.because(detail);
-    let parse = |name: String| {
-        let names = Status::ALL.map(Status::as_str).join(", ");
-        Status::parse(&name).ok_or_else(|| bad(format!("status: one of {names}, not {name:?}")))
-    };
+pub fn filter(params: ListParams) -> Result<Filter, Problem> {
+    let ListParams { status, action_type, entity_id, schedule_id, limit, cursor } = params;
+    let status = one_of("status", status, Status::ALL, Status::as_str)?;
     for (field, name) in [("type", &action_type), ("entityId", &entity_id)] {
         name.as_ref().map_or(Ok(()), |name| check_name(field, name))?;
     }
     Ok(Filter {
-        status: status.map(parse).transpose()?,
+        status,
         action_type,
         entity_id,
         // A `scheduleId` that is not a UUID belongs to no schedule, so the list is empty.
@@ -141,7 +127,7 @@ pub fn filter(
 /// Show an action, with its revisions' times and its tries
 #[utoipa::path(get, path = "/api/actions/{id}", tag = "actions", params(("id" = String, Path)), responses(
     (status = 200, description = "The action.", body = ActionView), (status = 404, description = "None.")))]
-pub async fn show(State(app): State<Arc<App>>, caller: Caller, Named(id): Named) -> Answered {
+pub async fn show(One { app, caller, id }: One) -> Answered {
     let found = app.actions.actions.find(&caller.workspace, page::id(&id, "action")?).await?;
     shown(&ActionView::from(&found.ok_or_else(|| missing("action"))?), caller.role)
 }
@@ -150,37 +136,38 @@ pub async fn show(State(app): State<Arc<App>>, caller: Caller, Named(id): Named)
 #[utoipa::path(post, path = "/api/actions/{id}/cancel", tag = "actions", params(("id" = String, Path)), responses(
     (status = 200, description = "The action: cancelled, or unknown, if it had begun and its worker was lost.", body = ActionView), (status = 404, description = "None."),
     (status = 409, description = "`wrong-status`: it is running, or over.")))]
-pub async fn cancel(State(app): State<Arc<App>>, caller: Caller, Named(id): Named) -> Answered {
+pub async fn cancel(one: One) -> Answered {
     // Any key of the workspace may cancel: it can also schedule.
-    told(&app, caller, &id, Verb::Cancel, None).await
+    told(one, Verb::Cancel, None).await
 }
 
 /// An operation that needs the role `operate`.
-async fn by_hand(app: &App, caller: Caller, id: &str, verb: Verb, note: Option<String>) -> Answered {
-    caller.require(Role::Operate)?;
-    told(app, caller, id, verb, note).await
+async fn by_hand(one: One, verb: Verb, note: Option<String>) -> Answered {
+    operator(&one.caller, note.as_deref())?;
+    told(one, verb, note).await
 }
 
-async fn told(app: &App, caller: Caller, id: &str, verb: Verb, note: Option<String>) -> Answered {
-    let id = page::id(id, "action")?;
+async fn told(One { app, caller, id }: One, verb: Verb, note: Option<String>) -> Answered {
+    let id = page::id(&id, "action")?;
     let (by, audit) = (By::from(&caller), app.audit.clone());
-    answered(&app.actions.clone().by_hand(audit, caller.workspace, id, verb, by, note).await?)
+    let found = app.actions.clone().by_hand(audit, caller.workspace, id, verb, by, note).await?;
+    Ok(axum::Json(ActionView::from(&found)).into_response())
 }
 
 /// Try an action again that is dead, unknown or cancelled, from its first try on
 #[utoipa::path(post, path = "/api/actions/{id}/retry", tag = "actions", params(("id" = String, Path)), responses(
     (status = 200, description = "The action, pending.", body = ActionView), (status = 404, description = "None."),
     (status = 409, description = "`wrong-status`: it is under way, or has succeeded.")))]
-pub async fn retry(State(app): State<Arc<App>>, caller: Caller, Named(id): Named) -> Answered {
-    by_hand(&app, caller, &id, Verb::Retry, None).await
+pub async fn retry(one: One) -> Answered {
+    by_hand(one, Verb::Retry, None).await
 }
 
 /// Run an action now that is to run later
 #[utoipa::path(post, path = "/api/actions/{id}/run-now", tag = "actions", params(("id" = String, Path)), responses(
     (status = 200, description = "The action, due.", body = ActionView), (status = 404, description = "None."),
     (status = 409, description = "`wrong-status`: it is running, or over.")))]
-pub async fn run_now(State(app): State<Arc<App>>, caller: Caller, Named(id): Named) -> Answered {
-    by_hand(&app, caller, &id, Verb::RunNow, None).await
+pub async fn run_now(one: One) -> Answered {
+    by_hand(one, Verb::RunNow, None).await
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -206,21 +193,10 @@ enum As {
 #[utoipa::path(post, path = "/api/actions/{id}/resolve", tag = "actions", params(("id" = String, Path)), request_body = ResolveBody, responses(
     (status = 200, description = "The action: completed, or cancelled.", body = ActionView), (status = 404, description = "None."),
     (status = 409, description = "`wrong-status`: it is neither dead nor unknown.")))]
-pub async fn resolve(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    Named(id): Named,
-    Json(body): Json<ResolveBody>,
-) -> Answered {
-    caller.require(Role::Operate)?;
-    check_note(body.note.as_deref())?;
+pub async fn resolve(one: One, Json(body): Json<ResolveBody>) -> Answered {
     let verb = match body.r#as {
         As::Done => Verb::Done,
         As::NotDone => Verb::LetBe,
     };
-    by_hand(&app, caller, &id, verb, body.note).await
-}
-
-fn answered(found: &Found) -> Answered {
-    Ok(axum::Json(ActionView::from(found)).into_response())
+    by_hand(one, verb, body.note).await
 }

@@ -5,24 +5,15 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::IntoResponse;
 use oncegate::store::Role;
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
+use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::extract::Params;
-use super::{Answered, App, page};
+use super::page::{self, PageParams, wrong_cursor};
+use super::{Answered, App};
 use crate::audit::{self, Line};
 use crate::auth::Caller;
-use crate::problem::{Kind, Problem};
-
-#[derive(Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub struct ListParams {
-    /// 1 to 500; 50 unless given.
-    limit: Option<usize>,
-    /// `nextCursor` of the page before.
-    cursor: Option<String>,
-}
+use crate::problem::Problem;
 
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
@@ -41,9 +32,9 @@ impl From<audit::Page> for AuditView {
 /// List the audit log of the workspace, newest first
 ///
 /// A line is written before its act. Lines are a chain: `prev` is the `hash` of the line before. `oncegate audit verify` checks it.
-#[utoipa::path(get, path = "/api/audit", tag = "audit", params(ListParams),
+#[utoipa::path(get, path = "/api/audit", tag = "audit", params(PageParams),
     responses((status = 200, description = "A page.", body = AuditView)))]
-pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): Params<ListParams>) -> Answered {
+pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): Params<PageParams>) -> Answered {
     caller.require(Role::Operate)?;
     let limit = page::limit(params.limit)?;
     let page = audit::list(&*app.store, &caller.workspace, limit, cursor(params.cursor.as_deref())?).await?;
@@ -52,6 +43,5 @@ pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): P
 
 /// The cursor of a page: the number of the line before which the page begins.
 pub fn cursor(given: Option<&str>) -> Result<Option<u64>, Problem> {
-    let wrong = |_| Kind::InvalidRequest.because("cursor: not one that a page before has given");
-    given.map(|cursor| cursor.parse().map_err(wrong)).transpose()
+    given.map(|cursor| cursor.parse().map_err(|_| wrong_cursor())).transpose()
 }

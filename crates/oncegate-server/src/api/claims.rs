@@ -12,21 +12,22 @@ use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use http_body_util::Either;
 use oncegate::store::{Clock, Cursor, Query, Reading, Role, SystemClock};
-use oncegate::{Answer, ClaimId, ClaimKey, Command, GuardName, StoreError, Verdict, limits};
+use oncegate::{Answer, ClaimId, ClaimKey, Command, GuardName, StoreError, Verdict};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::extract::{self, Arriving, Json, Named, Params, WithOutcome};
-use super::{Answered, App, CLAIMS_PATH, Exchange, Handle, Reply, Under, count_answer};
+use super::extract::{self, Arriving, Json, One, Params, WithOutcome};
+use super::page::{self, wrong_cursor};
+use super::{Answered, App, CLAIMS_PATH, Exchange, Handle, Reply, Under, count_answer, operator};
 use crate::audit::{Act, By, Receipt};
 use crate::auth::{Caller, Credentials};
 use crate::decisions::timeline::What;
-use crate::problem::{Kind, Problem};
+use crate::problem::Problem;
 use crate::task::to_the_end;
 use crate::tenants::{Limit, Tenant};
 use crate::trace;
 
-use body::{BadClaim, ClaimBody, FindBody, OwnerBody, ResolveBody, ToClaim};
+use body::{ClaimBody, FindBody, OwnerBody, ResolveBody, ToClaim};
 pub use body::{check_note, guard, state};
 pub use view::{ClaimView, PageView, cursor_of, parse_cursor};
 
@@ -145,10 +146,7 @@ pub struct ListParams {
     responses((status = 200, description = "A page.", body = PageView)))]
 pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): Params<ListParams>) -> Answered {
     caller.require(Role::Operate)?;
-    let limit = params.limit.unwrap_or(limits::PAGE_DEFAULT);
-    if !(1..=limits::PAGE_MAX).contains(&limit) {
-        return Err(Kind::InvalidRequest.because(format!("limit: 1 to {}, not {limit}", limits::PAGE_MAX)));
-    }
+    let limit = page::limit(params.limit)?;
     let query = Query {
         workspace: caller.workspace,
         guard: params.guard.as_deref().map(body::guard).transpose()?,
@@ -160,8 +158,8 @@ pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): P
     Ok(axum::Json(PageView::of(&page)).into_response())
 }
 
-pub fn cursor(given: &str) -> Result<Cursor, BadClaim> {
-    parse_cursor(given).ok_or_else(|| BadClaim("cursor: not one that a page before has given".into()))
+pub fn cursor(given: &str) -> Result<Cursor, Problem> {
+    parse_cursor(given).ok_or_else(wrong_cursor)
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -174,12 +172,7 @@ pub struct GuardParam {
 /// Show a claim
 #[utoipa::path(get, path = "/api/claims/{id}", tag = "claims", params(("id" = String, Path), GuardParam), responses(
     (status = 200, description = "The claim.", body = ClaimView), (status = 404, description = "None.")))]
-pub async fn show(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    Named(id): Named,
-    Params(params): Params<GuardParam>,
-) -> Answered {
+pub async fn show(One { app, caller, id }: One, Params(params): Params<GuardParam>) -> Answered {
     let key = key(&caller, &id, body::guard(&params.guard)?)?;
     read(&app, &key).await
 }
@@ -204,33 +197,21 @@ pub struct ForgetParams {
 /// Deletes the lock: the next caller wins. An owner that is still at work is fenced.
 #[utoipa::path(delete, path = "/api/claims/{id}", tag = "claims", params(("id" = String, Path), ForgetParams),
     responses((status = 200, description = "Gone."), (status = 404, description = "None.")))]
-pub async fn forget(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    Named(id): Named,
-    Params(params): Params<ForgetParams>,
-) -> Answered {
-    caller.require(Role::Operate)?;
-    body::check_note(params.note.as_deref())?;
+pub async fn forget(One { app, caller, id }: One, Params(params): Params<ForgetParams>) -> Answered {
+    let by = operator(&caller, params.note.as_deref())?;
     let key = key(&caller, &id, body::guard(&params.guard)?)?;
-    by_hand(app, key, Command::Forget, By::from(&caller), params.note).await
+    by_hand(app, key, Command::Forget, by, params.note).await
 }
 
 /// Resolve an unknown claim
 #[utoipa::path(post, path = "/api/claims/{id}/resolve", tag = "claims", params(("id" = String, Path)),
     request_body = ResolveBody, responses((status = 200, description = "Settled.", body = ClaimView), (status = 409, description = "`not-unknown`."),
     (status = 404, description = "None.")))]
-pub async fn resolve(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    Named(id): Named,
-    Json(body): Json<ResolveBody>,
-) -> Answered {
-    caller.require(Role::Operate)?;
-    body::check_note(body.note.as_deref())?;
+pub async fn resolve(One { app, caller, id }: One, Json(body): Json<ResolveBody>) -> Answered {
+    let by = operator(&caller, body.note.as_deref())?;
     let key = key(&caller, &id, body.guard()?)?;
     let resolve = Command::Resolve { done: body.is_done(), outcome: None };
-    by_hand(app, key, resolve, By::from(&caller), body.note).await
+    by_hand(app, key, resolve, by, body.note).await
 }
 
 /// Forgets or resolves a claim on a person's request, with the person and the reason in the log.
@@ -259,12 +240,7 @@ pub async fn by_hand(app: Arc<App>, key: ClaimKey, command: Command, by: By, why
 /// Renew a lease
 #[utoipa::path(post, path = "/api/claims/{id}/renew", tag = "claims", params(("id" = String, Path)), request_body = OwnerBody,
     responses((status = 200, description = "Renewed.", body = ClaimView), (status = 409, description = "`fenced`."), (status = 404, description = "None.")))]
-pub async fn renew(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    Named(id): Named,
-    Json(body): Json<OwnerBody>,
-) -> Answered {
+pub async fn renew(One { app, caller, id }: One, Json(body): Json<OwnerBody>) -> Answered {
     body.refuse_outcome("renew")?;
     let key = key(&caller, &id, body.guard()?)?;
     apply(&app, &key, Command::Renew { token: body.token(), lease: body.lease()? }).await
@@ -275,32 +251,22 @@ pub async fn renew(
 /// The outcome is what every later caller reads. The same settle again is a success.
 #[utoipa::path(post, path = "/api/claims/{id}/settle", tag = "claims", params(("id" = String, Path)), request_body = OwnerBody,
     responses((status = 200, description = "Settled.", body = ClaimView), (status = 409, description = "`fenced`."), (status = 404, description = "None.")))]
-pub async fn settle(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    Named(id): Named,
-    WithOutcome(body): WithOutcome<OwnerBody>,
-) -> Answered {
-    settle_as(&app, &caller, &id, Verdict::Done, body).await
+pub async fn settle(one: One, WithOutcome(body): WithOutcome<OwnerBody>) -> Answered {
+    settle_as(one, Verdict::Done, body).await
 }
 
 /// Settle a claim as failed
 #[utoipa::path(post, path = "/api/claims/{id}/fail", tag = "claims", params(("id" = String, Path)), request_body = OwnerBody,
     responses((status = 200, description = "Settled.", body = ClaimView), (status = 409, description = "`fenced`."), (status = 404, description = "None.")))]
-pub async fn fail(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    Named(id): Named,
-    WithOutcome(body): WithOutcome<OwnerBody>,
-) -> Answered {
-    settle_as(&app, &caller, &id, Verdict::Failed, body).await
+pub async fn fail(one: One, WithOutcome(body): WithOutcome<OwnerBody>) -> Answered {
+    settle_as(one, Verdict::Failed, body).await
 }
 
-async fn settle_as(app: &App, caller: &Caller, id: &str, verdict: Verdict, body: OwnerBody) -> Answered {
+async fn settle_as(One { app, caller, id }: One, verdict: Verdict, body: OwnerBody) -> Answered {
     body.refuse_lease(if verdict == Verdict::Done { "settle" } else { "fail" })?;
-    let key = key(caller, id, body.guard()?)?;
+    let key = key(&caller, &id, body.guard()?)?;
     let outcome = body.outcome(app.config.privacy.store_outcome_body)?;
-    apply(app, &key, Command::Settle { token: body.token(), verdict, outcome }).await
+    apply(&app, &key, Command::Settle { token: body.token(), verdict, outcome }).await
 }
 
 /// Release a claim
@@ -308,12 +274,7 @@ async fn settle_as(app: &App, caller: &Caller, id: &str, verdict: Verdict, body:
 /// Nothing happened: the next caller may try.
 #[utoipa::path(post, path = "/api/claims/{id}/release", tag = "claims", params(("id" = String, Path)), request_body = OwnerBody,
     responses((status = 200, description = "Released."), (status = 409, description = "`fenced`."), (status = 404, description = "None.")))]
-pub async fn release(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    Named(id): Named,
-    Json(body): Json<OwnerBody>,
-) -> Answered {
+pub async fn release(One { app, caller, id }: One, Json(body): Json<OwnerBody>) -> Answered {
     body.refuse_outcome("release")?;
     body.refuse_lease("release")?;
     let key = key(&caller, &id, body.guard()?)?;
@@ -335,10 +296,4 @@ async fn apply(app: &App, key: &ClaimKey, command: Command) -> Answered {
 fn key(caller: &Caller, id: &str, guard: GuardName) -> Result<ClaimKey, Problem> {
     let id = ClaimId::parse(id).ok_or_else(|| Problem::from(oncegate::Refusal::Missing))?;
     Ok(ClaimKey { workspace: caller.workspace.clone(), guard, id })
-}
-
-impl From<BadClaim> for Problem {
-    fn from(bad: BadClaim) -> Self {
-        Kind::InvalidRequest.because(bad.0)
-    }
 }

@@ -14,12 +14,12 @@ use serde::Deserialize;
 use serde_json::json;
 use utoipa::IntoParams;
 
-use super::extract::Params;
-use super::{Answered, App, Under};
+use super::extract::{Params, bad, one_of};
+use super::{Answered, App, Exchange, Under};
 use crate::auth::Caller;
 use crate::decisions::words::Fate;
 use crate::decisions::{Follower, Place, Told};
-use crate::problem::Kind;
+use crate::problem::{Kind, Problem};
 use crate::tenants::{Limit, Taken};
 
 /// The longest delay between a decision and its delivery.
@@ -68,24 +68,20 @@ pub async fn follow(
     caller: Caller,
     Params(params): Params<FollowParams>,
 ) -> Answered {
-    let bad = |detail: String| Kind::InvalidRequest.because(detail);
-    let fate = |name: String| {
-        let names = Fate::ALL.map(Fate::as_str).join(", ");
-        Fate::parse(&name).ok_or_else(|| bad(format!("fate: one of {names}, not {name:?}")))
-    };
     let last = params.last.unwrap_or(0);
     if last > BACKLOG_MAX {
         return Err(bad(format!("last: at most {BACKLOG_MAX}, not {last}")));
     }
     let following = Following {
         next: app.decisions.last(caller.workspace.as_str(), last),
-        wanted: Wanted { guard: params.guard, fate: params.fate.map(fate).transpose()?, event: params.event },
+        wanted: Wanted {
+            guard: params.guard,
+            fate: one_of("fate", params.fate, Fate::ALL, Fate::as_str)?,
+            event: params.event,
+        },
         missed: 0,
         ready: VecDeque::new(),
-        _follower: (
-            exchange.tenant(&app).take(Limit::Followers, 1)?,
-            app.decisions.follow().ok_or_else(super::too_many_followers)?,
-        ),
+        _follower: follower(&app, &exchange)?,
         app,
         caller,
     };
@@ -94,6 +90,13 @@ pub async fn follow(
         Some((Ok::<_, Infallible>(event), following))
     });
     Ok(Sse::new(events).keep_alive(KeepAlive::default()).into_response())
+}
+
+/// A place among the followers of the workspace, and among all followers of this server.
+pub fn follower(app: &App, exchange: &Exchange) -> Result<(Taken, Follower), Problem> {
+    let taken = exchange.tenant(app).take(Limit::Followers, 1)?;
+    let too_many = || Kind::StoreUnavailable.because("too many follow decisions here already").retry_after(10);
+    Ok((taken, app.decisions.follow().ok_or_else(too_many)?))
 }
 
 struct Following {

@@ -8,11 +8,11 @@ use oncegate::sagas::{Event, Notification};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::extract::{Params, RawEvents};
+use super::extract::{Params, RawEvents, bad};
 use super::{Answered, App, Exchange, Under};
 use crate::auth::Caller;
 use crate::events::{EVENTS_MAX, EventBody, Media, Received, read, read_binary};
-use crate::problem::Kind;
+use crate::problem::Problem;
 use crate::sagas::HandledView;
 
 /// Apply an event, or up to 500 of them
@@ -43,7 +43,7 @@ async fn handle(
     exchange: &Exchange,
     caller: &Caller,
     events: Vec<Event>,
-) -> Result<Vec<HandledView>, crate::problem::Problem> {
+) -> Result<Vec<HandledView>, Problem> {
     let tenant = exchange.tenant(app);
     tenant.owe(events.len().saturating_sub(1));
     let events: Vec<_> = events.into_iter().map(Arc::new).collect();
@@ -80,7 +80,6 @@ pub async fn s3(
     Params(params): Params<S3Params>,
     raw: RawEvents,
 ) -> Answered {
-    let bad = |detail: String| Kind::InvalidRequest.because(detail);
     let names = || {
         let sagas = app.sagas.sagas.definitions().iter().filter(|saga| saga.takes_s3());
         sagas.map(|saga| saga.name()).collect::<Vec<_>>().join(", ")

@@ -3,6 +3,7 @@
 //! A large body waits for room in its workspace's memory before it is read, and again before it is parsed. The memory that
 //! its JSON will take is counted first.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout_at};
 
 use super::{App, Exchange, exchange};
+use crate::auth::Caller;
 use crate::events::Media;
 use crate::json::{Shape, parse, read};
 use crate::problem::{Kind, Problem};
@@ -265,7 +267,7 @@ async fn in_pieces(
         };
         let frame = frame.map_err(|error| match error.is::<LengthLimitError>() {
             true => too_large(limit),
-            false => Kind::InvalidRequest.because(format!("the body could not be read: {error}")),
+            false => bad(format!("the body could not be read: {error}")),
         })?;
         let piece = frame.into_data().unwrap_or_default();
         came += piece.len();
@@ -281,16 +283,33 @@ async fn in_pieces(
     }
 }
 
+/// The refusal of a field, or of a parameter.
+pub fn bad(detail: impl Into<Cow<'static, str>>) -> Problem {
+    Kind::InvalidRequest.because(detail)
+}
+
 /// Converts a number of seconds to a duration within a range, or says why it is wrong.
 pub fn seconds(
     field: &str,
     value: Option<f64>,
     range: std::ops::RangeInclusive<Duration>,
-) -> Result<Option<Duration>, String> {
+) -> Result<Option<Duration>, Problem> {
     let Some(value) = value else { return Ok(None) };
     let span = Duration::try_from_secs_f64(value).ok().filter(|span| range.contains(span));
     let (min, max) = (range.start().as_secs_f64(), range.end().as_secs_f64());
-    span.map(Some).ok_or_else(|| format!("{field}: {min} to {max} seconds, not {value}"))
+    span.map(Some).ok_or_else(|| bad(format!("{field}: {min} to {max} seconds, not {value}")))
+}
+
+/// The value that has the given name; `None` if no name is given.
+pub fn one_of<T: Copy, const N: usize>(
+    field: &str,
+    given: Option<String>,
+    all: [T; N],
+    as_str: fn(T) -> &'static str,
+) -> Result<Option<T>, Problem> {
+    let Some(name) = given else { return Ok(None) };
+    let found = all.into_iter().find(|value| as_str(*value) == name);
+    found.map(Some).ok_or_else(|| bad(format!("{field}: one of {}, not {name:?}", all.map(as_str).join(", "))))
 }
 
 /// A query string. Unknown parameters are refused by name, if the type denies them.
@@ -305,7 +324,7 @@ impl<T: DeserializeOwned> FromRequestParts<Arc<App>> for Params<T> {
             Err(rejection) => {
                 let why = rejection.body_text();
                 let why = why.strip_prefix("Failed to deserialize query string: ").unwrap_or(&why).to_owned();
-                Err(Kind::InvalidRequest.because(format!("the query: {why}")))
+                Err(bad(format!("the query: {why}")))
             }
         }
     }
@@ -327,14 +346,20 @@ fn no_text() -> Problem {
     Kind::NotFound.because("the path is not UTF-8: there is nothing under it")
 }
 
-/// The name in a path. A name that is not UTF-8 gets the same answer as a missing one.
-pub struct Named(pub String);
+/// A request about one record: its caller, and the id in its path. An id that is not UTF-8 gets the same answer as a
+/// missing one.
+pub struct One {
+    pub app: Arc<App>,
+    pub caller: Caller,
+    pub id: String,
+}
 
-impl FromRequestParts<Arc<App>> for Named {
+impl FromRequestParts<Arc<App>> for One {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
-        let Path(name) = Path::from_request_parts(parts, app).await.map_err(|_| no_text())?;
-        Ok(Named(name))
+        let caller = Caller::from_request_parts(parts, app).await?;
+        let Path(id) = Path::from_request_parts(parts, app).await.map_err(|_| no_text())?;
+        Ok(One { app: app.clone(), caller, id })
     }
 }

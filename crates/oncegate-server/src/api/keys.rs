@@ -10,8 +10,9 @@ use oncegate::store::{ApiKey, Clock, Role, SystemClock};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::extract::{Json, Named, Params};
-use super::{Answered, App, check_note, page};
+use super::extract::{Json, One, Params, bad};
+use super::page::{self, PageParams, wrong_cursor};
+use super::{Answered, App, check_note};
 use crate::audit::By;
 use crate::auth::{Caller, LOCAL};
 use crate::keys::{self, Made, NotChanged, Terms};
@@ -83,20 +84,10 @@ struct KeysView<'a> {
     next_cursor: Option<&'a str>,
 }
 
-#[derive(Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub struct ListParams {
-    /// 1 to 500; 50 unless given.
-    limit: Option<usize>,
-    /// `nextCursor` of the page before.
-    cursor: Option<String>,
-}
-
 /// List the workspace's keys, newest first, without their secrets
-#[utoipa::path(get, path = "/api/keys", tag = "keys", params(ListParams),
+#[utoipa::path(get, path = "/api/keys", tag = "keys", params(PageParams),
     responses((status = 200, description = "A page: `items`, and `nextCursor` as long as there are more.")))]
-pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): Params<ListParams>) -> Answered {
+pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): Params<PageParams>) -> Answered {
     caller.require(Role::Admin)?;
     let limit = page::limit(params.limit)?;
     let (keys, now) = (keys::list(&*app.store, &caller.workspace).await?, SystemClock.now());
@@ -104,7 +95,7 @@ pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): P
         None => 0,
         Some(cursor) => {
             let last = keys.iter().position(|key| key.id == cursor);
-            last.ok_or_else(|| Kind::InvalidRequest.because("cursor: not one that a page before has given"))? + 1
+            last.ok_or_else(wrong_cursor)? + 1
         }
     };
     let shown = &keys[from..keys.len().min(from + limit)];
@@ -132,16 +123,18 @@ pub struct CreateBody {
     (status = 201, description = "The key.", body = NewKeyView)))]
 pub async fn create(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<CreateBody>) -> Answered {
     caller.require(Role::Admin)?;
-    let bad = |field: &str| {
-        let field = field.to_owned();
-        move |wrong: String| Kind::InvalidRequest.because(format!("{field}: {wrong}"))
-    };
+    let bad_field = |field: &'static str| move |wrong: String| bad(format!("{field}: {wrong}"));
     let now = SystemClock.now();
     let terms = Terms {
         workspace: caller.workspace.clone(),
-        role: keys::role(&body.role).map_err(bad("role"))?,
-        name: Some(keys::name(&body.name).map_err(bad("name"))?),
-        expires_at: body.expires_at.as_deref().map(|end| keys::end(end, now)).transpose().map_err(bad("expiresAt"))?,
+        role: keys::role(&body.role).map_err(bad_field("role"))?,
+        name: Some(keys::name(&body.name).map_err(bad_field("name"))?),
+        expires_at: body
+            .expires_at
+            .as_deref()
+            .map(|end| keys::end(end, now))
+            .transpose()
+            .map_err(bad_field("expiresAt"))?,
     };
     let Made { key, secret } = make(app, caller, terms).await?;
     let view = NewKeyView {
@@ -159,9 +152,7 @@ pub async fn create(State(app): State<Arc<App>>, caller: Caller, Json(body): Jso
 pub async fn make(app: Arc<App>, caller: Caller, terms: Terms) -> Result<Made, Problem> {
     let is_first = caller.name == LOCAL;
     if is_first && (terms.role != Role::Admin || terms.expires_at.is_some()) {
-        return Err(
-            Kind::InvalidRequest.because("role: the first key is an admin key without an end; it makes the others")
-        );
+        return Err(bad("role: the first key is an admin key without an end; it makes the others"));
     }
     to_the_end(async move {
         if is_first {
@@ -187,12 +178,7 @@ pub struct RevokeParams {
 /// Revoke a key of the workspace
 #[utoipa::path(delete, path = "/api/keys/{id}", tag = "keys", params(("id" = String, Path), RevokeParams), responses(
     (status = 200, description = "Revoked.", body = KeyView), (status = 404, description = "There is no live key with this id.")))]
-pub async fn revoke(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    Named(id): Named,
-    Params(params): Params<RevokeParams>,
-) -> Answered {
+pub async fn revoke(One { app, caller, id }: One, Params(params): Params<RevokeParams>) -> Answered {
     caller.require(Role::Admin)?;
     check_note(params.note.as_deref())?;
     let key = end(app, caller, id, params.note).await?;

@@ -5,14 +5,13 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
-use oncegate::messages::{CrmIds, Kept, Lead, Thread};
-use oncegate::store::Role;
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
+use oncegate::store::{Commit, Role};
+use serde::Serialize;
+use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::extract::{Json, Named, Params};
-use super::page::{self, Wanted, missing};
+use super::extract::{Json, One, Params};
+use super::page::{self, PageParams, Wanted, missing};
 use super::{Answered, App};
 use crate::auth::Caller;
 use crate::json::time;
@@ -81,26 +80,16 @@ pub async fn create(State(app): State<Arc<App>>, caller: Caller, Json(body): Jso
 /// Show a lead
 #[utoipa::path(get, path = "/api/leads/{id}", tag = "leads", params(("id" = String, Path)), responses(
     (status = 200, description = "The lead.", body = LeadView), (status = 404, description = "None.")))]
-pub async fn show(State(app): State<Arc<App>>, caller: Caller, Named(id): Named) -> Answered {
-    let found = app.messages.messages.find::<Lead>(&caller.workspace, page::id(&id, "lead")?).await?;
+pub async fn show(One { app, caller, id }: One) -> Answered {
+    let found = app.messages.find::<Lead>(&caller.workspace, page::id(&id, "lead")?).await?;
     let lead = found.ok_or_else(|| missing("lead"))?;
     Ok(axum::Json(LeadView::from(&lead)).into_response())
 }
 
-#[derive(Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub struct ListParams {
-    /// 1 to 500; 50 unless given.
-    limit: Option<usize>,
-    /// `nextCursor` of the page before.
-    cursor: Option<String>,
-}
-
 /// List leads, newest first
-#[utoipa::path(get, path = "/api/leads", tag = "leads", params(ListParams),
+#[utoipa::path(get, path = "/api/leads", tag = "leads", params(PageParams),
     responses((status = 200, description = "A page: `items` and `nextCursor`; there may be more as long as that is there, also if a page has few, or none.")))]
-pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): Params<ListParams>) -> Answered {
+pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): Params<PageParams>) -> Answered {
     caller.require(Role::Operate)?;
     let wanted = Wanted { list: None, state: None, limit: params.limit, cursor: params.cursor };
     page::page::<Lead, _>(&app, caller.workspace, wanted, |lead| Ok(LeadView::from(lead))).await
@@ -109,8 +98,8 @@ pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): P
 /// Show a thread
 #[utoipa::path(get, path = "/api/threads/{id}", tag = "leads", params(("id" = String, Path)), responses(
     (status = 200, description = "The thread.", body = ThreadView), (status = 404, description = "None.")))]
-pub async fn show_thread(State(app): State<Arc<App>>, caller: Caller, Named(id): Named) -> Answered {
-    let found = app.messages.messages.find::<Thread>(&caller.workspace, page::id(&id, "thread")?).await?;
+pub async fn show_thread(One { app, caller, id }: One) -> Answered {
+    let found = app.messages.find::<Thread>(&caller.workspace, page::id(&id, "thread")?).await?;
     let thread = found.ok_or_else(|| missing("thread"))?;
     Ok(axum::Json(ThreadView::from(&thread)).into_response())
 }

@@ -15,13 +15,11 @@ use tokio::sync::oneshot;
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
-use super::claims::check_note;
-use super::extract::{Json, Named, Params, RawJson};
+use super::extract::{Json, One, Params, RawJson};
 use super::page::{self, Wanted, missing};
 use super::sends::WasSent;
-use super::{Answered, App, shown};
-use crate::audit::By;
-use crate::auth::{Caller, hex};
+use super::{Answered, App, operator, shown};
+use crate::auth::Caller;
 use crate::json;
 use crate::messages::body::PostBody;
 use crate::messages::reply::{MessageView, PostView, response};
@@ -93,8 +91,8 @@ fn key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
 /// Show a message
 #[utoipa::path(get, path = "/api/messages/{id}", tag = "messages", params(("id" = String, Path)), responses(
     (status = 200, description = "The message.", body = MessageView), (status = 404, description = "None.")))]
-pub async fn show(State(app): State<Arc<App>>, caller: Caller, Named(id): Named) -> Answered {
-    let found = app.messages.messages.find::<Message>(&caller.workspace, page::id(&id, "message")?).await?;
+pub async fn show(One { app, caller, id }: One) -> Answered {
+    let found = app.messages.find::<Message>(&caller.workspace, page::id(&id, "message")?).await?;
     let message = found.ok_or_else(|| missing("message"))?;
     shown(&MessageView::from(&message), caller.role)
 }
@@ -119,17 +117,10 @@ impl ResolveBody {
 #[utoipa::path(post, path = "/api/messages/{id}/resolve", tag = "messages", params(("id" = String, Path)), request_body = ResolveBody, responses(
     (status = 200, description = "The message: sent, or failed; where `failed = \"release\"`, posting it again sends it.", body = MessageView), (status = 404, description = "None."),
     (status = 409, description = "`wrong-status`: it is not unknown.")))]
-pub async fn resolve(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    Named(id): Named,
-    Json(body): Json<ResolveBody>,
-) -> Answered {
-    caller.require(Role::Operate)?;
-    check_note(body.note.as_deref())?;
-    let id = page::id(&id, "message")?;
-    let (by, audit) = (By::from(&caller), app.audit.clone());
-    let message = app.messages.resolve_by_hand(audit, caller.workspace, id, body.is_sent(), by, body.note).await?;
+pub async fn resolve(One { app, caller, id }: One, Json(body): Json<ResolveBody>) -> Answered {
+    let by = operator(&caller, body.note.as_deref())?;
+    let (audit, id) = (app.audit.clone(), page::id(&id, "message")?);
+    let message = app.messages.resolve(audit, caller.workspace, id, body.is_sent(), by, body.note).await?;
     Ok(axum::Json(MessageView::from(&message)).into_response())
 }
 

@@ -22,13 +22,14 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use oncegate::store::Role;
 
-pub use actions::filter as action_filter;
+pub use actions::{ListParams as ActionParams, filter as action_filter};
 pub use audit::{AuditView, cursor as audit_cursor};
 pub use claims::claim;
 pub use claims::{
     ClaimView, PageView, by_hand, check_note, cursor as claim_cursor, cursor_of, guard as claim_guard, parse_cursor,
     state as claim_state,
 };
+pub use decisions::follower;
 pub use docs::description;
 pub use extract::RawForm;
 pub use health::Readiness;
@@ -38,6 +39,8 @@ pub use sagas::HISTORY_MAX;
 pub use sends::esp_id;
 
 use crate::app::{App, CLAIMS_PATH, Exchange, Handle, Insight, Nearby, Reply, Under, count_answer, exchange};
+use crate::audit::By;
+use crate::auth::Caller;
 use crate::problem::{Kind, Problem};
 use crate::routes::{Needs, routes};
 
@@ -109,12 +112,14 @@ pub fn router() -> axum::Router<Arc<App>> {
     routed()
 }
 
-/// For `decisions().follow()`: there are too many followers.
-pub fn too_many_followers() -> Problem {
-    Kind::StoreUnavailable.because("too many follow decisions here already").retry_after(10)
-}
-
 type Answered = Result<Response, Problem>;
+
+/// The person who acts on a record, if the role and the note allow the act.
+fn operator(caller: &Caller, note: Option<&str>) -> Result<By, Problem> {
+    caller.require(Role::Operate)?;
+    check_note(note)?;
+    Ok(By::from(caller))
+}
 
 /// Answers with a document. The person who settled it, and the reason, are shown only to roles that may settle it too.
 fn shown(view: &impl serde::Serialize, role: Role) -> Answered {

@@ -1,14 +1,17 @@
 //! Pages of records.
 
-use axum::response::{IntoResponse, Response};
+use axum::response::IntoResponse;
 use oncegate::WorkspaceName;
 use oncegate::document::{self, Document, Kept};
 use oncegate::limits::{PAGE_DEFAULT, PAGE_MAX};
 use oncegate::store::Listing;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use utoipa::IntoParams;
 use uuid::Uuid;
 
-use super::App;
+use super::extract::bad;
+use super::{Answered, App};
+use crate::messages::document::{Document, Kept};
 use crate::problem::{Kind, Problem};
 
 #[derive(Serialize)]
@@ -16,6 +19,22 @@ use crate::problem::{Kind, Problem};
 pub struct Page<V> {
     pub items: Vec<V>,
     pub next_cursor: Option<Uuid>,
+}
+
+/// The parameters of a list without a filter.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct PageParams {
+    /// 1 to 500; 50 unless given.
+    pub limit: Option<usize>,
+    /// `nextCursor` of the page before.
+    pub cursor: Option<String>,
+}
+
+/// Answers with a page.
+pub fn listed<V: Serialize>(items: impl Iterator<Item = V>, next_cursor: Option<Uuid>) -> Answered {
+    Ok(axum::Json(Page { items: items.collect(), next_cursor }).into_response())
 }
 
 /// Which records a page lists, and how many.
@@ -32,7 +51,7 @@ pub async fn page<D: Document, V: Serialize>(
     workspace: WorkspaceName,
     wanted: Wanted,
     view: impl for<'a> Fn(&'a Kept<D>) -> serde_json::Result<V>,
-) -> Result<Response, Problem> {
+) -> Answered {
     let (limit, before) = (limit(wanted.limit)?, cursor(wanted.cursor)?);
     let listing = Listing { workspace, kind: D::KIND, list: wanted.list, state: wanted.state, limit, before };
     let document::Page { items, next } = document::list::<D>(&app.store, listing).await?;
@@ -46,14 +65,17 @@ pub fn limit(given: Option<usize>) -> Result<usize, Problem> {
     let limit = given.unwrap_or(PAGE_DEFAULT);
     match (1..=PAGE_MAX).contains(&limit) {
         true => Ok(limit),
-        false => Err(Kind::InvalidRequest.because(format!("limit: 1 to {PAGE_MAX}, not {limit}"))),
+        false => Err(bad(format!("limit: 1 to {PAGE_MAX}, not {limit}"))),
     }
 }
 
 /// The position at which the previous page ended.
 pub fn cursor(given: Option<String>) -> Result<Option<Uuid>, Problem> {
-    let wrong = |_| Kind::InvalidRequest.because("cursor: not one that a page before has given");
-    given.map(|cursor| cursor.parse().map_err(wrong)).transpose()
+    given.map(|cursor| cursor.parse().map_err(|_| wrong_cursor())).transpose()
+}
+
+pub fn wrong_cursor() -> Problem {
+    bad("cursor: not one that a page before has given")
 }
 
 /// A string that is not a UUID gets the same answer as an id that does not exist.

@@ -14,12 +14,10 @@ use oncegate::{GuardName, Time};
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
-use super::claims::check_note;
-use super::extract::{Json, Named, Params};
+use super::extract::{Json, One, Params, bad, one_of};
 use super::messages::ResolveBody;
-use super::page::{self, Page, missing};
-use super::{Answered, App, shown, shown_with};
-use crate::audit::By;
+use super::page::{self, missing};
+use super::{Answered, App, operator, shown, shown_with};
 use crate::auth::Caller;
 use crate::channels::Channels;
 use crate::crash;
@@ -63,10 +61,6 @@ impl SetBody {
             text,
         })
     }
-}
-
-fn bad(detail: String) -> Problem {
-    Kind::InvalidRequest.because(detail)
 }
 
 fn id(field: &str, text: String) -> Result<String, Problem> {
@@ -135,12 +129,7 @@ pub struct EditBody {
 #[utoipa::path(put, path = "/api/reminders/{id}", tag = "reminders", params(("id" = String, Path)), request_body = EditBody, responses(
     (status = 200, description = "The reminder.", body = ReminderView), (status = 404, description = "None."),
     (status = 409, description = "`wrong-status`: it is too late.")))]
-pub async fn edit(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    Named(id): Named,
-    Json(body): Json<EditBody>,
-) -> Answered {
+pub async fn edit(One { app, caller, id }: One, Json(body): Json<EditBody>) -> Answered {
     body.message.as_deref().map_or(Ok(()), |message| check_text("message", message))?;
     let edit = Edit {
         send_at: body.send_at.as_deref().map(time).transpose()?,
@@ -160,7 +149,7 @@ pub async fn edit(
 #[utoipa::path(delete, path = "/api/reminders/{id}", tag = "reminders", params(("id" = String, Path)), responses(
     (status = 200, description = "Cancelled; also if it was so already.", body = ReminderView), (status = 404, description = "None."),
     (status = 409, description = "`wrong-status`: it is too late.")))]
-pub async fn cancel(State(app): State<Arc<App>>, caller: Caller, Named(id): Named) -> Answered {
+pub async fn cancel(One { app, caller, id }: One) -> Answered {
     let id = page::id(&id, "reminder")?;
     let kept = app.reminders.reminders.cancel(&caller.workspace, id).await?;
     Event::Cancelled.tell(&caller.workspace, id);
@@ -180,17 +169,10 @@ pub struct SendBody {
 #[utoipa::path(post, path = "/api/reminders/{id}/send", tag = "reminders", params(("id" = String, Path)), request_body = SendBody, responses(
     (status = 200, description = "It is being sent.", body = ReminderView), (status = 404, description = "None."),
     (status = 409, description = "`wrong-status`: it was not missed.")))]
-pub async fn send(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    Named(id): Named,
-    Json(body): Json<SendBody>,
-) -> Answered {
-    caller.require(Role::Operate)?;
-    check_note(body.note.as_deref())?;
-    let id = page::id(&id, "reminder")?;
-    let (by, workspace, audit) = (By::from(&caller), caller.workspace, app.audit.clone());
-    answered(&app.reminders.clone().send_by_hand(audit, workspace, id, by, body.note).await?)
+pub async fn send(One { app, caller, id }: One, Json(body): Json<SendBody>) -> Answered {
+    let by = operator(&caller, body.note.as_deref())?;
+    let (desk, id) = (app.reminders.clone(), page::id(&id, "reminder")?);
+    answered(&desk.send_by_hand(app.audit.clone(), caller.workspace, id, by, body.note).await?)
 }
 
 /// Settle a reminder that was missed, without sending it
@@ -199,17 +181,10 @@ pub async fn send(
 #[utoipa::path(post, path = "/api/reminders/{id}/resolve", tag = "reminders", params(("id" = String, Path)), request_body = ResolveBody, responses(
     (status = 200, description = "The reminder: sent, or cancelled.", body = ReminderView), (status = 404, description = "None."),
     (status = 409, description = "`wrong-status`: it was not missed.")))]
-pub async fn resolve(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    Named(id): Named,
-    Json(body): Json<ResolveBody>,
-) -> Answered {
-    caller.require(Role::Operate)?;
-    check_note(body.note.as_deref())?;
-    let id = page::id(&id, "reminder")?;
-    let (by, workspace, audit) = (By::from(&caller), caller.workspace, app.audit.clone());
-    answered(&app.reminders.clone().resolve_by_hand(audit, workspace, id, body.is_sent(), by, body.note).await?)
+pub async fn resolve(One { app, caller, id }: One, Json(body): Json<ResolveBody>) -> Answered {
+    let by = operator(&caller, body.note.as_deref())?;
+    let (desk, id) = (app.reminders.clone(), page::id(&id, "reminder")?);
+    answered(&desk.resolve_by_hand(app.audit.clone(), caller.workspace, id, body.is_sent(), by, body.note).await?)
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -230,25 +205,20 @@ pub struct ListParams {
     responses((status = 200, description = "A page: `items` and `nextCursor`; there may be more as long as that is there, also if a page has few, or none.")))]
 pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): Params<ListParams>) -> Answered {
     caller.require(Role::Operate)?;
-    let state = |name: String| {
-        let names = ReminderState::ALL.map(ReminderState::as_str).join(", ");
-        ReminderState::parse(&name).ok_or_else(|| bad(format!("state: one of {names}, not {name:?}")))
-    };
     let filter = Filter {
         booking: params.booking_id.map(|booking| id("bookingId", booking)).transpose()?,
-        state: params.state.map(state).transpose()?,
+        state: one_of("state", params.state, ReminderState::ALL, ReminderState::as_str)?,
         limit: page::limit(params.limit)?,
         before: page::cursor(params.cursor)?,
     };
     let listed = app.reminders.reminders.list(&caller.workspace, &filter).await?;
-    let items = listed.items.iter().map(ReminderView::from).collect();
-    Ok(axum::Json(Page { items, next_cursor: listed.next }).into_response())
+    page::listed(listed.items.iter().map(ReminderView::from), listed.next)
 }
 
 /// Show a reminder, with its delivery log
 #[utoipa::path(get, path = "/api/reminders/{id}", tag = "reminders", params(("id" = String, Path)), responses(
     (status = 200, description = "The reminder.", body = ReminderView), (status = 404, description = "None.")))]
-pub async fn show(State(app): State<Arc<App>>, caller: Caller, Named(id): Named) -> Answered {
+pub async fn show(One { app, caller, id }: One) -> Answered {
     let found = app.reminders.reminders.find(&caller.workspace, page::id(&id, "reminder")?).await?;
     shown(&ReminderView::from(&found.ok_or_else(|| missing("reminder"))?), caller.role)
 }

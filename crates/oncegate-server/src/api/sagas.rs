@@ -10,10 +10,9 @@ use oncegate::store::Role;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::extract::{Named, NamedTwice, Params};
-use super::page::{self, Page, missing};
-use super::{Answered, App};
-use crate::audit::By;
+use super::extract::{NamedTwice, One, Params, one_of};
+use super::page::{self, missing};
+use super::{Answered, App, operator};
 use crate::auth::Caller;
 use crate::problem::{Kind, Problem};
 use crate::sagas::{DeadLetterView, HandledView, InstanceView};
@@ -21,10 +20,6 @@ use crate::task::to_the_end;
 
 /// The most lines of an instance's history that are shown.
 pub const HISTORY_MAX: usize = 200;
-
-fn bad(detail: String) -> Problem {
-    Kind::InvalidRequest.because(detail)
-}
 
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -47,8 +42,7 @@ pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): P
     let (limit, before) = (page::limit(params.limit)?, page::cursor(params.cursor)?);
     let (saga, state) = (params.definition.as_deref(), params.state.as_deref());
     let page = app.sagas.sagas.list(&caller.workspace, saga, state, limit, before).await?;
-    let items = page.items.iter().map(InstanceView::of).collect();
-    Ok(axum::Json(Page { items, next_cursor: page.next }).into_response())
+    page::listed(page.items.iter().map(InstanceView::of), page.next)
 }
 
 /// Show an instance, with its history
@@ -87,22 +81,16 @@ pub async fn list_letters(
 ) -> Answered {
     caller.require(Role::Operate)?;
     let (limit, before) = (page::limit(params.limit)?, page::cursor(params.cursor)?);
-    let status = |name: String| {
-        let names = LetterState::ALL.map(LetterState::as_str).join(", ");
-        LetterState::parse(&name).ok_or_else(|| bad(format!("status: one of {names}, not {name:?}")))
-    };
-    let standing = params.status.map(status).transpose()?.unwrap_or(LetterState::Open);
+    let standing = one_of("status", params.status, LetterState::ALL, LetterState::as_str)?.unwrap_or(LetterState::Open);
     let saga = params.definition.as_deref();
-    let document::Page { items: letters, next: next_cursor } =
-        app.sagas.sagas.dead_letters(&caller.workspace, saga, Some(standing), limit, before).await?;
-    let items = letters.into_iter().map(DeadLetterView::from).collect();
-    Ok(axum::Json(Page { items, next_cursor }).into_response())
+    let (letters, next) = app.sagas.sagas.dead_letters(&caller.workspace, saga, Some(standing), limit, before).await?;
+    page::listed(letters.into_iter().map(DeadLetterView::from), next)
 }
 
 /// Show a dead letter, with its event
 #[utoipa::path(get, path = "/api/sagas/dead-letters/{id}", tag = "sagas", params(("id" = String, Path)), responses(
     (status = 200, description = "The dead letter.", body = DeadLetterView), (status = 404, description = "None.")))]
-pub async fn show_letter(State(app): State<Arc<App>>, caller: Caller, Named(id): Named) -> Answered {
+pub async fn show_letter(One { app, caller, id }: One) -> Answered {
     caller.require(Role::Operate)?;
     let letter = app.sagas.sagas.dead_letter(&caller.workspace, page::id(&id, "dead letter")?).await?;
     Ok(axum::Json(DeadLetterView::from(letter.ok_or_else(|| missing("dead letter"))?)).into_response())
@@ -114,30 +102,20 @@ pub async fn show_letter(State(app): State<Arc<App>>, caller: Caller, Named(id):
 #[utoipa::path(post, path = "/api/sagas/dead-letters/{id}/retry", tag = "sagas", params(("id" = String, Path)), responses(
     (status = 200, description = "What became of it.", body = HandledView), (status = 404, description = "None."),
     (status = 409, description = "`wrong-status`: it is settled already, or no event.")))]
-pub async fn retry_letter(State(app): State<Arc<App>>, caller: Caller, Named(id): Named) -> Answered {
-    caller.require(Role::Operate)?;
-    let id = page::id(&id, "dead letter")?;
-    let handled =
-        to_the_end(
-            async move { Ok(app.sagas.retry(&app.audit, &caller.workspace, id, &By::from(&caller), None).await?) },
-        )
-        .await?;
-    Ok(axum::Json(HandledView::from(handled)).into_response())
+pub async fn retry_letter(One { app, caller, id }: One) -> Answered {
+    let (by, id) = (operator(&caller, None)?, page::id(&id, "dead letter")?);
+    let retry = async move { Ok(app.sagas.retry(&app.audit, &caller.workspace, id, &by, None).await?) };
+    Ok(axum::Json(HandledView::from(to_the_end(retry).await?)).into_response())
 }
 
 /// Discard a dead letter: its event will not be applied
 #[utoipa::path(post, path = "/api/sagas/dead-letters/{id}/discard", tag = "sagas", params(("id" = String, Path)), responses(
     (status = 200, description = "The dead letter.", body = DeadLetterView), (status = 404, description = "None."),
     (status = 409, description = "`wrong-status`: it is settled already.")))]
-pub async fn discard_letter(State(app): State<Arc<App>>, caller: Caller, Named(id): Named) -> Answered {
-    caller.require(Role::Operate)?;
-    let id = page::id(&id, "dead letter")?;
-    let letter =
-        to_the_end(
-            async move { Ok(app.sagas.discard(&app.audit, &caller.workspace, id, &By::from(&caller), None).await?) },
-        )
-        .await?;
-    Ok(axum::Json(DeadLetterView::from(letter)).into_response())
+pub async fn discard_letter(One { app, caller, id }: One) -> Answered {
+    let (by, id) = (operator(&caller, None)?, page::id(&id, "dead letter")?);
+    let discard = async move { Ok(app.sagas.discard(&app.audit, &caller.workspace, id, &by, None).await?) };
+    Ok(axum::Json(DeadLetterView::from(to_the_end(discard).await?)).into_response())
 }
 
 impl From<NotRetried> for Problem {

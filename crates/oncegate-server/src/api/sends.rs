@@ -10,17 +10,14 @@ use oncegate::sends::{Begin, Begun, Filter, InvalidBegin, Kept, NotTaken, Procee
 use oncegate::store::Reading;
 use oncegate::store::Role;
 use oncegate::{Time, Token};
-use oncegate_core::job::Reached;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use super::actions::remote::{error_text, reached};
-use super::claims::check_note;
-use super::extract::{Json, Named, Params, seconds};
-use super::page::{self, Page, missing};
-use super::{Answered, App, shown};
-use crate::audit::By;
+use super::extract::{Json, One, Params, bad, one_of, seconds};
+use super::page::{self, missing};
+use super::{Answered, App, operator, shown};
 use crate::auth::Caller;
 use crate::channels::http::MESSAGE_ID_CHARS_MAX;
 use crate::crash;
@@ -102,12 +99,8 @@ impl From<NotTaken> for Problem {
     }
 }
 
-fn bad(detail: String) -> Problem {
-    Kind::InvalidRequest.because(detail)
-}
-
 fn lease(given: Option<f64>) -> Result<Option<std::time::Duration>, Problem> {
-    seconds("leaseSeconds", given, SPAN_MIN..=LEASE_MAX).map_err(bad)
+    seconds("leaseSeconds", given, SPAN_MIN..=LEASE_MAX)
 }
 
 /// Checks a provider's id of a send: its length, and that it can be shown to people.
@@ -170,14 +163,8 @@ pub struct SentBody {
 #[utoipa::path(post, path = "/api/sends/{id}/sent", tag = "sends", params(("id" = String, Path)), request_body = SentBody, responses(
     (status = 200, description = "Sent.", body = SendView), (status = 404, description = "None."),
     (status = 409, description = "`fenced`: another worker has begun it, or it was settled otherwise.")))]
-pub async fn sent(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    Named(id): Named,
-    Json(body): Json<SentBody>,
-) -> Answered {
-    let esp_message_id = checked_esp_id(body.esp_message_id)?;
-    let id = page::id(&id, "send")?;
+pub async fn sent(One { app, caller, id }: One, Json(body): Json<SentBody>) -> Answered {
+    let (esp_message_id, id) = (checked_esp_id(body.esp_message_id)?, page::id(&id, "send")?);
     told(&app.sends.sent(&caller.workspace, id, Token(body.token), esp_message_id).await?, caller.role)
 }
 
@@ -194,15 +181,9 @@ pub struct FailedBody {
 #[utoipa::path(post, path = "/api/sends/{id}/failed", tag = "sends", params(("id" = String, Path)), request_body = FailedBody, responses(
     (status = 200, description = "`failed`: the next worker may try; else by `lost`.", body = SendView), (status = 404, description = "None."),
     (status = 409, description = "`fenced`: another worker has begun it, or it was settled otherwise.")))]
-pub async fn failed(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    Named(id): Named,
-    Json(body): Json<FailedBody>,
-) -> Answered {
-    let reached: Reached = reached(&body.reached)?;
+pub async fn failed(One { app, caller, id }: One, Json(body): Json<FailedBody>) -> Answered {
+    let (reached, error) = (reached(&body.reached)?, error_text(&body.error));
     let id = page::id(&id, "send")?;
-    let error = error_text(&body.error);
     told(&app.sends.failed(&caller.workspace, id, Token(body.token), error, reached).await?, caller.role)
 }
 
@@ -219,12 +200,7 @@ pub struct RenewBody {
 #[utoipa::path(post, path = "/api/sends/{id}/renew", tag = "sends", params(("id" = String, Path)), request_body = RenewBody, responses(
     (status = 200, description = "The lease is longer.", body = SendView), (status = 404, description = "None."),
     (status = 409, description = "`fenced`: the lease is another's, or over.")))]
-pub async fn renew(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    Named(id): Named,
-    Json(body): Json<RenewBody>,
-) -> Answered {
+pub async fn renew(One { app, caller, id }: One, Json(body): Json<RenewBody>) -> Answered {
     let lease = lease(body.lease_seconds)?;
     told(&app.sends.renew(&caller.workspace, page::id(&id, "send")?, Token(body.token), lease).await?, caller.role)
 }
@@ -258,20 +234,14 @@ impl WasSent {
 #[utoipa::path(post, path = "/api/sends/{id}/resolve", tag = "sends", params(("id" = String, Path)), request_body = ResolveBody, responses(
     (status = 200, description = "Settled.", body = SendView), (status = 404, description = "None."),
     (status = 409, description = "`wrong-status`: it is neither unknown nor lost.")))]
-pub async fn resolve(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    Named(id): Named,
-    Json(body): Json<ResolveBody>,
-) -> Answered {
-    caller.require(Role::Operate)?;
-    check_note(body.note.as_deref())?;
+pub async fn resolve(One { app, caller, id }: One, Json(body): Json<ResolveBody>) -> Answered {
+    let by = operator(&caller, body.note.as_deref())?;
     let sent = body.r#as.is_sent();
     if !sent && body.esp_message_id.is_some() {
-        return Err(bad("espMessageId: what was not sent has none".into()));
+        return Err(bad("espMessageId: what was not sent has none"));
     }
     let esp_message_id = checked_esp_id(body.esp_message_id)?;
-    let resolution = Resolution { sent, esp_message_id, by: By::from(&caller), note: body.note };
+    let resolution = Resolution { sent, esp_message_id, by, note: body.note };
     let (id, workspace) = (page::id(&id, "send")?, caller.workspace);
     told(&to_the_end(async move { Ok(app.sends.resolve(&workspace, id, resolution).await?) }).await?, caller.role)
 }
@@ -299,25 +269,20 @@ pub struct ListParams {
     responses((status = 200, description = "A page: `items` and `nextCursor`; there may be more as long as that is there, also if a page has few, or none.")))]
 pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): Params<ListParams>) -> Answered {
     caller.require(Role::Operate)?;
-    let state = |name: String| {
-        let names = SendState::ALL.map(SendState::as_str).join(", ");
-        SendState::parse(&name).ok_or_else(|| bad(format!("state: one of {names}, not {name:?}")))
-    };
     let filter = Filter {
         campaign: params.campaign_id.map(|id| checked("campaignId", id)).transpose()?,
-        state: params.state.map(state).transpose()?,
+        state: one_of("state", params.state, SendState::ALL, SendState::as_str)?,
         limit: page::limit(params.limit)?,
         before: page::cursor(params.cursor)?,
     };
-    let Reading { value: listed, now } = app.sends.sends.list(&caller.workspace, &filter).await?;
-    let items = listed.items.iter().map(|kept| SendView::of(kept, now)).collect();
-    Ok(axum::Json(Page { items, next_cursor: listed.next }).into_response())
+    let listed = app.sends.sends.list(&caller.workspace, &filter).await?;
+    page::listed(listed.items.iter().map(|kept| SendView::of(kept, listed.now)), listed.next)
 }
 
 /// Show a send, with its attempts
 #[utoipa::path(get, path = "/api/sends/{id}", tag = "sends", params(("id" = String, Path)), responses(
     (status = 200, description = "The send.", body = SendView), (status = 404, description = "None.")))]
-pub async fn show(State(app): State<Arc<App>>, caller: Caller, Named(id): Named) -> Answered {
+pub async fn show(One { app, caller, id }: One) -> Answered {
     let found = app.sends.sends.find(&caller.workspace, page::id(&id, "send")?).await?;
     let (kept, now) = found.ok_or_else(|| missing("send"))?;
     shown(&SendView::of(&kept, now), caller.role)

@@ -5,26 +5,21 @@ use oncegate::WorkspaceName;
 use oncegate::actions::{Actions, Filter, Found, Refused, Status};
 use uuid::Uuid;
 
-use super::args::{One, Paging, Wanted, audit, more, who};
-use super::claims::{Note, Resolution};
-use super::fields;
+use super::args::{Note, One, Paging, Wanted, audit, one_of, who};
+use super::claims::Resolution;
+use super::show::{self, plain};
+use super::with_audit;
 use crate::actions::ActionView;
-use crate::api::Page;
-use crate::audit::{Act, Audit, By};
+use crate::audit::Audit;
 use crate::config::Config;
 use crate::failure::Failure;
-use crate::output::{Format, table};
+use crate::output::Format;
 use crate::stores::open_existing;
 
 #[derive(Subcommand)]
 pub enum Command {
     /// List actions, newest first
-    List {
-        #[command(flatten)]
-        filter: FilterArgs,
-        #[command(flatten)]
-        format: Format,
-    },
+    List(ListArgs),
     /// Show one action, with its revisions and its tries
     Show(One),
     /// Cancel an action that has not started, or a schedule
@@ -46,7 +41,7 @@ pub enum Command {
 }
 
 #[derive(Args)]
-pub struct FilterArgs {
+pub struct ListArgs {
     #[command(flatten)]
     paging: Paging,
     /// pending, running, failed, completed, dead, unknown or cancelled
@@ -60,16 +55,14 @@ pub struct FilterArgs {
     /// Ticks of this schedule that have run
     #[arg(long, value_name = "ID")]
     schedule: Option<Uuid>,
+    #[command(flatten)]
+    format: Format,
 }
 
-impl FilterArgs {
+impl ListArgs {
     fn filter(self) -> Result<(WorkspaceName, Filter), Failure> {
-        let status = |name: String| {
-            let names = Status::ALL.map(Status::as_str).join(", ");
-            Status::parse(&name).ok_or_else(|| Failure::usage(format!("--status is one of {names}")))
-        };
         let filter = Filter {
-            status: self.status.map(status).transpose()?,
+            status: one_of("--status", self.status, Status::ALL, Status::as_str)?,
             action_type: self.action_type,
             entity_id: self.entity,
             schedule: self.schedule,
@@ -83,15 +76,16 @@ impl FilterArgs {
 /// Checks the arguments before it opens the store.
 pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
     match command {
-        Command::List { filter, format } => {
-            let (workspace, filter) = filter.filter()?;
+        Command::List(args) => {
+            let format = args.format;
+            let (workspace, filter) = args.filter()?;
             with_actions(config, async |actions, _| list(actions, &workspace, &filter, format).await).await
         }
         Command::Show(one) => {
             let wanted = one.read("action", "actions")?;
             with_actions(config, async |actions, _| {
                 let found = actions.find(&wanted.workspace, wanted.id).await?;
-                show(&found.ok_or_else(|| wanted.missing())?, one.format);
+                show::record(&ActionView::from(&found.ok_or_else(|| wanted.missing())?), one.format);
                 Ok(())
             })
             .await
@@ -137,12 +131,11 @@ async fn act(
 ) -> Result<(), Failure> {
     let wanted = one.read("action", "actions")?;
     with_actions(config, async |actions, log| {
-        let by = By::from(who().as_str());
-        let act = Act::new(deed.event, &wanted.workspace, ("action", wanted.id), &by, deed.note.as_deref());
+        let act = wanted.act(deed.event, deed.note.as_deref());
         let verb =
             async { verb(actions, &wanted.workspace, wanted.id).await.map_err(|refused| failed(&wanted, refused)) };
         let (found, _) = log.act(act, verb).await?;
-        show(&found, one.format);
+        show::record(&ActionView::from(&found), one.format);
         Ok(())
     })
     .await
@@ -156,44 +149,33 @@ fn failed(wanted: &Wanted, refused: Refused) -> Failure {
     }
 }
 
-fn show(found: &Found, format: Format) {
-    format.print(&ActionView::from(found), |view| {
-        let json = serde_json::to_string(view).expect("output is JSON");
-        table(["FIELD", "VALUE"], fields::rows(&json))
-    });
-}
-
-/// Opens the configured store, and closes it in every case.
 async fn with_actions(
     config: &Config,
     work: impl AsyncFnOnce(&Actions, &Audit) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let store = open_existing(config).await?;
-    let done = work(&Actions::over(store.clone()), &Audit::new(store.clone())).await;
-    store.close().await;
-    done
+    let actions = Actions::over(store.clone());
+    with_audit(store, async |_, log| work(&actions, log).await).await
 }
 
 async fn list(actions: &Actions, workspace: &WorkspaceName, filter: &Filter, format: Format) -> Result<(), Failure> {
     let page = actions.list(workspace, filter).await?;
     let items = page.items.iter().map(ActionView::from).collect();
-    format.print(&Page { items, next_cursor: page.next }, |_| {
-        let plain = |text: &str| text.replace(char::is_control, " ");
-        let rows = page.items.iter().map(|found| {
-            let entity = found.action.entity.as_ref().map_or(String::new(), |entity| plain(&entity.id));
-            let error = found.job.as_ref().and_then(|job| job.error.clone());
-            let error = error.or_else(|| found.action.ended.as_ref().and_then(|ended| ended.error.clone()));
-            [
-                found.id.to_string(),
-                found.status().as_str().into(),
-                plain(&found.action.action_type),
-                entity,
-                found.action.revision.to_string(),
-                found.run_at().to_string(),
-                plain(&error.unwrap_or_default()),
-            ]
-        });
-        table(["ID", "STATUS", "TYPE", "ENTITY", "REVISION", "RUN AT", "ERROR"], rows) + &more(page.next)
+    let rows = page.items.iter().map(|found| {
+        let entity = found.action.entity.as_ref().map_or(String::new(), |entity| plain(&entity.id));
+        let error = found.job.as_ref().and_then(|job| job.error.clone());
+        let error = error.or_else(|| found.action.ended.as_ref().and_then(|ended| ended.error.clone()));
+        [
+            found.id.to_string(),
+            found.status().as_str().into(),
+            plain(&found.action.action_type),
+            entity,
+            found.action.revision.to_string(),
+            found.run_at().to_string(),
+            plain(&error.unwrap_or_default()),
+        ]
     });
+    let head = ["ID", "STATUS", "TYPE", "ENTITY", "REVISION", "RUN AT", "ERROR"];
+    show::page(format, items, page.next, head, rows);
     Ok(())
 }

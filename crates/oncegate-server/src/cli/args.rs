@@ -4,9 +4,40 @@ use clap::Args;
 use oncegate::{WorkspaceName, limits};
 use uuid::Uuid;
 
-use super::claims::Scope;
+use crate::audit::{Act, By};
 use crate::failure::Failure;
 use crate::output::{Format, say};
+
+#[derive(Args)]
+pub struct Note {
+    /// Why, for the log; at most 1 KiB
+    #[arg(long)]
+    note: Option<String>,
+}
+
+impl Note {
+    pub fn read(self) -> Result<Option<String>, Failure> {
+        let max = limits::NOTE_BYTES_MAX;
+        match self.note {
+            Some(note) if note.len() > max => {
+                Err(Failure::usage(format!("--note is at most {max} bytes; this one has {}", note.len())))
+            }
+            note => Ok(note),
+        }
+    }
+}
+
+#[derive(Args)]
+pub struct Scope {
+    #[arg(long, default_value = "default")]
+    workspace: String,
+}
+
+impl Scope {
+    pub fn workspace(&self) -> Result<WorkspaceName, Failure> {
+        WorkspaceName::new(&self.workspace).map_err(|error| Failure::usage(error.to_string()))
+    }
+}
 
 /// One thing, by its id.
 #[derive(Args)]
@@ -40,6 +71,11 @@ impl One {
 }
 
 impl Wanted {
+    /// A person's act on it, for the audit log.
+    pub fn act(&self, event: &'static str, note: Option<&str>) -> Act {
+        Act::new(event, &self.workspace, (self.what, self.id), &By::from(who().as_str()), note)
+    }
+
     pub fn missing(&self) -> Failure {
         self.no_such(&self.id.to_string())
     }
@@ -62,11 +98,26 @@ impl Wanted {
 pub struct Paging {
     #[command(flatten)]
     scope: Scope,
-    #[arg(long, default_value_t = limits::PAGE_DEFAULT)]
-    limit: usize,
+    #[command(flatten)]
+    limit: Limit,
     /// Where the page before ended
     #[arg(long)]
     pub cursor: Option<Uuid>,
+}
+
+#[derive(Args)]
+pub struct Limit {
+    #[arg(long, default_value_t = limits::PAGE_DEFAULT)]
+    limit: usize,
+}
+
+impl Limit {
+    pub fn read(&self) -> Result<usize, Failure> {
+        match (1..=limits::PAGE_MAX).contains(&self.limit) {
+            true => Ok(self.limit),
+            false => Err(Failure::usage(format!("--limit is 1 to {}", limits::PAGE_MAX))),
+        }
+    }
 }
 
 impl Paging {
@@ -75,16 +126,20 @@ impl Paging {
     }
 
     pub fn limit(&self) -> Result<usize, Failure> {
-        match (1..=limits::PAGE_MAX).contains(&self.limit) {
-            true => Ok(self.limit),
-            false => Err(Failure::usage(format!("--limit is 1 to {}", limits::PAGE_MAX))),
-        }
+        self.limit.read()
     }
 }
 
-/// How to get the next page, for people.
-pub fn more(next: Option<Uuid>) -> String {
-    next.map_or(String::new(), |cursor| format!("\nmore: --cursor {cursor}"))
+/// The value that has the given name; `None` if no name is given.
+pub fn one_of<T: Copy, const N: usize>(
+    flag: &str,
+    given: Option<String>,
+    all: [T; N],
+    as_str: fn(T) -> &'static str,
+) -> Result<Option<T>, Failure> {
+    let Some(name) = given else { return Ok(None) };
+    let found = all.into_iter().find(|value| as_str(*value) == name);
+    found.map(Some).ok_or_else(|| Failure::usage(format!("{flag} is one of {}", all.map(as_str).join(", "))))
 }
 
 /// The user at the command line.

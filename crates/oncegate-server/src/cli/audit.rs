@@ -1,10 +1,11 @@
 //! `oncegate audit`: lists the audit log, straight from the store, and verifies its chains.
 
 use clap::{Args, Subcommand};
-use oncegate::{WorkspaceName, limits};
+use oncegate::WorkspaceName;
 use serde_json::json;
 
-use super::claims::Scope;
+use super::args::{Limit, Scope};
+use super::show::{more, plain};
 use super::with;
 use crate::api::AuditView;
 use crate::audit::check::{Anchor, check};
@@ -35,8 +36,8 @@ pub enum Command {
 pub struct ListArgs {
     #[command(flatten)]
     scope: Scope,
-    #[arg(long, default_value_t = limits::PAGE_DEFAULT)]
-    limit: usize,
+    #[command(flatten)]
+    limit: Limit,
     /// Where the page before ended
     #[arg(long)]
     cursor: Option<u64>,
@@ -55,14 +56,10 @@ pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
 }
 
 async fn list(args: ListArgs, config: &Config) -> Result<(), Failure> {
-    let workspace = args.scope.workspace()?;
-    if !(1..=limits::PAGE_MAX).contains(&args.limit) {
-        return Err(Failure::usage(format!("--limit is 1 to {}", limits::PAGE_MAX)));
-    }
+    let (workspace, limit) = (args.scope.workspace()?, args.limit.read()?);
     with(open_existing(config).await?, async |store| {
-        let page = audit::list(store, &workspace, args.limit, args.cursor).await?;
-        let more = page.next.map_or(String::new(), |cursor| format!("\nmore: --cursor {cursor}"));
-        let plain = |text: &str| text.replace(char::is_control, " ");
+        let page = audit::list(store, &workspace, limit, args.cursor).await?;
+        let more = more(page.next);
         let row = |line: &Line| {
             let result = line.of.map_or_else(|| line.result.clone(), |of| format!("{} ({of})", line.result));
             let what = line.event.trim_start_matches("audit.").to_owned();

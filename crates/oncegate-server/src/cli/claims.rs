@@ -1,29 +1,26 @@
 //! `oncegate claims`: what the API's claims endpoints do, from a shell, straight on the store.
 
+use std::sync::Arc;
+
 use clap::{Args, Subcommand, ValueEnum};
 use oncegate::store::{Query, Reading, Store};
-use oncegate::{Answer, Claim, ClaimId, ClaimKey, Command as ClaimCommand, GuardName, State, WorkspaceName, limits};
+use oncegate::{Answer, Claim, ClaimId, ClaimKey, Command as ClaimCommand, GuardName, Ledger, Refusal, State};
 use serde_json::json;
 
-use super::args::who;
-use super::{fields, with};
+use super::args::{Limit, Note, Scope, who};
+use super::show::{self, more};
+use super::with;
 use crate::api::{ClaimView, PageView};
 use crate::audit::{Act, Audit, By};
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::output::{Format, table};
-use crate::stores::open_existing;
-use crate::stores::open_existing_guards;
+use crate::stores::{open_existing, open_existing_guards};
 
 #[derive(Subcommand)]
 pub enum Command {
     /// List claims, newest first
-    List {
-        #[command(flatten)]
-        filter: Filter,
-        #[command(flatten)]
-        format: Format,
-    },
+    List(ListArgs),
     /// Show one claim
     Show {
         id: String,
@@ -66,7 +63,7 @@ pub enum Command {
 }
 
 #[derive(Args)]
-pub struct Filter {
+pub struct ListArgs {
     #[command(flatten)]
     scope: Scope,
     #[arg(long)]
@@ -74,11 +71,13 @@ pub struct Filter {
     /// in_flight, done, failed or unknown
     #[arg(long)]
     state: Option<String>,
-    #[arg(long, default_value_t = limits::PAGE_DEFAULT)]
-    limit: usize,
+    #[command(flatten)]
+    limit: Limit,
     /// Where the page before ended
     #[arg(long)]
     cursor: Option<String>,
+    #[command(flatten)]
+    format: Format,
 }
 
 #[derive(Args)]
@@ -89,19 +88,6 @@ pub struct Parts {
     /// The parts as JSON, null for one that is absent: '["a",null]'
     #[arg(long, value_name = "JSON")]
     json_key: Option<String>,
-}
-
-#[derive(Args)]
-pub struct Note {
-    /// Why, for the log; at most 1 KiB
-    #[arg(long)]
-    note: Option<String>,
-}
-
-#[derive(Args)]
-pub struct Scope {
-    #[arg(long, default_value = "default")]
-    workspace: String,
 }
 
 #[derive(Args)]
@@ -133,12 +119,6 @@ impl Resolution {
     }
 }
 
-impl Scope {
-    pub fn workspace(&self) -> Result<WorkspaceName, Failure> {
-        WorkspaceName::new(&self.workspace).map_err(|error| Failure::usage(error.to_string()))
-    }
-}
-
 impl Named {
     fn key(&self, id: &str) -> Result<ClaimKey, Failure> {
         let id =
@@ -151,11 +131,9 @@ impl Named {
     }
 }
 
-impl Filter {
+impl ListArgs {
     fn query(&self) -> Result<Query, Failure> {
-        if !(1..=limits::PAGE_MAX).contains(&self.limit) {
-            return Err(Failure::usage(format!("--limit is 1 to {}", limits::PAGE_MAX)));
-        }
+        let limit = self.limit.read()?;
         let state = |name: &str| {
             State::parse(name).ok_or_else(|| Failure::usage("--state is in_flight, done, failed or unknown"))
         };
@@ -166,7 +144,7 @@ impl Filter {
             workspace: self.scope.workspace()?,
             guard: self.guard.as_deref().map(guard).transpose()?,
             state: self.state.as_deref().map(state).transpose()?,
-            limit: self.limit,
+            limit,
             after: self.cursor.as_deref().map(after).transpose()?,
         })
     }
@@ -182,18 +160,6 @@ impl Parts {
     }
 }
 
-impl Note {
-    pub fn read(self) -> Result<Option<String>, Failure> {
-        let max = limits::NOTE_BYTES_MAX;
-        match self.note {
-            Some(note) if note.len() > max => {
-                Err(Failure::usage(format!("--note is at most {max} bytes; this one has {}", note.len())))
-            }
-            note => Ok(note),
-        }
-    }
-}
-
 fn guard(name: &str) -> Result<GuardName, Failure> {
     GuardName::new(name).map_err(|error| Failure::usage(error.to_string()))
 }
@@ -201,8 +167,8 @@ fn guard(name: &str) -> Result<GuardName, Failure> {
 /// Checks the arguments before it opens the store.
 pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
     match command {
-        Command::List { filter, format } => {
-            let query = filter.query()?;
+        Command::List(args) => {
+            let (query, format) = (args.query()?, args.format);
             let store = open_existing_guards(config, query.guard.as_ref()).await?;
             with(store, async |store| list(store, query, format).await).await
         }
@@ -238,8 +204,7 @@ async fn list(store: &dyn Store, query: Query, format: Format) -> Result<(), Fai
                 claim.expires_at.to_string(),
             ]
         });
-        let more = view.next_cursor.as_ref().map_or(String::new(), |cursor| format!("\nmore: --cursor {cursor}"));
-        table(["ID", "GUARD", "STATE", "DUPLICATES", "CREATED", "EXPIRES"], rows) + &more
+        table(["ID", "GUARD", "STATE", "DUPLICATES", "CREATED", "EXPIRES"], rows) + &more(view.next_cursor.as_ref())
     });
     Ok(())
 }
@@ -248,10 +213,7 @@ async fn show(config: &Config, key: &ClaimKey, format: Format) -> Result<(), Fai
     with(open_existing_guards(config, Some(&key.guard)).await?, async |store| {
         let Reading { value, now } = store.read(key).await?;
         let claim: Claim = value.ok_or_else(|| missing(key))?;
-        format.print(&ClaimView::of(&claim, now), |view| {
-            let json = serde_json::to_string(view).expect("output is JSON");
-            table(["FIELD", "VALUE"], fields::rows(&json))
-        });
+        show::record(&ClaimView::of(&claim, now), format);
         Ok(())
     })
     .await
@@ -271,25 +233,22 @@ async fn by_hand(config: &Config, key: &ClaimKey, deed: Deed, format: Format) ->
     let by = By::from(who().as_str());
     let act = Act::new(event, &key.workspace, ("claim", key.id), &by, note.as_deref());
     let act = act.about("guard", &key.guard).about("done", done);
-    let op = oncegate::store::Op { key: key.clone(), command };
     // The audit log is in the main store, even if the claims are in another one.
     let is_beside = config.guard_store.is_none() || crate::own_guards::is_kept_beside(&key.guard);
     let main = if is_beside { None } else { Some(open_existing(config).await?) };
     let store = open_existing_guards(config, Some(&key.guard)).await?;
     let log = Audit::new(main.clone().unwrap_or_else(|| store.clone()));
-    let applied = with(store, async |store| {
-        let apply = async {
-            match store.commit(op.into()).await?.only() {
-                Answer::Refused(oncegate::Refusal::Missing) => Err(missing(key)),
-                Answer::Refused(refusal) => Err(Failure::new(refusal.to_string())),
-                _ => Ok(()),
-            }
-        };
-        log.act(act, apply).await?;
-        tell(key, done, note, format);
-        Ok(())
-    });
-    let applied = applied.await;
+    let ledger = Ledger::start(store, Arc::new(()));
+    let apply = async {
+        match ledger.apply(key, command).await?.value {
+            Answer::Refused(Refusal::Missing) => Err(missing(key)),
+            Answer::Refused(refusal) => Err(Failure::new(refusal.to_string())),
+            _ => Ok(()),
+        }
+    };
+    let applied = log.act(act, apply).await.map(|_| tell(key, done, note, format));
+    log.write_behind(true).await;
+    ledger.close().await;
     if let Some(main) = main {
         main.close().await;
     }

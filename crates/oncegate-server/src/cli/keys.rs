@@ -5,8 +5,7 @@ use oncegate::store::{Clock, Keyring, MainStore, Role, SystemClock};
 use oncegate::{Time, WorkspaceName};
 use serde_json::json;
 
-use super::args::who;
-use super::claims::Note;
+use super::args::{Note, who};
 use super::{with, with_audit};
 use crate::api::KeyView;
 use crate::audit::{Audit, By};

@@ -1,42 +1,29 @@
 //! `oncegate messages`: what was sent, straight from the store.
 
 use clap::{Args, Subcommand};
-use oncegate::document::{self, Document};
-use oncegate::messages::{Kept, Message, Refused, Status, resolve};
-use oncegate::store::{At, Listing, MainStore};
-use oncegate::{OnFailure, limits};
+use oncegate::OnFailure;
+use oncegate::store::{Listing, MainStore};
 use uuid::Uuid;
 
-use super::args::{One, audit, who};
-use super::claims::{Note, Scope};
+use super::args::{Limit, Note, One, Scope, audit, who};
 use super::sends::Resolution;
-use super::{fields, with, with_audit};
-use crate::api::Page;
-use crate::audit::{Act, By};
+use super::show::{self, plain};
+use super::{with, with_audit};
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::json::time;
 use crate::messages::reply::MessageView;
-use crate::output::{Format, table};
+use crate::messages::resolve::resolve;
+use crate::output::Format;
+use crate::problem::{Kind, Problem};
 use crate::stores::open_existing;
 
 #[derive(Subcommand)]
 pub enum Command {
     /// List messages, newest first
-    List {
-        #[command(flatten)]
-        filter: Filter,
-        #[command(flatten)]
-        format: Format,
-    },
+    List(ListArgs),
     /// Show one message
-    Show {
-        id: String,
-        #[command(flatten)]
-        scope: Scope,
-        #[command(flatten)]
-        format: Format,
-    },
+    Show(One),
     /// Settle a message of which nobody can say whether it was sent
     Resolve {
         #[command(flatten)]
@@ -50,7 +37,7 @@ pub enum Command {
 }
 
 #[derive(Args)]
-pub struct Filter {
+pub struct ListArgs {
     #[command(flatten)]
     scope: Scope,
     /// The id of a lead
@@ -59,18 +46,18 @@ pub struct Filter {
     /// queued, sending, sent, failed or unknown
     #[arg(long)]
     status: Option<String>,
-    #[arg(long, default_value_t = limits::PAGE_DEFAULT)]
-    limit: usize,
+    #[command(flatten)]
+    limit: Limit,
     /// Where the page before ended
     #[arg(long)]
     cursor: Option<Uuid>,
+    #[command(flatten)]
+    format: Format,
 }
 
-impl Filter {
+impl ListArgs {
     fn listing(self) -> Result<Listing, Failure> {
-        if !(1..=limits::PAGE_MAX).contains(&self.limit) {
-            return Err(Failure::usage(format!("--limit is 1 to {}", limits::PAGE_MAX)));
-        }
+        let limit = self.limit.read()?;
         if self.status.as_deref().is_some_and(|status| Status::parse(status).is_none()) {
             return Err(Failure::usage("--status is queued, sending, sent, failed or unknown"));
         }
@@ -79,7 +66,7 @@ impl Filter {
             kind: Message::KIND,
             list: self.lead.map(Message::list_of),
             state: self.status,
-            limit: self.limit,
+            limit,
             before: self.cursor,
         })
     }
@@ -88,20 +75,18 @@ impl Filter {
 /// Checks the arguments before it opens the store.
 pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
     match command {
-        Command::List { filter, format } => {
-            let listing = filter.listing()?;
+        Command::List(args) => {
+            let format = args.format;
+            let listing = args.listing()?;
             with(open_existing(config).await?, async |store| list(store, listing, format).await).await
         }
-        Command::Show { id, scope, format } => {
-            let workspace = scope.workspace()?;
-            let missing = || {
-                Failure::not_found(format!("no message {id} in workspace {workspace}"))
-                    .hint(format!("oncegate messages list --workspace {workspace}"))
-            };
-            let at = At::Id(id.parse().map_err(|_| missing())?);
+        Command::Show(one) => {
+            let wanted = one.read("message", "messages")?;
+            let place = by_id::<Message>(&wanted.workspace, wanted.id);
             with(open_existing(config).await?, async |store| {
-                let found = document::find::<Message>(store, &workspace, at).await?;
-                show(&found.value.ok_or_else(missing)?, format);
+                let found = store.find(&[place]).await?.value.remove(0);
+                let message = Kept::<Message>::read(found.ok_or_else(|| wanted.missing())?).map_err(unreadable)?;
+                show::record(&MessageView::from(&message), one.format);
                 Ok(())
             })
             .await
@@ -109,21 +94,20 @@ pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
         Command::Resolve { one, resolution, note } => {
             let (wanted, note) = (one.read("message", "messages")?, note.read()?);
             with_audit(open_existing(config).await?, async |store, log| {
-                let (workspace, sent, by) = (&wanted.workspace, resolution.is_sent(), By::from(who().as_str()));
+                let (workspace, id, sent) = (&wanted.workspace, wanted.id, resolution.is_sent());
                 let releases = config.messages.failed == OnFailure::Release;
-                let act = Act::new("audit.message_resolved", workspace, ("message", wanted.id), &by, note.as_deref());
+                let act = wanted.act("audit.message_resolved", note.as_deref()).about("sent", sent);
                 let resolve = async {
-                    let resolved = resolve(store, workspace, wanted.id, sent, &by.id, note.clone(), releases).await;
-                    resolved.map_err(|refused| match refused {
-                        Refused::Missing => wanted.missing(),
-                        Refused::Wrong(why) => wanted.refused(why),
-                        Refused::Store(error) => error.into(),
-                        other => Failure::new(other.to_string()),
+                    let resolved = resolve(store, workspace, id, sent, &who(), note.clone(), releases).await;
+                    resolved.map_err(|problem| match problem.kind {
+                        Kind::NotFound => wanted.missing(),
+                        Kind::WrongStatus => wanted.refused(problem.detail),
+                        _ => unreadable(problem),
                     })
                 };
-                let (message, _) = log.act(act.about("sent", sent), resolve).await?;
-                audit(wanted.id, resolution.says(), note.as_deref());
-                show(&message, one.format);
+                let (message, _) = log.act(act, resolve).await?;
+                audit(id, resolution.says(), note.as_deref());
+                show::record(&MessageView::from(&message), one.format);
                 Ok(())
             })
             .await
@@ -131,25 +115,15 @@ pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
     }
 }
 
-fn show(message: &Kept<Message>, format: Format) {
-    format.print(&MessageView::from(message), |view| {
-        let json = serde_json::to_string(view).expect("output is JSON");
-        table(["FIELD", "VALUE"], fields::rows(&json))
-    });
-}
-
 async fn list(store: &dyn MainStore, listing: Listing, format: Format) -> Result<(), Failure> {
     let listed = store.list(listing).await?;
     let messages = listed.records.into_iter().map(Kept::<Message>::read).collect::<Result<Vec<_>, _>>()?;
     let items = messages.iter().map(MessageView::from).collect();
-    format.print(&Page { items, next_cursor: listed.next }, |_| {
-        let rows = messages.iter().map(|kept| {
-            let Message { status, channel, created_us, error, .. } = &kept.document;
-            let error = error.clone().unwrap_or_default().replace(char::is_control, " ");
-            [kept.id.to_string(), status.as_str().into(), channel.clone(), time(*created_us), error]
-        });
-        let more = listed.next.map_or(String::new(), |cursor| format!("\nmore: --cursor {cursor}"));
-        table(["ID", "STATUS", "CHANNEL", "CREATED", "ERROR"], rows) + &more
+    let rows = messages.iter().map(|kept| {
+        let Message { status, channel, created_us, error, .. } = &kept.document;
+        let error = plain(error.as_deref().unwrap_or_default());
+        [kept.id.to_string(), status.as_str().into(), channel.clone(), time(*created_us), error]
     });
+    show::page(format, items, listed.next, ["ID", "STATUS", "CHANNEL", "CREATED", "ERROR"], rows);
     Ok(())
 }

@@ -17,6 +17,7 @@ mod migrate;
 mod reminders;
 mod sagas;
 mod sends;
+mod show;
 mod tail;
 
 use std::path::PathBuf;
@@ -25,6 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
+use oncegate::Ledger;
 use oncegate::store::{MainStore, Role};
 use serde_json::json;
 
@@ -33,6 +35,7 @@ use crate::config::{Config, Flag, Loaded, misconfigured};
 use crate::decisions::Decisions;
 use crate::failure::Failure;
 use crate::output;
+use crate::stores::open_existing;
 
 /// The time that the runtime's threads have to end, once all work is finished.
 const THREADS_GRACE: Duration = Duration::from_millis(100);
@@ -232,6 +235,20 @@ async fn with_audit(
         result
     })
     .await
+}
+
+/// Like `with_audit`, for the configured store and a ledger of its claims.
+async fn with_ledger(
+    config: &Config,
+    work: impl AsyncFnOnce(Arc<dyn MainStore>, Arc<Ledger>, &Audit) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let store = open_existing(config).await?;
+    let audit = Audit::new(store.clone());
+    let ledger = Arc::new(Ledger::start(store.clone(), Arc::new(())));
+    let result = work(store, ledger.clone(), &audit).await;
+    audit.write_behind(true).await;
+    ledger.close().await;
+    result
 }
 
 /// Does something with a store, and closes the store in every case.

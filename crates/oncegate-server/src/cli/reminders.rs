@@ -1,33 +1,24 @@
 //! `oncegate reminders`: what the API's reminders endpoints do for people, from a shell, straight on the store.
 
-use std::sync::Arc;
-
 use clap::{Args, Subcommand};
 use oncegate::reminders::{Filter, Kept, NotChanged, Reminders, State};
-use oncegate::{Ledger, Time, WorkspaceName};
+use oncegate::{Time, WorkspaceName};
 use uuid::Uuid;
 
-use super::args::{One, Paging, audit, more, who};
-use super::claims::Note;
-use super::fields;
+use super::args::{Note, One, Paging, audit, one_of, who};
 use super::sends::Resolution;
-use crate::api::Page;
-use crate::audit::{Act, Audit, By};
+use super::show::{self, plain};
+use super::with_ledger;
+use crate::audit::Audit;
 use crate::config::Config;
 use crate::failure::Failure;
-use crate::output::{Format, table};
+use crate::output::Format;
 use crate::reminders::{ReminderView, options};
-use crate::stores::open_existing;
 
 #[derive(Subcommand)]
 pub enum Command {
     /// List reminders, newest first
-    List {
-        #[command(flatten)]
-        filter: FilterArgs,
-        #[command(flatten)]
-        format: Format,
-    },
+    List(ListArgs),
     /// Show one reminder, with its delivery log
     Show(One),
     /// Cancel a reminder that has not been sent
@@ -53,7 +44,7 @@ pub struct Deed {
 }
 
 #[derive(Args)]
-pub struct FilterArgs {
+pub struct ListArgs {
     #[command(flatten)]
     paging: Paging,
     #[arg(long, value_name = "ID")]
@@ -61,16 +52,19 @@ pub struct FilterArgs {
     /// scheduled, sending, sent, missed or cancelled
     #[arg(long)]
     state: Option<String>,
+    #[command(flatten)]
+    format: Format,
 }
 
 pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
     match command {
-        Command::List { filter, format } => list(config, filter, format).await,
+        Command::List(args) => list(config, args).await,
         Command::Show(one) => {
             let wanted = one.read("reminder", "reminders")?;
             with_reminders(config, async |reminders, _| {
                 let found = reminders.find(&wanted.workspace, wanted.id).await?;
-                show(&found.ok_or_else(|| wanted.missing())?, one.format);
+                let kept = found.ok_or_else(|| wanted.missing())?;
+                show::record(&ReminderView::from(&kept), one.format);
                 Ok(())
             })
             .await
@@ -105,9 +99,7 @@ impl Deed {
     ) -> Result<(), Failure> {
         let (wanted, note) = (self.one.read("reminder", "reminders")?, self.note.read()?);
         with_reminders(config, async |reminders, log| {
-            let by = By::from(who().as_str());
-            let act = Act::new(event, &wanted.workspace, ("reminder", wanted.id), &by, note.as_deref());
-            let act = act.about("done", done);
+            let act = wanted.act(event, note.as_deref()).about("done", done);
             let verb = async {
                 let changed = verb(reminders, &wanted.workspace, wanted.id, note.clone()).await;
                 changed.map_err(|not_changed| match not_changed {
@@ -118,61 +110,42 @@ impl Deed {
             };
             let (kept, _) = log.act(act, verb).await?;
             audit(wanted.id, done, note.as_deref());
-            show(&kept, self.one.format);
+            show::record(&ReminderView::from(&kept), self.one.format);
             Ok(())
         })
         .await
     }
 }
 
-async fn list(config: &Config, filter: FilterArgs, format: Format) -> Result<(), Failure> {
-    let state = |name: String| {
-        let names = State::ALL.map(State::as_str).join(", ");
-        State::parse(&name).ok_or_else(|| Failure::usage(format!("--state is one of {names}")))
-    };
-    let workspace = filter.paging.workspace()?;
-    let limit = filter.paging.limit()?;
-    let (booking, state) = (filter.booking, filter.state.map(state).transpose()?);
-    let filter = Filter { booking, state, limit, before: filter.paging.cursor };
+async fn list(config: &Config, args: ListArgs) -> Result<(), Failure> {
+    let ListArgs { paging, booking, state, format } = args;
+    let (workspace, limit) = (paging.workspace()?, paging.limit()?);
+    let state = one_of("--state", state, State::ALL, State::as_str)?;
+    let filter = Filter { booking, state, limit, before: paging.cursor };
     with_reminders(config, async |reminders, _| {
         let page = reminders.list(&workspace, &filter).await?;
         let items = page.items.iter().map(ReminderView::from).collect();
-        format.print(&Page { items, next_cursor: page.next }, |_| {
-            let plain = |text: &str| text.replace(char::is_control, " ");
-            let rows = page.items.iter().map(|kept| {
-                let last = kept.document.deliveries.last().and_then(|row| row.error.as_deref());
-                [
-                    kept.id.to_string(),
-                    kept.document.state.as_str().into(),
-                    plain(&kept.document.booking),
-                    plain(&kept.document.kind),
-                    Time::from_micros(kept.document.send_at_us).to_string(),
-                    plain(last.unwrap_or_default()),
-                ]
-            });
-            table(["ID", "STATE", "BOOKING", "KIND", "SEND AT", "ERROR"], rows) + &more(page.next)
+        let rows = page.items.iter().map(|kept| {
+            let last = kept.reminder.deliveries.last().and_then(|row| row.error.as_deref());
+            [
+                kept.id.to_string(),
+                kept.reminder.state.as_str().into(),
+                plain(&kept.reminder.booking),
+                plain(&kept.reminder.kind),
+                Time::from_micros(kept.reminder.send_at_us).to_string(),
+                plain(last.unwrap_or_default()),
+            ]
         });
+        show::page(format, items, page.next, ["ID", "STATE", "BOOKING", "KIND", "SEND AT", "ERROR"], rows);
         Ok(())
     })
     .await
 }
 
-fn show(kept: &Kept, format: Format) {
-    format.print(&ReminderView::from(kept), |view| {
-        let json = serde_json::to_string(view).expect("output is JSON");
-        table(["FIELD", "VALUE"], fields::rows(&json))
-    });
-}
-
-/// Opens the configured store, and closes it in every case.
 async fn with_reminders(
     config: &Config,
     work: impl AsyncFnOnce(&Reminders, &Audit) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let store = open_existing(config).await?;
-    let ledger = Arc::new(Ledger::start(store.clone(), Arc::new(())));
-    let log = Audit::new(store.clone());
-    let done = work(&Reminders::over(store, ledger.clone(), options(config)), &log).await;
-    ledger.close().await;
-    done
+    with_ledger(config, async |store, ledger, log| work(&Reminders::over(store, ledger, options(config)), log).await)
+        .await
 }

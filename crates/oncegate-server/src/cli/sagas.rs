@@ -2,26 +2,22 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use clap::{Args, Subcommand, ValueEnum};
-use oncegate::document;
-use oncegate::sagas::{Cell, Definition, LetterState, LineSeen, NONE, NotRetried, Outcome, Picture, Sagas};
-use oncegate::{Ledger, Time, WorkspaceName};
+use oncegate::sagas::{Cell, DeadLetter, Definition, LetterState, LineSeen, NONE, NotRetried, Outcome, Picture, Sagas};
+use oncegate::{Time, WorkspaceName};
 use serde_json::json;
-use uuid::Uuid;
 
-use super::args::{One, Paging, audit, more, who};
-use super::claims::Scope;
-use super::fields;
-use crate::api::{HISTORY_MAX, Page};
-use crate::audit::{Act, Audit, By};
+use super::args::{One, Paging, Scope, Wanted, audit, one_of};
+use super::show::{self, plain};
+use super::with_ledger;
+use crate::api::HISTORY_MAX;
+use crate::audit::Audit;
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::output::{Format, print, table, wide_table};
 use crate::sagas::not_loaded;
 use crate::sagas::{self, DeadLetterView, HandledView, InstanceView, NotLoaded};
-use crate::stores::open_existing;
 
 #[derive(Subcommand)]
 pub enum Command {
@@ -124,9 +120,9 @@ pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
                 let lines = history_table(&history.0);
                 let view = InstanceView::of(&found);
                 match format.json {
-                    true => show(&view.with_history(history), format),
+                    true => show::record(&view.with_history(history), format),
                     false => {
-                        show(&view, format);
+                        show::record(&view, format);
                         print(&format!("\n{lines}"));
                     }
                 }
@@ -138,27 +134,14 @@ pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
     }
 }
 
-/// Opens the configured store, and closes it in every case.
 async fn with_sagas(
     config: &Config,
     work: impl AsyncFnOnce(&Sagas, &Audit) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let store = open_existing(config).await?;
-    let log = Audit::new(store.clone());
-    let ledger = Arc::new(Ledger::start(store.clone(), Arc::new(())));
-    let done = match sagas::engine(config, store, ledger.clone()) {
-        Ok(sagas) => work(&sagas, &log).await,
-        Err(error) => Err(not_loaded(error)),
-    };
-    ledger.close().await;
-    done
-}
-
-fn show<V: serde::Serialize>(view: &V, format: Format) {
-    format.print(view, |view| {
-        let json = serde_json::to_string(view).expect("output is JSON");
-        table(["FIELD", "VALUE"], fields::rows(&json))
-    });
+    with_ledger(config, async |store, ledger, log| {
+        work(&sagas::engine(config, store, ledger).map_err(not_loaded)?, log).await
+    })
+    .await
 }
 
 fn history_table(lines: &[LineSeen]) -> String {
@@ -264,19 +247,17 @@ fn shown(file: &str, definition: &Definition) -> String {
 async fn list(sagas: &Sagas, workspace: &WorkspaceName, args: &ListArgs) -> Result<(), Failure> {
     let ListArgs { definition, state, paging, format } = args;
     let page = sagas.list(workspace, definition.as_deref(), state.as_deref(), paging.limit()?, paging.cursor).await?;
-    let items: Vec<_> = page.items.iter().map(InstanceView::of).collect();
-    format.print(&Page { items, next_cursor: page.next }, |_| {
-        let rows = page.items.iter().map(|found| {
-            [
-                found.saga.clone(),
-                found.correlation_id.clone(),
-                found.instance.state.clone(),
-                found.updated_at.to_string(),
-                found.instance.completed_at().map_or(String::new(), |at| at.to_string()),
-            ]
-        });
-        table(["SAGA", "CORRELATION ID", "STATE", "UPDATED", "COMPLETED"], rows) + &more(page.next)
+    let items = page.items.iter().map(InstanceView::of).collect();
+    let rows = page.items.iter().map(|found| {
+        [
+            found.saga.clone(),
+            found.correlation_id.clone(),
+            found.instance.state.clone(),
+            found.updated_at.to_string(),
+            found.instance.completed_at().map_or(String::new(), |at| at.to_string()),
+        ]
     });
+    show::page(*format, items, page.next, ["SAGA", "CORRELATION ID", "STATE", "UPDATED", "COMPLETED"], rows);
     Ok(())
 }
 
@@ -284,62 +265,53 @@ async fn letters(command: LettersCommand, config: &Config) -> Result<(), Failure
     match command {
         LettersCommand::List { definition, status, paging, format } => {
             let (workspace, limit) = (paging.workspace()?, paging.limit()?);
-            let standing = LetterState::parse(&status).ok_or_else(|| {
-                let names = LetterState::ALL.map(LetterState::as_str).join(", ");
-                Failure::usage(format!("--status is one of {names}"))
-            })?;
+            let standing = one_of("--status", Some(status), LetterState::ALL, LetterState::as_str)?;
             with_sagas(config, async |sagas, _| {
-                let document::Page { items: letters, next } =
-                    sagas.dead_letters(&workspace, definition.as_deref(), Some(standing), limit, paging.cursor).await?;
-                let rows: Vec<[String; 5]> = letters
-                    .iter()
-                    .map(|letter| {
-                        let event = letter.event.as_ref().map_or(String::new(), |event| event.event_type.clone());
-                        let plain = |text: &str| text.replace(char::is_control, " ");
-                        let saga = letter.saga.clone().unwrap_or_default();
-                        let about = letter.correlation_id.clone().unwrap_or_default();
-                        [letter.id.to_string(), saga, about, plain(&event), plain(&letter.reason)]
-                    })
-                    .collect();
-                let items: Vec<_> = letters.into_iter().map(DeadLetterView::from).collect();
-                format.print(&Page { items, next_cursor: next }, |_| {
-                    table(["ID", "SAGA", "CORRELATION ID", "EVENT", "REASON"], rows) + &more(next)
-                });
+                let (letters, next) =
+                    sagas.dead_letters(&workspace, definition.as_deref(), standing, limit, paging.cursor).await?;
+                let row = |letter: &DeadLetter| {
+                    let event = letter.event.as_ref().map_or(String::new(), |event| event.event_type.clone());
+                    let saga = letter.saga.clone().unwrap_or_default();
+                    let about = letter.correlation_id.clone().unwrap_or_default();
+                    [letter.id.to_string(), saga, about, plain(&event), plain(&letter.reason)]
+                };
+                let rows: Vec<_> = letters.iter().map(row).collect();
+                let items = letters.into_iter().map(DeadLetterView::from).collect();
+                let head = ["ID", "SAGA", "CORRELATION ID", "EVENT", "REASON"];
+                show::page(format, items, next, head, rows.into_iter());
                 Ok(())
             })
             .await
         }
         LettersCommand::Show(one) => {
-            with_letter(one, config, async |sagas, _, (workspace, id), format| {
-                let letter = sagas.dead_letter(workspace, id).await?.ok_or(NotRetried::Missing)?;
-                show(&DeadLetterView::from(letter), format);
+            with_letter(one, config, async |sagas, _, wanted, format| {
+                let letter = sagas.dead_letter(&wanted.workspace, wanted.id).await?.ok_or(NotRetried::Missing)?;
+                show::record(&DeadLetterView::from(letter), format);
                 Ok(())
             })
             .await
         }
         LettersCommand::Retry(one) => {
             let mut reason = None;
-            with_letter(one, config, async |sagas, log, (workspace, id), format| {
-                let by = By::from(who().as_str());
-                let act = Act::new("audit.dead_letter_retried", workspace, ("dead letter", id), &by, None);
-                let (handled, _) = log.act(act, sagas.retry_dead_letter(workspace, id)).await?;
-                audit(id, "retried", None);
+            with_letter(one, config, async |sagas, log, wanted, format| {
+                let act = wanted.act("audit.dead_letter_retried", None);
+                let (handled, _) = log.act(act, sagas.retry_dead_letter(&wanted.workspace, wanted.id)).await?;
+                audit(wanted.id, "retried", None);
                 if let Outcome::DeadLetter { reason: why, .. } = &handled.outcome {
                     reason = Some(why.clone());
                 }
-                show(&HandledView::from(handled), format);
+                show::record(&HandledView::from(handled), format);
                 Ok(())
             })
             .await?;
             reason.map_or(Ok(()), |why| Err(Failure::new(format!("it is still a dead letter: {why}"))))
         }
         LettersCommand::Discard(one) => {
-            with_letter(one, config, async |sagas, log, (workspace, id), format| {
-                let by = By::from(who().as_str());
-                let act = Act::new("audit.dead_letter_discarded", workspace, ("dead letter", id), &by, None);
-                let (letter, _) = log.act(act, sagas.discard_dead_letter(workspace, id)).await?;
-                audit(id, "discarded", None);
-                show(&DeadLetterView::from(letter), format);
+            with_letter(one, config, async |sagas, log, wanted, format| {
+                let act = wanted.act("audit.dead_letter_discarded", None);
+                let (letter, _) = log.act(act, sagas.discard_dead_letter(&wanted.workspace, wanted.id)).await?;
+                audit(wanted.id, "discarded", None);
+                show::record(&DeadLetterView::from(letter), format);
                 Ok(())
             })
             .await
@@ -351,11 +323,11 @@ async fn letters(command: LettersCommand, config: &Config) -> Result<(), Failure
 async fn with_letter(
     one: One,
     config: &Config,
-    verb: impl AsyncFnOnce(&Sagas, &Audit, (&WorkspaceName, Uuid), Format) -> Result<(), NotRetried>,
+    verb: impl AsyncFnOnce(&Sagas, &Audit, &Wanted, Format) -> Result<(), NotRetried>,
 ) -> Result<(), Failure> {
     let wanted = one.read("dead letter", "saga dead-letters")?;
     with_sagas(config, async |sagas, log| {
-        verb(sagas, log, (&wanted.workspace, wanted.id), one.format).await.map_err(|refused| match refused {
+        verb(sagas, log, &wanted, one.format).await.map_err(|refused| match refused {
             NotRetried::Missing => wanted.missing(),
             NotRetried::Settled(_) | NotRetried::NoEvent => wanted.refused(refused),
             NotRetried::Store(error) => error.into(),

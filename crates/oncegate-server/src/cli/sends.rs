@@ -1,32 +1,23 @@
 //! `oncegate sends`: what the API's sends endpoints do for people, from a shell, straight on the store.
 
-use std::sync::Arc;
-
 use clap::{Args, Subcommand, ValueEnum};
-use oncegate::sends::{Filter, Kept, NotTaken, Sends, State};
-use oncegate::store::Reading;
-use oncegate::{Ledger, Time};
+use oncegate::Time;
+use oncegate::sends::{Filter, NotTaken, Sends, State};
 
-use super::args::{One, Paging, audit, more, who};
-use super::claims::Note;
-use super::fields;
-use crate::api::{Page, esp_id};
-use crate::audit::{Act, Audit, By};
+use super::args::{Note, One, Paging, audit, one_of, who};
+use super::show::{self, plain};
+use super::with_ledger;
+use crate::api::esp_id;
+use crate::audit::Audit;
 use crate::config::Config;
 use crate::failure::Failure;
-use crate::output::{Format, table};
+use crate::output::Format;
 use crate::sends::{SendView, options};
-use crate::stores::open_existing;
 
 #[derive(Subcommand)]
 pub enum Command {
     /// List sends, newest first
-    List {
-        #[command(flatten)]
-        filter: FilterArgs,
-        #[command(flatten)]
-        format: Format,
-    },
+    List(ListArgs),
     /// Show one send, with its attempts
     Show(One),
     /// Settle a send of which nobody can say whether it was sent
@@ -45,7 +36,7 @@ pub enum Command {
 }
 
 #[derive(Args)]
-pub struct FilterArgs {
+pub struct ListArgs {
     #[command(flatten)]
     paging: Paging,
     #[arg(long, value_name = "ID")]
@@ -53,6 +44,8 @@ pub struct FilterArgs {
     /// sending, sent, failed, lost or unknown
     #[arg(long)]
     state: Option<String>,
+    #[command(flatten)]
+    format: Format,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -78,12 +71,12 @@ impl Resolution {
 
 pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
     match command {
-        Command::List { filter, format } => list(config, filter, format).await,
+        Command::List(args) => list(config, args).await,
         Command::Show(one) => {
             let wanted = one.read("send", "sends")?;
             with_sends(config, async |sends, _| {
                 let (kept, now) = sends.find(&wanted.workspace, wanted.id).await?.ok_or_else(|| wanted.missing())?;
-                show(&kept, now, one.format);
+                show::record(&SendView::of(&kept, now), one.format);
                 Ok(())
             })
             .await
@@ -97,20 +90,19 @@ pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
             let esp_message_id =
                 esp_id(esp_message_id).map_err(|wrong| Failure::usage(format!("--esp-message-id: {wrong}")))?;
             with_sends(config, async |sends, log| {
-                let (workspace, by) = (&wanted.workspace, By::from(who().as_str()));
-                let act = Act::new("audit.send_resolved", workspace, ("send", wanted.id), &by, note.as_deref());
+                let act = wanted.act("audit.send_resolved", note.as_deref()).about("sent", sent);
+                let (workspace, id) = (&wanted.workspace, wanted.id);
                 let resolve = async {
-                    let resolved =
-                        sends.resolve(workspace, wanted.id, sent, esp_message_id, &by.id, note.clone()).await;
+                    let resolved = sends.resolve(workspace, id, sent, esp_message_id, &who(), note.clone()).await;
                     resolved.map_err(|not_taken| match not_taken {
                         NotTaken::Missing => wanted.missing(),
                         NotTaken::Store(error) => error.into(),
                         other => wanted.refused(other),
                     })
                 };
-                let (resolved, _) = log.act(act.about("sent", sent), resolve).await?;
-                audit(wanted.id, resolution.says(), note.as_deref());
-                show(&resolved, Time::LONG_AGO, one.format);
+                let (resolved, _) = log.act(act, resolve).await?;
+                audit(id, resolution.says(), note.as_deref());
+                show::record(&SendView::of(&resolved, Time::LONG_AGO), one.format);
                 Ok(())
             })
             .await
@@ -118,54 +110,35 @@ pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
     }
 }
 
-async fn list(config: &Config, filter: FilterArgs, format: Format) -> Result<(), Failure> {
-    let state = |name: String| {
-        let names = State::ALL.map(State::as_str).join(", ");
-        State::parse(&name).ok_or_else(|| Failure::usage(format!("--state is one of {names}")))
-    };
-    let workspace = filter.paging.workspace()?;
-    let limit = filter.paging.limit()?;
-    let (campaign, state) = (filter.campaign, filter.state.map(state).transpose()?);
-    let filter = Filter { campaign, state, limit, before: filter.paging.cursor };
+async fn list(config: &Config, args: ListArgs) -> Result<(), Failure> {
+    let ListArgs { paging, campaign, state, format } = args;
+    let (workspace, limit) = (paging.workspace()?, paging.limit()?);
+    let state = one_of("--state", state, State::ALL, State::as_str)?;
+    let filter = Filter { campaign, state, limit, before: paging.cursor };
     with_sends(config, async |sends, _| {
-        let Reading { value: page, now } = sends.list(&workspace, &filter).await?;
-        let items = page.items.iter().map(|kept| SendView::of(kept, now)).collect();
-        format.print(&Page { items, next_cursor: page.next }, |_| {
-            let plain = |text: &str| text.replace(char::is_control, " ");
-            let rows = page.items.iter().map(|kept| {
-                [
-                    kept.id.to_string(),
-                    kept.document.state_at(now).as_str().into(),
-                    plain(&kept.document.campaign),
-                    plain(&kept.document.recipient),
-                    kept.document.attempt.to_string(),
-                    Time::from_micros(kept.document.created_us).to_string(),
-                    kept.document.sent_us.map_or(String::new(), |at| Time::from_micros(at).to_string()),
-                ]
-            });
-            table(["ID", "STATE", "CAMPAIGN", "RECIPIENT", "ATTEMPT", "CREATED", "SENT"], rows) + &more(page.next)
+        let page = sends.list(&workspace, &filter).await?;
+        let items = page.items.iter().map(|kept| SendView::of(kept, page.now)).collect();
+        let rows = page.items.iter().map(|kept| {
+            [
+                kept.id.to_string(),
+                kept.send.state_at(page.now).as_str().into(),
+                plain(&kept.send.campaign),
+                plain(&kept.send.recipient),
+                kept.send.attempt.to_string(),
+                Time::from_micros(kept.send.created_us).to_string(),
+                kept.send.sent_us.map_or(String::new(), |at| Time::from_micros(at).to_string()),
+            ]
         });
+        let head = ["ID", "STATE", "CAMPAIGN", "RECIPIENT", "ATTEMPT", "CREATED", "SENT"];
+        show::page(format, items, page.next, head, rows);
         Ok(())
     })
     .await
 }
 
-fn show(kept: &Kept, now: Time, format: Format) {
-    format.print(&SendView::of(kept, now), |view| {
-        let json = serde_json::to_string(view).expect("output is JSON");
-        table(["FIELD", "VALUE"], fields::rows(&json))
-    });
-}
-
-/// Opens the configured store, and closes it in every case.
 async fn with_sends(
     config: &Config,
     work: impl AsyncFnOnce(&Sends, &Audit) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let store = open_existing(config).await?;
-    let ledger = Arc::new(Ledger::start(store.clone(), Arc::new(())));
-    let log = Audit::new(store.clone());
-    let done = work(&Sends::over(store, ledger.clone(), options(config)), &log).await;
-    ledger.close().await;
-    done
+    with_ledger(config, async |store, ledger, log| work(&Sends::over(store, ledger, options(config)), log).await).await
 }

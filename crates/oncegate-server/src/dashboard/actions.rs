@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::response::Response;
 use oncegate::Time;
-use oncegate::actions::{Action, Filter as Wanted, Found, Resolved, Status, effect_key};
+use oncegate::actions::{Action, Found, Resolved, Status, effect_key};
 use oncegate::store::{Clock, Role, SystemClock};
 use uuid::Uuid;
 
@@ -14,46 +13,38 @@ use super::parts::{
     short,
 };
 use super::session::{Visitor, see_other};
-use super::{Failed, Fields, Frame, Named, Shown, did, show_detail, show_list};
+use super::{Fields, Frame, Named, PAGE, Posted, Shown, did, show_detail, show_list};
 use crate::actions::Verb;
-use crate::api::{action_filter, missing, page_id};
+use crate::api::{ActionParams, action_filter, missing, page_id};
 use crate::app::App;
 use crate::audit::By;
-
-const PAGE: usize = 50;
 
 pub async fn list(State(app): State<Arc<App>>, visitor: Visitor, fields: Fields) -> Shown {
     visitor.require(Role::Operate)?;
     let given = |name: &str| fields.get(name).map(str::to_owned);
-    let wanted: Wanted = action_filter(
-        given("status"),
-        given("type"),
-        given("entityId"),
-        given("scheduleId"),
-        Some(PAGE),
-        given("cursor"),
-    )?;
+    let wanted = action_filter(ActionParams {
+        status: given("status"),
+        action_type: given("type"),
+        entity_id: given("entityId"),
+        schedule_id: given("scheduleId"),
+        limit: Some(PAGE),
+        cursor: given("cursor"),
+    })?;
     let page = app.actions.actions.list(visitor.workspace(), &wanted).await?;
-    let list = List {
-        path: "/actions".into(),
-        lead: "What is to be done later, newest first. The same for the same entity within the window folds into one, which carries the newest payload.".into(),
-        picture: None,
-        filters: vec![
-            Filter::choice("status", "Status", fields.text("status"), &Status::ALL.map(Status::as_str)),
-            Filter::text("type", "Type", fields.text("type")),
-            Filter::text("entityId", "Entity", fields.text("entityId")),
-        ],
-        table: table("Actions", &page.items),
-        next: None,
-    };
-    show_list(Frame::new(&visitor, "/actions", "Actions"), list.then(page.next.map(|id| id.to_string())))
+    let lead = "What is to be done later, newest first. The same for the same entity within the window folds into one, which carries the newest payload.";
+    let list = List::new("/actions", lead, table("Actions", &page.items)).filters([
+        Filter::choice("status", "Status", fields.text("status"), &Status::ALL.map(Status::as_str)),
+        Filter::text("type", "Type", fields.text("type")),
+        Filter::text("entityId", "Entity", fields.text("entityId")),
+    ]);
+    show_list(Frame::new(&visitor, "/actions", "Actions"), list.then(page.next))
 }
 
 pub fn table(title: &str, found: &[Found]) -> Table {
     let now = SystemClock.now();
     let row = |found: &Found| {
         let action = &found.action;
-        vec![
+        [
             Cell::state(found.status().as_str()),
             Cell::code(short(&found.id.to_string())).link(format!("/actions/{}", found.id)),
             Cell::text(&action.action_type),
@@ -63,12 +54,7 @@ pub fn table(title: &str, found: &[Found]) -> Table {
             Cell::time(found.run_at(), now),
         ]
     };
-    Table {
-        title: title.into(),
-        head: vec!["Status", "Action", "Type", "Entity", "Revisions", "Tries", "Due"],
-        rows: found.iter().map(row).collect(),
-        empty: "There are none.",
-    }
+    Table::new(title, ["Status", "Action", "Type", "Entity", "Revisions", "Tries", "Due"], found.iter().map(row))
 }
 
 fn tries(found: &Found) -> String {
@@ -110,24 +96,14 @@ fn says(found: &Found, now: Time) -> String {
 }
 
 fn buttons(found: &Found) -> Vec<Button> {
-    let button = |name, verb: &str, explains, is_grave| Button {
-        name,
-        action: format!("/actions/{}/{verb}", found.id),
-        explains,
-        is_grave,
-        fields: vec![],
-    };
-    let run = button("Run now", "run-now", "It is due at once, instead of when it was to be.", false);
-    let cancel = button("Cancel", "cancel", "It will not run; of a schedule, not any more.", true);
-    let again = button(
-        "Try again",
-        "retry",
-        "It goes back into the queue, from its first try on, with the same key for its receiver.",
-        false,
-    );
-    let done = button("It happened", "done", "You have looked at its receiver, and it has it. It is completed.", false);
+    let button = |name, verb: &str, explains| Button::new(name, format!("/actions/{}/{verb}", found.id), explains);
+    let run = button("Run now", "run-now", "It is due at once, instead of when it was to be.");
+    let cancel = button("Cancel", "cancel", "It will not run; of a schedule, not any more.").grave();
+    let explains = "It goes back into the queue, from its first try on, with the same key for its receiver.";
+    let again = button("Try again", "retry", explains);
+    let done = button("It happened", "done", "You have looked at its receiver, and it has it. It is completed.");
     let explains = "It did not happen, and is not to any more. It is cancelled; trying it again brings it back.";
-    let let_be = button("Let it be", "let-be", explains, false);
+    let let_be = button("Let it be", "let-be", explains);
     match found.status() {
         Status::Pending => vec![run, cancel],
         Status::Failed => vec![again, cancel],
@@ -135,7 +111,7 @@ fn buttons(found: &Found) -> Vec<Button> {
         Status::Cancelled => vec![again],
         Status::Unknown => {
             let explains = "It may have happened already. If you have looked, and it has not, it goes back into the queue, from its first try on.";
-            vec![done, Button { explains, is_grave: true, ..again }, let_be]
+            vec![done, Button { explains, ..again.grave() }, let_be]
         }
         Status::Running | Status::Completed => vec![],
     }
@@ -234,12 +210,7 @@ fn moments(found: &Found, visitor: &Visitor) -> Vec<Happened> {
     in_order(moments)
 }
 
-pub async fn act(
-    State(app): State<Arc<App>>,
-    visitor: Visitor,
-    Named((id, verb)): Named<(Uuid, String)>,
-    fields: Fields,
-) -> Result<Response, Failed> {
+pub async fn act(Posted { app, visitor, named: (id, verb), fields }: Posted<(Uuid, String)>) -> Shown {
     visitor.require(Role::Operate)?;
     let reason = fields.reason()?;
     let verb = Verb::parse(&verb).ok_or_else(|| missing("verb"))?;

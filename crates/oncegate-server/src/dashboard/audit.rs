@@ -8,12 +8,10 @@ use oncegate::store::{Clock, Role, SystemClock};
 
 use super::parts::{Cell, List, Table};
 use super::session::Visitor;
-use super::{Fields, Frame, Shown, show_list};
+use super::{Fields, Frame, PAGE, Shown, show_list};
 use crate::api::audit_cursor;
 use crate::app::App;
 use crate::audit::{self, Line};
-
-const PAGE: usize = 50;
 
 pub async fn list(State(app): State<Arc<App>>, visitor: Visitor, fields: Fields) -> Shown {
     visitor.require(Role::Operate)?;
@@ -25,7 +23,7 @@ pub async fn list(State(app): State<Arc<App>>, visitor: Visitor, fields: Fields)
         let result = line.of.map_or_else(|| line.result.clone(), |of| format!("{} (line {of})", line.result));
         let about = line.about.iter().map(|(name, value)| format!("{name}: {value}"));
         let why = line.why.iter().chain(&line.detail).cloned().chain(about).collect::<Vec<_>>().join(" · ");
-        vec![
+        [
             Cell::text(line.seq),
             at,
             Cell::text(line.event.trim_start_matches("audit.").replace('_', " ")),
@@ -35,20 +33,9 @@ pub async fn list(State(app): State<Arc<App>>, visitor: Visitor, fields: Fields)
             Cell::text(result),
         ]
     };
-    let list = List {
-        path: "/audit".into(),
-        lead:
-            "What people did, newest first. A line is written before its act; a later line says where it was not done."
-                .into(),
-        picture: None,
-        filters: vec![],
-        table: Table {
-            title: "Audit log".into(),
-            head: vec!["Line", "When", "What", "To", "By", "Why", "Result"],
-            rows: page.lines.iter().map(row).collect(),
-            empty: "There are none.",
-        },
-        next: None,
-    };
-    show_list(Frame::new(&visitor, "/audit", "Audit"), list.then(page.next.map(|seq| seq.to_string())))
+    let lead =
+        "What people did, newest first. A line is written before its act; a later line says where it was not done.";
+    let head = ["Line", "When", "What", "To", "By", "Why", "Result"];
+    let list = List::new("/audit", lead, Table::new("Audit log", head, page.lines.iter().map(row)));
+    show_list(Frame::new(&visitor, "/audit", "Audit"), list.then(page.next))
 }

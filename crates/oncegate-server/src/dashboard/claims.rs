@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::response::Response;
 use oncegate::store::{Page, Query, Reading, Role};
 use oncegate::{Claim, ClaimId, ClaimKey, Command, Refusal, State as ClaimState, Time};
 
@@ -12,15 +11,13 @@ use super::parts::{
     query, short,
 };
 use super::session::{Visitor, see_other};
-use super::{Failed, Fields, Frame, Named, Shown, did, show_detail, show_list};
+use super::{Fields, Frame, Named, PAGE, Posted, Shown, did, show_detail, show_list};
 use crate::api::{by_hand, claim_cursor, claim_guard, claim_state, cursor_of};
 use crate::app::App;
 use crate::audit::By;
 use crate::decisions::timeline::{Moment, Timeline, What};
 use crate::own_guards::is_own;
 use crate::problem::{Kind, Problem};
-
-const PAGE: usize = 50;
 
 pub async fn list(State(app): State<Arc<App>>, visitor: Visitor, fields: Fields) -> Shown {
     visitor.require(Role::Operate)?;
@@ -33,25 +30,18 @@ pub async fn list(State(app): State<Arc<App>>, visitor: Visitor, fields: Fields)
         after: fields.get("cursor").map(claim_cursor).transpose()?,
     };
     let page = app.ledger_of(wanted.guard.as_ref()).store().scan(wanted).await?;
-    let list = List {
-        path: "/claims".into(),
-        lead: "One for each thing that is to happen once, newest first. Whoever comes first has it; everybody who comes later meets it, and is stopped."
-            .into(),
-        picture: None,
-        filters: vec![
-            Filter::text("guard", "Guard", guard),
-            Filter::choice("state", "State", state, &ClaimState::ALL.map(ClaimState::as_str)),
-        ],
-        table: table(&page),
-        next: None,
-    };
+    let lead = "One for each thing that is to happen once, newest first. Whoever comes first has it; everybody who comes later meets it, and is stopped.";
+    let list = List::new("/claims", lead, table(&page)).filters([
+        Filter::text("guard", "Guard", guard),
+        Filter::choice("state", "State", state, &ClaimState::ALL.map(ClaimState::as_str)),
+    ]);
     show_list(Frame::new(&visitor, "/claims", "Claims"), list.then(page.next.map(cursor_of)))
 }
 
 fn table(page: &Page) -> Table {
     let row = |claim: &Claim| {
         let id = claim.key.id.to_string();
-        vec![
+        [
             Cell::state(claim.state_at(page.now).as_str()),
             Cell::text(&claim.key.guard),
             Cell::code(short(&id)).link(href(&claim.key)),
@@ -61,12 +51,8 @@ fn table(page: &Page) -> Table {
             Cell::time(claim.expires_at, page.now),
         ]
     };
-    Table {
-        title: "Claims".into(),
-        head: vec!["State", "Guard", "Claim", "Key", "Duplicates", "Made", "Window ends"],
-        rows: page.claims.iter().map(row).collect(),
-        empty: "There are none.",
-    }
+    let head = ["State", "Guard", "Claim", "Key", "Duplicates", "Made", "Window ends"];
+    Table::new("Claims", head, page.claims.iter().map(row))
 }
 
 /// The parts of a key, as people write them.
@@ -153,32 +139,18 @@ fn says(claim: &Claim, now: Time) -> String {
 
 fn buttons(claim: &Claim, now: Time) -> Vec<Button> {
     let ClaimKey { guard, id, .. } = &claim.key;
-    let fields = |more: Vec<(&'static str, String)>| [vec![("guard", guard.to_string())], more].concat();
+    let button = |name, verb: &str, explains| {
+        Button::new(name, format!("/claims/{id}/{verb}"), explains).with("guard", guard.to_string())
+    };
     let mut buttons = vec![];
     if claim.state_at(now) == ClaimState::Unknown && !is_own(guard) {
-        let action = format!("/claims/{id}/resolve");
-        buttons.push(Button {
-            name: "It happened",
-            action: action.clone(),
-            explains: "You have looked, and it did happen. Whoever comes with this key is told that it is done.",
-            is_grave: false,
-            fields: fields(vec![("as", "done".into())]),
-        });
-        buttons.push(Button {
-            name: "It did not happen",
-            action,
-            explains: "You have looked, and it did not happen. Whoever comes with this key is told that it failed; if it is to be tried again, forget it then.",
-            is_grave: true,
-            fields: fields(vec![("as", "not_done".into())]),
-        });
+        let done = "You have looked, and it did happen. Whoever comes with this key is told that it is done.";
+        let not_done = "You have looked, and it did not happen. Whoever comes with this key is told that it failed; if it is to be tried again, forget it then.";
+        buttons.push(button("It happened", "resolve", done).with("as", "done"));
+        buttons.push(button("It did not happen", "resolve", not_done).grave().with("as", "not_done"));
     }
-    buttons.push(Button {
-        name: "Forget",
-        action: format!("/claims/{id}/forget"),
-        explains: "Removes the lock, whatever its state: the next caller with this key goes ahead, even if it has happened already. An owner that is at work is refused when it settles.",
-        is_grave: true,
-        fields: fields(vec![]),
-    });
+    let forget = "Removes the lock, whatever its state: the next caller with this key goes ahead, even if it has happened already. An owner that is at work is refused when it settles.";
+    buttons.push(button("Forget", "forget", forget).grave());
     buttons
 }
 
@@ -264,21 +236,12 @@ fn happened(moment: &Moment) -> Happened {
     Happened { times: moment.times, ..happened }
 }
 
-pub async fn forget(
-    state: State<Arc<App>>,
-    visitor: Visitor,
-    id: Named<String>,
-    fields: Fields,
-) -> Result<Response, Failed> {
-    act(state, visitor, id, fields, Command::Forget, "forget").await
+pub async fn forget(posted: Posted<String>) -> Shown {
+    act(posted, Command::Forget, "forget").await
 }
 
-pub async fn resolve(
-    state: State<Arc<App>>,
-    visitor: Visitor,
-    id: Named<String>,
-    fields: Fields,
-) -> Result<Response, Failed> {
+pub async fn resolve(posted: Posted<String>) -> Shown {
+    let fields = &posted.fields;
     let done = match fields.get("as") {
         Some("done") => true,
         Some("not_done") => false,
@@ -287,17 +250,14 @@ pub async fn resolve(
     if fields.get("guard").map(claim_guard).transpose()?.is_some_and(|guard| is_own(&guard)) {
         return Err(Kind::InvalidRequest.because("this claim is settled with what it guards").into());
     }
-    act(state, visitor, id, fields, Command::Resolve { done, outcome: None }, "resolve").await
+    act(posted, Command::Resolve { done, outcome: None }, "resolve").await
 }
 
 async fn act(
-    State(app): State<Arc<App>>,
-    visitor: Visitor,
-    Named(id): Named<String>,
-    fields: Fields,
+    Posted { app, visitor, named: id, fields }: Posted<String>,
     command: Command,
     verb: &'static str,
-) -> Result<Response, Failed> {
+) -> Shown {
     visitor.require(Role::Operate)?;
     let (key, reason) = (key(&visitor, &id, &fields)?, fields.reason()?);
     let to = format!("/claims/{id}?guard={}&did={verb}", encoded(key.guard.as_str()));

@@ -5,13 +5,12 @@ use std::sync::Arc;
 use askama::Template;
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::response::Response;
 use oncegate::Time;
 use oncegate::store::{ApiKey, Clock, Role, SystemClock};
 
 use super::parts::{Button, Cell, Detail, Table, facts};
 use super::session::{Visitor, see_other};
-use super::{Failed, Fields, Frame, Named, Shown, did, render, show_detail};
+use super::{Fields, Frame, Named, Posted, Shown, did, render, show_detail};
 use crate::api::{end_key, make_key, missing};
 use crate::app::App;
 use crate::keys::{self, Made, Terms};
@@ -31,7 +30,7 @@ fn page(visitor: &Visitor, keys: &[ApiKey], made: Option<(String, String)>) -> K
     let now = SystemClock.now();
     let time = |at: Option<Time>| at.map_or_else(Cell::default, |at| Cell::time(at, now));
     let row = |key: &ApiKey| {
-        vec![
+        [
             Cell::state(keys::state(key, now)),
             Cell::code(&key.id).link(format!("/keys/{}", key.id)),
             Cell::maybe(key.name.as_ref()),
@@ -41,12 +40,7 @@ fn page(visitor: &Visitor, keys: &[ApiKey], made: Option<(String, String)>) -> K
             time(key.last_used_at),
         ]
     };
-    let table = Table {
-        title: "Keys".into(),
-        head: vec!["State", "Key", "Name", "Role", "Made", "Ends", "Last used"],
-        rows: keys.iter().map(row).collect(),
-        empty: "There are none.",
-    };
+    let table = Table::new("Keys", ["State", "Key", "Name", "Role", "Made", "Ends", "Last used"], keys.iter().map(row));
     KeysPage { frame: Frame::new(visitor, "/keys", "Keys"), table, roles: Role::ALL.map(Role::as_str), made }
 }
 
@@ -86,13 +80,8 @@ pub async fn show(State(app): State<Arc<App>>, visitor: Visitor, Named(id): Name
         ("Revoked", time(key.revoked_at)),
         ("Id", Cell::code(&key.id)),
     ];
-    let revoke = Button {
-        name: "Revoke",
-        action: format!("/keys/{id}/revoke"),
-        explains: "Requests with this key are refused from now on, and its sessions end. It cannot be taken back.",
-        is_grave: true,
-        fields: vec![],
-    };
+    let explains = "Requests with this key are refused from now on, and its sessions end. It cannot be taken back.";
+    let revoke = Button::new("Revoke", format!("/keys/{id}/revoke"), explains).grave();
     let detail = Detail {
         above: ("Keys", "/keys".into()),
         state: Cell::state(keys::state(&key, now)),
@@ -107,12 +96,7 @@ pub async fn show(State(app): State<Arc<App>>, visitor: Visitor, Named(id): Name
     show_detail(Frame::new(&visitor, "/keys", format!("Key {id}")), detail)
 }
 
-pub async fn revoke(
-    State(app): State<Arc<App>>,
-    visitor: Visitor,
-    Named(id): Named<String>,
-    fields: Fields,
-) -> Result<Response, Failed> {
+pub async fn revoke(Posted { app, visitor, named: id, fields }: Posted<String>) -> Shown {
     visitor.require(Role::Admin)?;
     let reason = Some(fields.reason()?);
     let is_own = visitor.caller.name == id;

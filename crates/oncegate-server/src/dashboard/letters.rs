@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::response::Response;
 use oncegate::Time;
 use oncegate::document;
 use oncegate::sagas::{DeadLetter, LetterState, Outcome};
@@ -12,44 +11,34 @@ use uuid::Uuid;
 
 use super::parts::{Body, Button, Cell, Detail, Filter, List, Section, Table, encoded, facts, short};
 use super::session::{Visitor, see_other};
-use super::{Failed, Fields, Frame, Named, Shown, did, show_detail, show_list};
-use crate::api::{missing, page_cursor, page_id};
+use super::{Fields, Frame, Named, PAGE, Posted, Shown, did, show_detail, show_list};
+use crate::api::{missing, page_id};
 use crate::app::App;
 use crate::audit::By;
 use crate::problem::Kind;
 use crate::task::to_the_end;
 
-const PAGE: usize = 50;
 const REASON_CHARS: usize = 100;
 
 pub async fn list(State(app): State<Arc<App>>, visitor: Visitor, fields: Fields) -> Shown {
     visitor.require(Role::Operate)?;
-    let status = |name: &str| {
-        LetterState::parse(name).ok_or_else(|| Kind::InvalidRequest.because(format!("status: there is no {name:?}")))
-    };
-    let standing = fields.get("status").map(status).transpose()?.unwrap_or(LetterState::Open);
-    let before = page_cursor(fields.get("cursor").map(str::to_owned))?;
-    let document::Page { items: letters, next } =
+    let standing = fields.parsed("status", LetterState::parse)?.unwrap_or(LetterState::Open);
+    let before = fields.cursor()?;
+    let (letters, next) =
         app.sagas.sagas.dead_letters(visitor.workspace(), fields.get("saga"), Some(standing), PAGE, before).await?;
-    let list = List {
-        path: "/dead-letters".into(),
-        lead: "Events that could not be applied, newest first. Nothing is lost: have one tried again once its reason is gone, or discard it.".into(),
-        picture: None,
-        filters: vec![
-            Filter::choice("status", "Status", standing.as_str(), &LetterState::ALL.map(LetterState::as_str)),
-            Filter::text("saga", "Saga", fields.text("saga")),
-        ],
-        table: table(&letters),
-        next: None,
-    };
-    show_list(Frame::new(&visitor, "/dead-letters", "Dead letters"), list.then(next.map(|id| id.to_string())))
+    let lead = "Events that could not be applied, newest first. Nothing is lost: have one tried again once its reason is gone, or discard it.";
+    let list = List::new("/dead-letters", lead, table(&letters)).filters([
+        Filter::choice("status", "Status", standing.as_str(), &LetterState::ALL.map(LetterState::as_str)),
+        Filter::text("saga", "Saga", fields.text("saga")),
+    ]);
+    show_list(Frame::new(&visitor, "/dead-letters", "Dead letters"), list.then(next))
 }
 
 fn table(letters: &[DeadLetter]) -> Table {
     let now = SystemClock.now();
     let row = |letter: &DeadLetter| {
         let reason: String = letter.reason.chars().take(REASON_CHARS).collect();
-        vec![
+        [
             Cell::state(letter.standing.as_str()),
             Cell::code(short(&letter.id.to_string())).link(format!("/dead-letters/{}", letter.id)),
             Cell::maybe(letter.saga.as_ref()),
@@ -59,12 +48,8 @@ fn table(letters: &[DeadLetter]) -> Table {
             Cell::time(Time::from_micros(letter.at_us), now),
         ]
     };
-    Table {
-        title: "Dead letters".into(),
-        head: vec!["Status", "Letter", "Saga", "Event", "Reason", "Retries", "Came"],
-        rows: letters.iter().map(row).collect(),
-        empty: "There are none.",
-    }
+    let head = ["Status", "Letter", "Saga", "Event", "Reason", "Retries", "Came"];
+    Table::new("Dead letters", head, letters.iter().map(row))
 }
 
 pub async fn show(State(app): State<Arc<App>>, visitor: Visitor, Named(id): Named<String>, fields: Fields) -> Shown {
@@ -103,30 +88,16 @@ fn buttons(letter: &DeadLetter) -> Vec<Button> {
     if letter.standing != LetterState::Open {
         return vec![];
     }
-    let again = Button {
-        name: "Try again",
-        action: format!("/dead-letters/{}/retry", letter.id),
-        explains: "The event is applied as if it came just now. If it still cannot be, it stays here, with the reason of today.",
-        is_grave: false,
-        fields: vec![],
-    };
-    let discard = Button {
-        name: "Discard",
-        action: format!("/dead-letters/{}/discard", letter.id),
-        explains: "The event will not be applied.",
-        is_grave: true,
-        fields: vec![],
-    };
+    let explains =
+        "The event is applied as if it came just now. If it still cannot be, it stays here, with the reason of today.";
+    let again = Button::new("Try again", format!("/dead-letters/{}/retry", letter.id), explains);
+    let explains = "The event will not be applied.";
+    let discard = Button::new("Discard", format!("/dead-letters/{}/discard", letter.id), explains).grave();
     // A body that is no event cannot be applied.
     if letter.event.is_some() { vec![again, discard] } else { vec![discard] }
 }
 
-pub async fn act(
-    State(app): State<Arc<App>>,
-    visitor: Visitor,
-    Named((id, verb)): Named<(Uuid, String)>,
-    fields: Fields,
-) -> Result<Response, Failed> {
+pub async fn act(Posted { app, visitor, named: (id, verb), fields }: Posted<(Uuid, String)>) -> Shown {
     visitor.require(Role::Operate)?;
     let reason = fields.reason()?;
     let (by, workspace) = (By::from(&visitor.caller), visitor.caller.workspace);

@@ -25,7 +25,7 @@ use super::overview::{self, ChartPart, NumbersPart};
 use super::parts::{Tone, clock, query, short};
 use super::session::{self, Visitor};
 use super::{Fields, Frame, Shown, render, sagas};
-use crate::api::missing;
+use crate::api::{follower, missing};
 use crate::app::App;
 use crate::app::Under;
 use crate::auth::Caller;
@@ -33,7 +33,7 @@ use crate::decisions::tally::Range;
 use crate::decisions::words::{Fate, subject, words};
 use crate::decisions::{Follower, Place, Told};
 use crate::observe;
-use crate::tenants::{Limit, Taken};
+use crate::tenants::Taken;
 
 const TICK: Duration = Duration::from_millis(500);
 /// In ticks.
@@ -235,10 +235,7 @@ pub async fn events(State(app): State<Arc<App>>, Under(exchange): Under, visitor
         ticks,
         tick: 0,
         seen: None,
-        _follower: (
-            exchange.tenant(&app).take(Limit::Followers, 1)?,
-            app.decisions.follow().ok_or_else(crate::api::too_many_followers)?,
-        ),
+        _follower: follower(&app, &exchange)?,
         ready: vec![],
         app,
     };

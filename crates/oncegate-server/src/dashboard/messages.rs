@@ -3,22 +3,22 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::response::Response;
 use oncegate::Time;
 use oncegate::document::{self, Document, Page};
 use oncegate::messages::{Kept, Lead, Message, Status, Thread};
 use oncegate::store::{Clock, Listing, Role, SystemClock};
 use uuid::Uuid;
 
-use super::parts::{Body, Button, Cell, Detail, Filter, Happened, List, Section, Table, Tone, facts, pretty, short};
+use super::parts::{
+    Body, Button, Cell, Detail, Filter, Happened, List, Section, Table, Tone, facts, pretty, short, was_sent,
+};
 use super::session::{Visitor, see_other};
-use super::{Failed, Fields, Frame, Named, Shown, claims, did, show_detail, show_list, who_and_why};
-use crate::api::{missing, page_cursor, page_id};
+use super::{Failed, Fields, Frame, Named, PAGE, Posted, Shown, claims, did, show_detail, show_list, who_and_why};
+use crate::api::{missing, page_id};
 use crate::app::App;
 use crate::audit::By;
-use crate::problem::Kind;
+use crate::messages::document::{Document, Kept, Lead, Message, Status, Thread};
 
-const PAGE: usize = 50;
 /// How many characters of a text a list shows.
 const TEXT_CHARS: usize = 60;
 
@@ -27,9 +27,8 @@ async fn page_of<D: Document>(
     visitor: &Visitor,
     list: Option<String>,
     state: Option<String>,
-    cursor: Option<&str>,
+    before: Option<Uuid>,
 ) -> Result<(Vec<Kept<D>>, Option<Uuid>), Failed> {
-    let before = page_cursor(cursor.map(str::to_owned))?;
     let workspace = visitor.workspace().clone();
     let listing = Listing { workspace, kind: D::KIND, list, state, limit: PAGE, before };
     let Page { items, next } = document::list(&app.store, listing).await?;
@@ -38,20 +37,12 @@ async fn page_of<D: Document>(
 
 pub async fn list(State(app): State<Arc<App>>, visitor: Visitor, fields: Fields) -> Shown {
     visitor.require(Role::Operate)?;
-    let status = fields.get("status").map(str::to_owned);
-    if let Some(name) = status.as_ref().filter(|name| Status::parse(name).is_none()) {
-        return Err(Kind::InvalidRequest.because(format!("status: there is no {name:?}")).into());
-    }
-    let (messages, next) = page_of::<Message>(&app, &visitor, None, status, fields.get("cursor")).await?;
-    let list = List {
-        path: "/messages".into(),
-        lead: "Newest first. The same text to the same person within the window is sent once.".into(),
-        picture: None,
-        filters: vec![Filter::choice("status", "Status", fields.text("status"), &Status::ALL.map(Status::as_str))],
-        table: table("Messages", &messages),
-        next: None,
-    };
-    show_list(Frame::new(&visitor, "/messages", "Messages"), list.then(next.map(|id| id.to_string())))
+    let status = fields.parsed("status", Status::parse)?.map(|status| status.as_str().to_owned());
+    let (messages, next) = page_of::<Message>(&app, &visitor, None, status, fields.cursor()?).await?;
+    let lead = "Newest first. The same text to the same person within the window is sent once.";
+    let statuses = Filter::choice("status", "Status", fields.text("status"), &Status::ALL.map(Status::as_str));
+    let list = List::new("/messages", lead, table("Messages", &messages)).filters([statuses]);
+    show_list(Frame::new(&visitor, "/messages", "Messages"), list.then(next))
 }
 
 fn table(title: &str, messages: &[Kept<Message>]) -> Table {
@@ -59,7 +50,7 @@ fn table(title: &str, messages: &[Kept<Message>]) -> Table {
     let row = |kept: &Kept<Message>| {
         let message = &kept.document;
         let to = message.phone.as_ref().or(message.email.as_ref());
-        vec![
+        [
             Cell::state(message.status.as_str()),
             Cell::code(short(&kept.id.to_string())).link(format!("/messages/{}", kept.id)),
             Cell::maybe(to).link(format!("/threads/{}", message.thread)),
@@ -68,12 +59,7 @@ fn table(title: &str, messages: &[Kept<Message>]) -> Table {
             Cell::time(Time::from_micros(message.created_us), now),
         ]
     };
-    Table {
-        title: title.into(),
-        head: vec!["Status", "Message", "To", "Text", "Channel", "Made"],
-        rows: messages.iter().map(row).collect(),
-        empty: "There are none.",
-    }
+    Table::new(title, ["Status", "Message", "To", "Text", "Channel", "Made"], messages.iter().map(row))
 }
 
 fn cut(text: &str) -> String {
@@ -152,24 +138,12 @@ fn buttons(kept: &Kept<Message>) -> Vec<Button> {
     if kept.document.status != Status::Unknown {
         return vec![];
     }
-    let button = |name, found: &str, explains, is_grave| Button {
-        name,
-        action: format!("/messages/{}/resolve", kept.id),
-        explains,
-        is_grave,
-        fields: vec![("as", found.into())],
-    };
     let sent = "You have looked at the carrier, and it has it. The same text to the same person is not sent again within the window.";
     let not_sent = "You have looked at the carrier, and it does not have it. It has failed; unless the server holds what failed, posting it again sends it.";
-    vec![button("It was sent", "sent", sent, false), button("It was not sent", "not_sent", not_sent, true)]
+    was_sent(&format!("/messages/{}/resolve", kept.id), sent, not_sent)
 }
 
-pub async fn resolve(
-    State(app): State<Arc<App>>,
-    visitor: Visitor,
-    Named(id): Named<Uuid>,
-    fields: Fields,
-) -> Result<Response, Failed> {
+pub async fn resolve(Posted { app, visitor, named: id, fields }: Posted<Uuid>) -> Shown {
     visitor.require(Role::Operate)?;
     let (sent, reason) = (fields.was_sent()?, fields.reason()?);
     let (by, audit) = (By::from(&visitor.caller), app.audit.clone());
@@ -179,11 +153,11 @@ pub async fn resolve(
 
 pub async fn leads(State(app): State<Arc<App>>, visitor: Visitor, fields: Fields) -> Shown {
     visitor.require(Role::Operate)?;
-    let (leads, next) = page_of::<Lead>(&app, &visitor, None, None, fields.get("cursor")).await?;
+    let (leads, next) = page_of::<Lead>(&app, &visitor, None, None, fields.cursor()?).await?;
     let now = SystemClock.now();
     let row = |kept: &Kept<Lead>| {
         let lead = &kept.document;
-        vec![
+        [
             Cell::code(short(&kept.id.to_string())).link(format!("/leads/{}", kept.id)),
             Cell::maybe(lead.name.as_ref()),
             Cell::maybe(lead.phone.as_ref()),
@@ -191,21 +165,9 @@ pub async fn leads(State(app): State<Arc<App>>, visitor: Visitor, fields: Fields
             Cell::time(Time::from_micros(lead.created_us), now),
         ]
     };
-    let table = Table {
-        title: "Leads".into(),
-        head: vec!["Lead", "Name", "Phone", "Email", "Made"],
-        rows: leads.iter().map(row).collect(),
-        empty: "There are none.",
-    };
-    let list = List {
-        path: "/leads".into(),
-        lead: "Whom messages go to.".into(),
-        picture: None,
-        filters: vec![],
-        table,
-        next: None,
-    };
-    show_list(Frame::new(&visitor, "/messages", "Leads"), list.then(next.map(|id| id.to_string())))
+    let table = Table::new("Leads", ["Lead", "Name", "Phone", "Email", "Made"], leads.iter().map(row));
+    let list = List::new("/leads", "Whom messages go to.", table);
+    show_list(Frame::new(&visitor, "/messages", "Leads"), list.then(next))
 }
 
 /// The last messages of a lead, or of one of its threads.

@@ -28,21 +28,27 @@ use std::sync::{Arc, LazyLock};
 use askama::Template;
 use axum::Router;
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};
+use axum::http::request::Parts;
 use axum::http::{HeaderName, Method, StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
 use oncegate::sagas::PICTURE_STYLE;
 use oncegate::sends::Resolved;
 use oncegate::store::Role;
+use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 use url::form_urlencoded;
+use uuid::Uuid;
 
 use self::parts::{Body, Detail, List};
 use self::session::Visitor;
-use crate::api::{RawForm, check_note};
+use crate::api::{RawForm, check_note, page_cursor};
 use crate::app::App;
 use crate::auth::hex;
 use crate::problem::{Kind, Problem};
 use crate::routes::{Needs, routes};
+
+/// The number of rows on a page of a list.
+const PAGE: usize = 50;
 
 const NOTHING: Needs = Needs::Nothing;
 const SEND: Needs = Needs::Session(Role::Send);
@@ -319,6 +325,18 @@ impl Fields {
         self.get(name).unwrap_or_default()
     }
 
+    /// The value that the field names.
+    fn parsed<T>(&self, name: &str, parse: fn(&str) -> Option<T>) -> Result<Option<T>, Problem> {
+        let parsed =
+            |given| parse(given).ok_or_else(|| Kind::InvalidRequest.because(format!("{name}: there is no {given:?}")));
+        self.get(name).map(parsed).transpose()
+    }
+
+    /// The position at which the page before ended.
+    fn cursor(&self) -> Result<Option<Uuid>, Problem> {
+        page_cursor(self.get("cursor").map(str::to_owned))
+    }
+
     /// The reason that a person gives for an act.
     fn reason(&self) -> Result<String, Failed> {
         let reason = self.get("reason").ok_or_else(|| Kind::InvalidRequest.because("reason: say why"))?;
@@ -345,6 +363,27 @@ impl FromRequest<Arc<App>> for Fields {
         }
         let RawForm(bytes) = RawForm::from_request(request, app).await?;
         Ok(Fields::of(&bytes))
+    }
+}
+
+/// A form that a visitor has posted, and what its path names.
+struct Posted<T> {
+    app: Arc<App>,
+    visitor: Visitor,
+    named: T,
+    fields: Fields,
+}
+
+impl<T: DeserializeOwned + Send> FromRequest<Arc<App>> for Posted<T> {
+    type Rejection = Response;
+
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Response> {
+        let (mut parts, form) = request.into_parts();
+        let visitor = Visitor::from_request_parts(&mut parts, app).await?;
+        let named = Named::from_request_parts(&mut parts, app).await;
+        let Named(named) = named.map_err(IntoResponse::into_response)?;
+        let fields = Fields::from_request(Request::from_parts(parts, form), app).await;
+        Ok(Posted { app: app.clone(), visitor, named, fields: fields.map_err(IntoResponse::into_response)? })
     }
 }
 
@@ -375,10 +414,10 @@ fn did(fields: &Fields) -> Option<&'static str> {
 /// Names in a path. A segment that is not text, or no id, matches nothing.
 struct Named<T>(T);
 
-impl<T: serde::de::DeserializeOwned + Send> FromRequestParts<Arc<App>> for Named<T> {
+impl<T: DeserializeOwned + Send> FromRequestParts<Arc<App>> for Named<T> {
     type Rejection = Failed;
 
-    async fn from_request_parts(parts: &mut axum::http::request::Parts, app: &Arc<App>) -> Result<Self, Failed> {
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Failed> {
         let named = Path::from_request_parts(parts, app).await;
         let Path(named) = named.map_err(|_| Kind::NotFound.because("there is nothing under this path"))?;
         Ok(Named(named))

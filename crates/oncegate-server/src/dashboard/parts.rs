@@ -131,6 +131,17 @@ pub struct Table {
     pub empty: &'static str,
 }
 
+impl Table {
+    pub fn new<const N: usize>(
+        title: &str,
+        head: [&'static str; N],
+        rows: impl IntoIterator<Item = [Cell; N]>,
+    ) -> Table {
+        let rows = rows.into_iter().map(Vec::from).collect();
+        Table { title: title.into(), head: head.into(), rows, empty: "There are none." }
+    }
+}
+
 pub struct Filter {
     pub name: &'static str,
     pub label: &'static str,
@@ -161,12 +172,21 @@ pub struct List {
 }
 
 impl List {
+    pub fn new(path: impl Into<String>, lead: impl Into<String>, table: Table) -> List {
+        List { path: path.into(), lead: lead.into(), picture: None, filters: vec![], table, next: None }
+    }
+
+    pub fn filters(self, filters: impl Into<Vec<Filter>>) -> List {
+        List { filters: filters.into(), ..self }
+    }
+
     pub fn is_filtered(&self) -> bool {
         self.filters.iter().any(|filter| !filter.value.is_empty())
     }
 
     /// The same list, with a link to the next page if there is a cursor.
-    pub fn then(mut self, cursor: Option<String>) -> List {
+    pub fn then(mut self, cursor: Option<impl Display>) -> List {
+        let cursor = cursor.map(|cursor| cursor.to_string());
         if cursor.is_some() {
             self.table.empty = "There are none among the newest. Older ones may be.";
         }
@@ -193,6 +213,30 @@ pub struct Button {
     /// The act cannot be undone.
     pub is_grave: bool,
     pub fields: Vec<(&'static str, String)>,
+}
+
+impl Button {
+    pub fn new(name: &'static str, action: impl Into<String>, explains: &'static str) -> Button {
+        Button { name, action: action.into(), explains, is_grave: false, fields: vec![] }
+    }
+
+    pub fn grave(self) -> Button {
+        Button { is_grave: true, ..self }
+    }
+
+    /// The same button, with a field that the form posts.
+    pub fn with(mut self, field: &'static str, value: impl Into<String>) -> Button {
+        self.fields.push((field, value.into()));
+        self
+    }
+}
+
+/// The buttons for what a person found out at the provider, each with an explanation.
+pub fn was_sent(action: &str, sent: &'static str, not_sent: &'static str) -> Vec<Button> {
+    vec![
+        Button::new("It was sent", action, sent).with("as", "sent"),
+        Button::new("It was not sent", action, not_sent).grave().with("as", "not_sent"),
+    ]
 }
 
 /// Something that happened.

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::response::Response;
 use oncegate::Time;
 use oncegate::reminders::{Filter as Wanted, Kept, Reminder, State as ReminderState};
 use oncegate::sends::checked;
@@ -14,38 +13,27 @@ use super::parts::{
     Body, Button, Cell, Detail, Filter, Happened, List, Section, Table, Tone, ago, facts, in_order, query, short,
 };
 use super::session::{Visitor, see_other};
-use super::{Failed, Fields, Frame, Named, Shown, did, show_detail, show_list, who_and_why};
-use crate::api::{missing, page_cursor, page_id};
+use super::{Fields, Frame, Named, PAGE, Posted, Shown, did, show_detail, show_list, who_and_why};
+use crate::api::{missing, page_id};
 use crate::app::App;
 use crate::audit::By;
 use crate::problem::Kind;
 
-const PAGE: usize = 50;
-
 pub async fn list(State(app): State<Arc<App>>, visitor: Visitor, fields: Fields) -> Shown {
     visitor.require(Role::Operate)?;
-    let state = |name: &str| {
-        ReminderState::parse(name).ok_or_else(|| Kind::InvalidRequest.because(format!("state: there is no {name:?}")))
-    };
     let wanted = Wanted {
         booking: fields.get("booking").map(|id| checked("booking", id)).transpose()?,
-        state: fields.get("state").map(state).transpose()?,
+        state: fields.parsed("state", ReminderState::parse)?,
         limit: PAGE,
-        before: page_cursor(fields.get("cursor").map(str::to_owned))?,
+        before: fields.cursor()?,
     };
     let page = app.reminders.reminders.list(visitor.workspace(), &wanted).await?;
-    let list = List {
-        path: "/reminders".into(),
-        lead: "One for each booking and kind, newest first.".into(),
-        picture: None,
-        filters: vec![
-            Filter::text("booking", "Booking", fields.text("booking")),
-            Filter::choice("state", "State", fields.text("state"), &ReminderState::ALL.map(ReminderState::as_str)),
-        ],
-        table: table("Reminders", &page.items),
-        next: None,
-    };
-    show_list(Frame::new(&visitor, "/reminders", "Reminders"), list.then(page.next.map(|id| id.to_string())))
+    let lead = "One for each booking and kind, newest first.";
+    let list = List::new("/reminders", lead, table("Reminders", &page.items)).filters([
+        Filter::text("booking", "Booking", fields.text("booking")),
+        Filter::choice("state", "State", fields.text("state"), &ReminderState::ALL.map(ReminderState::as_str)),
+    ]);
+    show_list(Frame::new(&visitor, "/reminders", "Reminders"), list.then(page.next))
 }
 
 pub fn table(title: &str, reminders: &[Kept]) -> Table {
@@ -53,7 +41,7 @@ pub fn table(title: &str, reminders: &[Kept]) -> Table {
     let row = |kept: &Kept| {
         let reminder = &kept.document;
         let to = reminder.text.phone.as_ref().or(reminder.text.email.as_ref());
-        vec![
+        [
             Cell::state(reminder.state.as_str()),
             Cell::code(short(&kept.id.to_string())).link(format!("/reminders/{}", kept.id)),
             Cell::text(&reminder.booking).link(query("/reminders", [("booking", reminder.booking.as_str())])),
@@ -62,12 +50,7 @@ pub fn table(title: &str, reminders: &[Kept]) -> Table {
             Cell::time(Time::from_micros(reminder.send_at_us), now),
         ]
     };
-    Table {
-        title: title.into(),
-        head: vec!["State", "Reminder", "Booking", "Kind", "To", "To be sent"],
-        rows: reminders.iter().map(row).collect(),
-        empty: "There are none.",
-    }
+    Table::new(title, ["State", "Reminder", "Booking", "Kind", "To", "To be sent"], reminders.iter().map(row))
 }
 
 pub async fn show(State(app): State<Arc<App>>, visitor: Visitor, Named(id): Named<String>, fields: Fields) -> Shown {
@@ -118,37 +101,22 @@ fn says(reminder: &Reminder, now: Time) -> String {
 }
 
 fn buttons(kept: &Kept) -> Vec<Button> {
-    match kept.document.state {
-        ReminderState::Missed => vec![
-            Button {
-                name: "Send anyway",
-                action: format!("/reminders/{}/send", kept.id),
-                explains: "It is sent now, under the same key as before. If the carrier may have taken it already, look there first.",
-                is_grave: true,
-                fields: vec![],
-            },
-            Button {
-                name: "It was sent",
-                action: format!("/reminders/{}/resolve", kept.id),
-                explains: "You have looked at the carrier, and it has it.",
-                is_grave: false,
-                fields: vec![("as", "sent".into())],
-            },
-            Button {
-                name: "Let it be",
-                action: format!("/reminders/{}/resolve", kept.id),
-                explains: "It was not sent, and it is too late for it. It is cancelled, and nothing brings it back.",
-                is_grave: true,
-                fields: vec![("as", "not_sent".into())],
-            },
-        ],
-        ReminderState::Scheduled => vec![Button {
-            name: "Cancel",
-            action: format!("/reminders/{}/cancel", kept.id),
-            explains: "It will not be sent. Moving it to another time brings it back.",
-            is_grave: true,
-            fields: vec![],
-        }],
+    let button = |name, verb: &str, explains| Button::new(name, format!("/reminders/{}/{verb}", kept.id), explains);
+    match kept.reminder.state {
+        ReminderState::Missed => {
+            let send = "It is sent now, under the same key as before. If the carrier may have taken it already, look there first.";
+            let sent = "You have looked at the carrier, and it has it.";
+            let let_be = "It was not sent, and it is too late for it. It is cancelled, and nothing brings it back.";
+            vec![
+                button("Send anyway", "send", send).grave(),
+                button("It was sent", "resolve", sent).with("as", "sent"),
+                button("Let it be", "resolve", let_be).grave().with("as", "not_sent"),
+            ]
+        }
+        ReminderState::Scheduled => {
+            let cancel = "It will not be sent. Moving it to another time brings it back.";
+            vec![button("Cancel", "cancel", cancel).grave()]
+        }
         ReminderState::Sending | ReminderState::Sent | ReminderState::Cancelled => vec![],
     }
 }
@@ -186,12 +154,7 @@ fn moments(reminder: &Reminder, visitor: &Visitor) -> Vec<Happened> {
     in_order(moments)
 }
 
-pub async fn act(
-    State(app): State<Arc<App>>,
-    visitor: Visitor,
-    Named((id, verb)): Named<(Uuid, String)>,
-    fields: Fields,
-) -> Result<Response, Failed> {
+pub async fn act(Posted { app, visitor, named: (id, verb), fields }: Posted<(Uuid, String)>) -> Shown {
     visitor.require(Role::Operate)?;
     let reason = Some(fields.reason()?);
     let (desk, audit, by) = (app.reminders.clone(), app.audit.clone(), By::from(&visitor.caller));

@@ -12,11 +12,10 @@ use oncegate::{Time, WorkspaceName};
 
 use super::parts::{Body, Cell, Detail, Filter, Happened, List, Section, Table, Tone, encoded, facts, query, short};
 use super::session::Visitor;
-use super::{Fields, Frame, Named, Shown, show_detail, show_list};
-use crate::api::{HISTORY_MAX, missing, page_cursor};
+use super::{Fields, Frame, Named, PAGE, Shown, show_detail, show_list};
+use crate::api::{HISTORY_MAX, missing};
 use crate::app::App;
 
-const PAGE: usize = 50;
 /// The maximum count of a state's instances; above it, the page only shows that there are more.
 const COUNT_MAX: usize = 10_000;
 
@@ -28,27 +27,20 @@ pub async fn list(State(app): State<Arc<App>>, visitor: Visitor) -> Shown {
     let row = |(definition, counts): (&Arc<Definition>, BTreeMap<String, usize>)| {
         let (over, live): (Vec<_>, Vec<_>) = counts.iter().partition(|(state, _)| definition.is_terminal(state));
         let sum = |counts: Vec<(&String, &usize)>| counts.into_iter().map(|(_, count)| count).sum::<usize>();
-        vec![
+        [
             Cell::text(definition.name()).link(format!("/sagas/{}", encoded(definition.name()))),
             Cell::text(definition.doc()),
             Cell::text(sum(live)),
             Cell::text(sum(over)),
         ]
     };
-    let list = List {
-        path: "/sagas".into(),
-        lead: "Work in steps, moved on by events that come twice, late, and in any order.".into(),
-        picture: None,
-        filters: vec![],
-        table: Table {
-            title: "Sagas".into(),
-            head: vec!["Saga", "What it is", "Under way", "Over"],
-            rows: definitions.iter().zip(counts).map(row).collect(),
-            empty: "There are none. A saga is a TOML file that [sagas] files names; see docs/sagas.md.",
-        },
-        next: None,
+    let lead = "Work in steps, moved on by events that come twice, late, and in any order.";
+    let rows = definitions.iter().zip(counts).map(row);
+    let table = Table {
+        empty: "There are none. A saga is a TOML file that [sagas] files names; see docs/sagas.md.",
+        ..Table::new("Sagas", ["Saga", "What it is", "Under way", "Over"], rows)
     };
-    show_list(Frame::new(&visitor, "/sagas", "Sagas"), list)
+    show_list(Frame::new(&visitor, "/sagas", "Sagas"), List::new("/sagas", lead, table))
 }
 
 /// The number of instances in each state, up to a limit.
@@ -85,7 +77,7 @@ pub async fn instances(
     visitor.require(Role::Operate)?;
     let definition = app.sagas.sagas.definition(&name).ok_or_else(|| missing("saga"))?;
     let picture = picture(&app, visitor.workspace(), definition).await?;
-    let before = page_cursor(fields.get("cursor").map(str::to_owned))?;
+    let before = fields.cursor()?;
     let page = app.sagas.sagas.list(visitor.workspace(), Some(&name), fields.get("state"), PAGE, before).await?;
     let path = format!("/sagas/{}", encoded(&name));
     let states = Filter {
@@ -94,16 +86,10 @@ pub async fn instances(
         value: fields.text("state").to_owned(),
         options: definition.states().to_vec(),
     };
-    let list = List {
-        path: path.clone(),
-        lead: definition.doc().to_owned(),
-        picture: Some(picture),
-        filters: vec![states],
-        table: table(&page.items),
-        next: None,
-    };
+    let list = List::new(path, definition.doc(), table(&page.items)).filters([states]);
+    let list = List { picture: Some(picture), ..list };
     let live = Some(query("/live", [("on", "saga"), ("saga", name.as_str())]));
-    show_list(Frame { live, ..Frame::new(&visitor, "/sagas", name) }, list.then(page.next.map(|id| id.to_string())))
+    show_list(Frame { live, ..Frame::new(&visitor, "/sagas", name) }, list.then(page.next))
 }
 
 fn href(found: &Found) -> String {
@@ -121,7 +107,7 @@ fn tone(found: &Found) -> Tone {
 fn table(found: &[Found]) -> Table {
     let now = SystemClock.now();
     let row = |found: &Found| {
-        vec![
+        [
             Cell { tone: Some(tone(found)), ..Cell::text(&found.instance.state) },
             Cell::text(&found.correlation_id).link(href(found)),
             Cell::text(&found.saga),
@@ -129,12 +115,7 @@ fn table(found: &[Found]) -> Table {
             Cell::time(found.updated_at, now),
         ]
     };
-    Table {
-        title: "Instances".into(),
-        head: vec!["State", "Instance", "Saga", "Begun", "Moved on"],
-        rows: found.iter().map(row).collect(),
-        empty: "There are none.",
-    }
+    Table::new("Instances", ["State", "Instance", "Saga", "Begun", "Moved on"], found.iter().map(row))
 }
 
 pub async fn show(State(app): State<Arc<App>>, visitor: Visitor, Named((saga, id)): Named<(String, String)>) -> Shown {

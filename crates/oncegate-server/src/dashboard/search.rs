@@ -44,28 +44,20 @@ pub async fn page(State(app): State<Arc<App>>, visitor: Visitor, fields: Fields)
         return Ok(see_other(&only.href));
     }
     let row = |hit: Hit| {
-        vec![
+        [
             Cell::text(hit.what),
             Cell::text(hit.name).link(hit.href),
             hit.state.as_deref().map_or_else(Cell::default, Cell::state),
             Cell::text(hit.about),
         ]
     };
-    let list = List {
-        path: "/search".into(),
-        lead: "Takes an id of anything, a claim's id, a phone or an email address, a campaign, a booking, an entity, a saga's instance, or the parts of a key: alone, or behind the name of its guard, with spaces between them.".into(),
-        picture: None,
-        filters: vec![],
-        table: Table {
-            title: "Found".into(),
-            head: vec!["What", "Which", "State", ""],
-            rows: hits.into_iter().map(row).collect(),
-            empty: "Nothing is called that. A claim is found as long as its window lasts.",
-        },
-        next: None,
+    let lead = "Takes an id of anything, a claim's id, a phone or an email address, a campaign, a booking, an entity, a saga's instance, or the parts of a key: alone, or behind the name of its guard, with spaces between them.";
+    let table = Table {
+        empty: "Nothing is called that. A claim is found as long as its window lasts.",
+        ..Table::new("Found", ["What", "Which", "State", ""], hits.into_iter().map(row))
     };
     let title = if searched.is_empty() { "Search".to_owned() } else { format!("Search for “{searched}”") };
-    show_list(Frame { searched, ..Frame::new(&visitor, "", title) }, list)
+    show_list(Frame { searched, ..Frame::new(&visitor, "", title) }, List::new("/search", lead, table))
 }
 
 async fn search(app: &App, visitor: &Visitor, searched: &str) -> Result<Vec<Hit>, Failed> {

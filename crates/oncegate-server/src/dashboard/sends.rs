@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::response::Response;
 use oncegate::Time;
 use oncegate::sends::{Filter as Wanted, Kept, State as SendState, checked};
 use oncegate::store::Reading;
@@ -12,48 +11,37 @@ use uuid::Uuid;
 
 use super::parts::{
     Body, Button, Cell, Detail, Filter, Happened, List, Section, Table, Tone, ago, facts, in_order, query, short,
+    was_sent,
 };
 use super::session::{Visitor, see_other};
-use super::{Failed, Fields, Frame, Named, Shown, did, show_detail, show_list, who_and_why};
-use crate::api::{missing, page_cursor, page_id};
+use super::{Fields, Frame, Named, PAGE, Posted, Shown, did, show_detail, show_list, who_and_why};
+use crate::api::{missing, page_id};
 use crate::app::App;
 use crate::audit::By;
-use crate::problem::Kind;
 use crate::sends::Resolution;
 use crate::task::to_the_end;
 
-const PAGE: usize = 50;
-
 pub async fn list(State(app): State<Arc<App>>, visitor: Visitor, fields: Fields) -> Shown {
     visitor.require(Role::Operate)?;
-    let state = |name: &str| {
-        SendState::parse(name).ok_or_else(|| Kind::InvalidRequest.because(format!("state: there is no {name:?}")))
-    };
     let wanted = Wanted {
         campaign: fields.get("campaign").map(|id| checked("campaign", id)).transpose()?,
-        state: fields.get("state").map(state).transpose()?,
+        state: fields.parsed("state", SendState::parse)?,
         limit: PAGE,
-        before: page_cursor(fields.get("cursor").map(str::to_owned))?,
+        before: fields.cursor()?,
     };
-    let Reading { value: page, now } = app.sends.sends.list(visitor.workspace(), &wanted).await?;
-    let list = List {
-        path: "/sends".into(),
-        lead: "What workers have sent, or were about to, newest first: one for each campaign and recipient.".into(),
-        picture: None,
-        filters: vec![
-            Filter::text("campaign", "Campaign", fields.text("campaign")),
-            Filter::choice("state", "State", fields.text("state"), &SendState::ALL.map(SendState::as_str)),
-        ],
-        table: table("Sends", &page.items, now),
-        next: None,
-    };
-    show_list(Frame::new(&visitor, "/sends", "Sends"), list.then(page.next.map(|id| id.to_string())))
+    let page = app.sends.sends.list(visitor.workspace(), &wanted).await?;
+    let lead = "What workers have sent, or were about to, newest first: one for each campaign and recipient.";
+    let list = List::new("/sends", lead, table("Sends", &page.items, page.now)).filters([
+        Filter::text("campaign", "Campaign", fields.text("campaign")),
+        Filter::choice("state", "State", fields.text("state"), &SendState::ALL.map(SendState::as_str)),
+    ]);
+    show_list(Frame::new(&visitor, "/sends", "Sends"), list.then(page.next))
 }
 
 pub fn table(title: &str, sends: &[Kept], now: Time) -> Table {
     let row = |kept: &Kept| {
-        let send = &kept.document;
-        vec![
+        let send = &kept.send;
+        [
             Cell::state(send.state_at(now).as_str()),
             Cell::code(short(&kept.id.to_string())).link(format!("/sends/{}", kept.id)),
             Cell::text(&send.campaign).link(query("/sends", [("campaign", send.campaign.as_str())])),
@@ -62,12 +50,7 @@ pub fn table(title: &str, sends: &[Kept], now: Time) -> Table {
             Cell::time(Time::from_micros(send.created_us), now),
         ]
     };
-    Table {
-        title: title.into(),
-        head: vec!["State", "Send", "Campaign", "Recipient", "Attempts", "Begun"],
-        rows: sends.iter().map(row).collect(),
-        empty: "There are none.",
-    }
+    Table::new(title, ["State", "Send", "Campaign", "Recipient", "Attempts", "Begun"], sends.iter().map(row))
 }
 
 pub async fn show(State(app): State<Arc<App>>, visitor: Visitor, Named(id): Named<String>, fields: Fields) -> Shown {
@@ -119,23 +102,9 @@ fn buttons(kept: &Kept, now: Time) -> Vec<Button> {
     if !kept.document.state_at(now).is_open() {
         return vec![];
     }
-    let action = format!("/sends/{}/resolve", kept.id);
-    vec![
-        Button {
-            name: "It was sent",
-            action: action.clone(),
-            explains: "You have looked at the provider, and it has it. Nobody sends it again.",
-            is_grave: false,
-            fields: vec![("as", "sent".into())],
-        },
-        Button {
-            name: "It was not sent",
-            action,
-            explains: "You have looked at the provider, and it does not have it. The next worker that comes sends it.",
-            is_grave: true,
-            fields: vec![("as", "not_sent".into())],
-        },
-    ]
+    let sent = "You have looked at the provider, and it has it. Nobody sends it again.";
+    let not_sent = "You have looked at the provider, and it does not have it. The next worker that comes sends it.";
+    was_sent(&format!("/sends/{}/resolve", kept.id), sent, not_sent)
 }
 
 fn moments(kept: &Kept, now: Time, visitor: &Visitor) -> Vec<Happened> {
@@ -166,12 +135,7 @@ fn moments(kept: &Kept, now: Time, visitor: &Visitor) -> Vec<Happened> {
     in_order(moments)
 }
 
-pub async fn resolve(
-    State(app): State<Arc<App>>,
-    visitor: Visitor,
-    Named(id): Named<Uuid>,
-    fields: Fields,
-) -> Result<Response, Failed> {
+pub async fn resolve(Posted { app, visitor, named: id, fields }: Posted<Uuid>) -> Shown {
     visitor.require(Role::Operate)?;
     let sent = fields.was_sent()?;
     let resolution =

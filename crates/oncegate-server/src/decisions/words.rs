@@ -42,10 +42,6 @@ impl Fate {
     }
 
     pub const ALL: [Fate; 6] = [Fate::Passed, Fate::Done, Fate::Stopped, Fate::Failed, Fate::Needed, Fate::Noted];
-
-    pub fn parse(name: &str) -> Option<Fate> {
-        Fate::ALL.into_iter().find(|fate| fate.as_str() == name)
-    }
 }
 
 /// A kind of decision.

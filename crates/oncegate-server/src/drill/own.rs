@@ -307,19 +307,7 @@ fn jobs(point: &str, kill: u32) -> impl Iterator<Item = String> + use<> {
 
 impl PointReport {
     pub fn new(point: impl Into<String>, when: impl Into<String>) -> PointReport {
-        let (point, when) = (point.into(), when.into());
-        PointReport {
-            point,
-            when,
-            kills: 0,
-            jobs: 0,
-            sent: 0,
-            repeats: 0,
-            duplicates: 0,
-            not_arrived: 0,
-            missed: 0,
-            unknown: 0,
-        }
+        PointReport { point: point.into(), when: when.into(), ..PointReport::default() }
     }
 
     /// Adds one job. A job that arrived although its record says missed counts as unknown.

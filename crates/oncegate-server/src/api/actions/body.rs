@@ -1,6 +1,5 @@
 //! The request bodies of actions, and their checks.
 
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use oncegate::Time;
@@ -10,9 +9,9 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use crate::api::extract;
+use crate::api::extract::{bad, one_of, seconds};
 use crate::config::Actions;
-use crate::problem::{Kind, Problem};
+use crate::problem::Problem;
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "an object with `actionType` and `payload`")]
@@ -39,14 +38,6 @@ pub struct ScheduleBody {
     max_wait_seconds: Option<f64>,
 }
 
-fn bad(message: impl Into<String>) -> Problem {
-    Kind::InvalidRequest.because(message.into())
-}
-
-pub fn seconds(field: &str, given: Option<f64>, range: RangeInclusive<Duration>) -> Result<Option<Duration>, Problem> {
-    extract::seconds(field, given, range).map_err(bad)
-}
-
 impl ScheduleBody {
     pub fn check(self, config: &Actions) -> Result<Schedule, Problem> {
         let of_type = config.of_type(&self.action_type);
@@ -56,13 +47,7 @@ impl ScheduleBody {
             None if self.catch_up.is_some() => return Err(bad("catchUp: only a recurring action has ticks to miss")),
             None => None,
         };
-        let mode = match self.mode.as_deref() {
-            None => of_type.mode,
-            Some(name) => Mode::parse(name).ok_or_else(|| {
-                let names = Mode::ALL.map(Mode::as_str).join(", ");
-                bad(format!("mode: one of {names}, not {name:?}"))
-            })?,
-        };
+        let mode = one_of("mode", self.mode, Mode::ALL, Mode::as_str)?.unwrap_or(of_type.mode);
         if self.max_wait_seconds.is_some() && mode != Mode::Debounce {
             return Err(bad("maxWaitSeconds: only mode \"debounce\" has one"));
         }

@@ -16,9 +16,8 @@ use tokio::sync::oneshot;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::body::seconds;
 use crate::actions::{Event, LeaseRequest};
-use crate::api::extract::{Json, Named};
+use crate::api::extract::{Json, One, bad, seconds};
 use crate::api::page::{self, missing};
 use crate::api::{Answered, App, Under};
 use crate::auth::Caller;
@@ -74,10 +73,6 @@ impl From<&Leased> for LeasedView {
             lease_until: job.lease_until.to_string(),
         }
     }
-}
-
-fn bad(message: impl Into<String>) -> Problem {
-    Kind::InvalidRequest.because(message.into())
 }
 
 /// Lease due actions, or wait for some
@@ -175,15 +170,10 @@ pub struct WordView {
     request_body = RenewBody, responses(
     (status = 200, description = "The lease is longer.", body = WordView), (status = 404, description = "None."),
     (status = 409, description = "`fenced`: the lease is another's, or over.")))]
-pub async fn renew(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    Named(id): Named,
-    Json(body): Json<RenewBody>,
-) -> Answered {
+pub async fn renew(one: One, Json(body): Json<RenewBody>) -> Answered {
     let lease = seconds("leaseSeconds", body.lease_seconds, SPAN_MIN..=LEASE_MAX)?;
-    let lease = lease.unwrap_or(app.config.actions.lease);
-    say(&app, caller, &id, Command::Renew { token: Token(body.token), lease }).await
+    let lease = lease.unwrap_or(one.app.config.actions.lease);
+    say(one, Command::Renew { token: Token(body.token), lease }).await
 }
 
 /// Say that an action is done
@@ -191,14 +181,9 @@ pub async fn renew(
     request_body = CompleteBody, responses(
     (status = 200, description = "Completed; also if it was so already, by this same lease.", body = WordView),
     (status = 404, description = "None."), (status = 409, description = "`fenced`: the lease is another's, or over.")))]
-pub async fn complete(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    Named(id): Named,
-    Json(body): Json<CompleteBody>,
-) -> Answered {
+pub async fn complete(one: One, Json(body): Json<CompleteBody>) -> Answered {
     let command = Command::Complete { token: Token(body.token) };
-    say(&app, caller, &id, Done { command, result: body.result }).await
+    say(one, Done { command, result: body.result }).await
 }
 
 /// Say that a try has failed
@@ -206,16 +191,11 @@ pub async fn complete(
     request_body = FailBody, responses(
     (status = 200, description = "It is tried again (`failed`), or over (`dead`, `unknown`).", body = WordView),
     (status = 404, description = "None."), (status = 409, description = "`fenced`: the lease is another's, or over.")))]
-pub async fn fail(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    Named(id): Named,
-    Json(body): Json<FailBody>,
-) -> Answered {
+pub async fn fail(one: One, Json(body): Json<FailBody>) -> Answered {
     let (reached, error) = (reached(&body.reached)?, error_text(&body.error));
     let retry_in = seconds("retryInSeconds", body.retry_in_seconds, Duration::ZERO..=RETRY_IN_MAX)?;
     let failure = Failure { error, reached, is_final: false, retry_in };
-    say(&app, caller, &id, Command::Fail { token: Token(body.token), failure }).await
+    say(one, Command::Fail { token: Token(body.token), failure }).await
 }
 
 /// Whether a worker's attempt had an effect.
@@ -233,9 +213,9 @@ pub fn error_text(error: &str) -> String {
 }
 
 /// Applies a worker's report on an action that it has leased.
-async fn say(app: &App, caller: Caller, id: &str, done: impl Into<Done>) -> Answered {
+async fn say(One { app, caller, id }: One, done: impl Into<Done>) -> Answered {
     caller.require(Role::Operate)?;
-    let (id, done) = (page::id(id, "action")?, done.into());
+    let (id, done) = (page::id(&id, "action")?, done.into());
     let is_renewal = matches!(done.command, Command::Renew { .. });
     let result = done.result.filter(|_| app.actions.keeps_results);
     let (applied, action_type) = app.actions.actions.apply_to(&caller.workspace, id, Done { result, ..done }).await?;

@@ -8,16 +8,9 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use crate::api::extract;
+use crate::api::extract::{bad, seconds};
 use crate::config::Config;
 use crate::problem::Problem;
-
-/// What is wrong with a field, in words.
-pub struct BadClaim(pub String);
-
-fn bad(message: impl Into<String>) -> BadClaim {
-    BadClaim(message.into())
-}
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "an object with `guard` and `key`")]
@@ -66,7 +59,7 @@ impl ClaimBody {
                 || fingerprint.contains(char::is_control))
         {
             let max = limits::FINGERPRINT_BYTES_MAX;
-            return Err(bad(format!("fingerprint: 1 to {max} bytes without control characters")).into());
+            return Err(bad(format!("fingerprint: 1 to {max} bytes without control characters")));
         }
         let parts = policy.store_parts.then(|| serde_json::to_string(&self.key).expect("strings are JSON"));
         Ok(ToClaim {
@@ -115,7 +108,7 @@ pub struct OwnerBody {
 }
 
 impl OwnerBody {
-    pub fn guard(&self) -> Result<GuardName, BadClaim> {
+    pub fn guard(&self) -> Result<GuardName, Problem> {
         own_guard(&self.guard)
     }
 
@@ -123,11 +116,11 @@ impl OwnerBody {
         Token(self.token)
     }
 
-    pub fn lease(&self) -> Result<Option<Duration>, BadClaim> {
+    pub fn lease(&self) -> Result<Option<Duration>, Problem> {
         seconds("leaseSeconds", self.lease_seconds, limits::SPAN_MIN..=limits::LEASE_MAX)
     }
 
-    pub fn outcome(&self, kept: bool) -> Result<Option<Bytes>, BadClaim> {
+    pub fn outcome(&self, kept: bool) -> Result<Option<Bytes>, Problem> {
         let Some(outcome) = &self.outcome else { return Ok(None) };
         let (found, max) = (outcome.get().len(), limits::OUTCOME_BYTES_MAX);
         if found > max {
@@ -136,11 +129,11 @@ impl OwnerBody {
         Ok(kept.then(|| Bytes::copy_from_slice(outcome.get().as_bytes())))
     }
 
-    pub fn refuse_outcome(&self, verb: &str) -> Result<(), BadClaim> {
+    pub fn refuse_outcome(&self, verb: &str) -> Result<(), Problem> {
         self.outcome.as_ref().map_or(Ok(()), |_| Err(bad(format!("outcome: {verb} takes none"))))
     }
 
-    pub fn refuse_lease(&self, verb: &str) -> Result<(), BadClaim> {
+    pub fn refuse_lease(&self, verb: &str) -> Result<(), Problem> {
         self.lease_seconds.map_or(Ok(()), |_| Err(bad(format!("leaseSeconds: {verb} takes none"))))
     }
 }
@@ -162,7 +155,7 @@ enum Resolution {
 }
 
 impl ResolveBody {
-    pub fn guard(&self) -> Result<GuardName, BadClaim> {
+    pub fn guard(&self) -> Result<GuardName, Problem> {
         own_guard(&self.guard)
     }
 
@@ -171,7 +164,7 @@ impl ResolveBody {
     }
 }
 
-pub fn check_note(note: Option<&str>) -> Result<(), BadClaim> {
+pub fn check_note(note: Option<&str>) -> Result<(), Problem> {
     if note.is_some_and(|note| note.contains(|c: char| c.is_control() && c != '\n' && c != '\t')) {
         return Err(bad("note: has control characters in it"));
     }
@@ -181,12 +174,12 @@ pub fn check_note(note: Option<&str>) -> Result<(), BadClaim> {
     }
 }
 
-pub fn guard(name: &str) -> Result<GuardName, BadClaim> {
+pub fn guard(name: &str) -> Result<GuardName, Problem> {
     GuardName::new(name).map_err(|error| bad(format!("guard: {error}")))
 }
 
 /// A guard that callers may use: not one of the server's own.
-pub fn own_guard(name: &str) -> Result<GuardName, BadClaim> {
+pub fn own_guard(name: &str) -> Result<GuardName, Problem> {
     let guard = guard(name)?;
     match crate::own_guards::is_own(&guard) {
         true => Err(bad(format!("guard: {name:?} is the server's own; choose another name"))),
@@ -194,11 +187,11 @@ pub fn own_guard(name: &str) -> Result<GuardName, BadClaim> {
     }
 }
 
-pub fn state(name: &str) -> Result<State, BadClaim> {
+pub fn state(name: &str) -> Result<State, Problem> {
     State::parse(name).ok_or_else(|| bad(format!("state: in_flight, done, failed or unknown, not {name:?}")))
 }
 
-fn check_key(parts: &[Option<String>]) -> Result<(), BadClaim> {
+fn check_key(parts: &[Option<String>]) -> Result<(), Problem> {
     let (found, max) = (parts.len(), limits::KEY_PARTS_MAX);
     if !(1..=max).contains(&found) {
         return Err(bad(format!("key: 1 to {max} parts; this one has {found}")));
@@ -210,15 +203,7 @@ fn check_key(parts: &[Option<String>]) -> Result<(), BadClaim> {
     }
 }
 
-fn seconds(
-    field: &str,
-    value: Option<f64>,
-    range: std::ops::RangeInclusive<Duration>,
-) -> Result<Option<Duration>, BadClaim> {
-    extract::seconds(field, value, range).map_err(bad)
-}
-
-fn attributes(json: Box<RawValue>) -> Result<String, BadClaim> {
+fn attributes(json: Box<RawValue>) -> Result<String, Problem> {
     let max = limits::ATTRIBUTES_BYTES_MAX;
     if !json.get().starts_with('{') || json.get().len() > max {
         return Err(bad(format!("attributes: an object of at most {max} bytes")));

@@ -43,7 +43,7 @@ pub struct GuardFound {
     pub stopped: Option<u64>,
 }
 
-#[derive(Serialize, Deserialize, Clone, Debug)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct PointReport {
     pub point: String,
