@@ -1,7 +1,5 @@
 //! Records with a JSON document as their body. All policies read, write, list and settle their records with this module.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use oncegate_core::{Time, WorkspaceName};
 use oncegate_store::{At, Commit, Listing, MainStore, Place, Reading, Record, StoreError};
@@ -151,7 +149,7 @@ where
 
 /// Reads one batch of records. `item` decides what becomes of each record; a record without an item is left out.
 pub(crate) async fn batch<T>(
-    store: &Arc<dyn MainStore>,
+    store: &dyn MainStore,
     listing: Listing,
     item: impl Fn(Record) -> Result<Option<T>, StoreError>,
 ) -> Result<Batch<T>, StoreError> {
@@ -166,7 +164,7 @@ pub(crate) async fn batch<T>(
 }
 
 /// Lists a page of documents, newest first. A page of large documents has fewer of them.
-pub async fn list<D: Document>(store: &Arc<dyn MainStore>, listing: Listing) -> Result<Page<Kept<D>>, StoreError> {
+pub async fn list<D: Document>(store: &dyn MainStore, listing: Listing) -> Result<Page<Kept<D>>, StoreError> {
     page(listing.limit, listing.before, |limit, before| {
         batch(store, Listing { limit, before, ..listing.clone() }, |record| Kept::read(record).map(Some))
     })
@@ -232,6 +230,8 @@ mod tests {
     use oncegate_store::{Change, Commit, MemoryStore};
     use uuid::Uuid;
 
+    use std::sync::Arc;
+
     use super::*;
 
     #[derive(Serialize, Deserialize)]
@@ -257,11 +257,11 @@ mod tests {
         let (crowd, state) = (Some("crowd".to_owned()), Some("rare".to_owned()));
         let mut listing = Listing { workspace, kind: "thing", list: crowd, state, limit: 10, before: None };
         for looked in [1, 2] {
-            let nothing = list::<Thing>(&store, listing.clone()).await.unwrap();
+            let nothing = list::<Thing>(&*store, listing.clone()).await.unwrap();
             let next = Uuid::from_u128((Listing::LOOKED_MAX * (3 - looked) + 1) as u128);
             assert_eq!((nothing.items.len(), nothing.next), (0, Some(next)));
             listing.before = nothing.next;
         }
-        assert_eq!(list::<Thing>(&store, listing).await.unwrap().items.len(), 1);
+        assert_eq!(list::<Thing>(&*store, listing).await.unwrap().items.len(), 1);
     }
 }

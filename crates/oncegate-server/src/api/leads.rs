@@ -5,7 +5,8 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
-use oncegate::store::{Commit, Role};
+use oncegate::messages::{CrmIds, Kept, Lead, Thread};
+use oncegate::store::Role;
 use serde::Serialize;
 use utoipa::ToSchema;
 use uuid::Uuid;
@@ -81,7 +82,7 @@ pub async fn create(State(app): State<Arc<App>>, caller: Caller, Json(body): Jso
 #[utoipa::path(get, path = "/api/leads/{id}", tag = "leads", params(("id" = String, Path)), responses(
     (status = 200, description = "The lead.", body = LeadView), (status = 404, description = "None.")))]
 pub async fn show(One { app, caller, id }: One) -> Answered {
-    let found = app.messages.find::<Lead>(&caller.workspace, page::id(&id, "lead")?).await?;
+    let found = app.messages.messages.find::<Lead>(&caller.workspace, page::id(&id, "lead")?).await?;
     let lead = found.ok_or_else(|| missing("lead"))?;
     Ok(axum::Json(LeadView::from(&lead)).into_response())
 }
@@ -99,7 +100,7 @@ pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): P
 #[utoipa::path(get, path = "/api/threads/{id}", tag = "leads", params(("id" = String, Path)), responses(
     (status = 200, description = "The thread.", body = ThreadView), (status = 404, description = "None.")))]
 pub async fn show_thread(One { app, caller, id }: One) -> Answered {
-    let found = app.messages.find::<Thread>(&caller.workspace, page::id(&id, "thread")?).await?;
+    let found = app.messages.messages.find::<Thread>(&caller.workspace, page::id(&id, "thread")?).await?;
     let thread = found.ok_or_else(|| missing("thread"))?;
     Ok(axum::Json(ThreadView::from(&thread)).into_response())
 }

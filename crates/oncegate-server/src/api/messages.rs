@@ -19,7 +19,7 @@ use super::extract::{Json, One, Params, RawJson};
 use super::page::{self, Wanted, missing};
 use super::sends::WasSent;
 use super::{Answered, App, operator, shown};
-use crate::auth::Caller;
+use crate::auth::{Caller, hex};
 use crate::json;
 use crate::messages::body::PostBody;
 use crate::messages::reply::{MessageView, PostView, response};
@@ -92,7 +92,7 @@ fn key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
 #[utoipa::path(get, path = "/api/messages/{id}", tag = "messages", params(("id" = String, Path)), responses(
     (status = 200, description = "The message.", body = MessageView), (status = 404, description = "None.")))]
 pub async fn show(One { app, caller, id }: One) -> Answered {
-    let found = app.messages.find::<Message>(&caller.workspace, page::id(&id, "message")?).await?;
+    let found = app.messages.messages.find::<Message>(&caller.workspace, page::id(&id, "message")?).await?;
     let message = found.ok_or_else(|| missing("message"))?;
     shown(&MessageView::from(&message), caller.role)
 }
@@ -120,7 +120,7 @@ impl ResolveBody {
 pub async fn resolve(One { app, caller, id }: One, Json(body): Json<ResolveBody>) -> Answered {
     let by = operator(&caller, body.note.as_deref())?;
     let (audit, id) = (app.audit.clone(), page::id(&id, "message")?);
-    let message = app.messages.resolve(audit, caller.workspace, id, body.is_sent(), by, body.note).await?;
+    let message = app.messages.resolve_by_hand(audit, caller.workspace, id, body.is_sent(), by, body.note).await?;
     Ok(axum::Json(MessageView::from(&message)).into_response())
 }
 

@@ -11,7 +11,6 @@ use uuid::Uuid;
 
 use super::extract::bad;
 use super::{Answered, App};
-use crate::messages::document::{Document, Kept};
 use crate::problem::{Kind, Problem};
 
 #[derive(Serialize)]
@@ -54,7 +53,7 @@ pub async fn page<D: Document, V: Serialize>(
 ) -> Answered {
     let (limit, before) = (limit(wanted.limit)?, cursor(wanted.cursor)?);
     let listing = Listing { workspace, kind: D::KIND, list: wanted.list, state: wanted.state, limit, before };
-    let document::Page { items, next } = document::list::<D>(&app.store, listing).await?;
+    let document::Page { items, next } = document::list::<D>(&*app.store, listing).await?;
     let items = items.iter().map(view).collect::<Result<_, _>>();
     let items = items.map_err(|error| Kind::Internal.because(error.to_string()))?;
     Ok(axum::Json(Page { items, next_cursor: next }).into_response())

@@ -83,7 +83,8 @@ pub async fn list_letters(
     let (limit, before) = (page::limit(params.limit)?, page::cursor(params.cursor)?);
     let standing = one_of("status", params.status, LetterState::ALL, LetterState::as_str)?.unwrap_or(LetterState::Open);
     let saga = params.definition.as_deref();
-    let (letters, next) = app.sagas.sagas.dead_letters(&caller.workspace, saga, Some(standing), limit, before).await?;
+    let document::Page { items: letters, next } =
+        app.sagas.sagas.dead_letters(&caller.workspace, saga, Some(standing), limit, before).await?;
     page::listed(letters.into_iter().map(DeadLetterView::from), next)
 }
 

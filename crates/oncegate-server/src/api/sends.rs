@@ -275,8 +275,8 @@ pub async fn list(State(app): State<Arc<App>>, caller: Caller, Params(params): P
         limit: page::limit(params.limit)?,
         before: page::cursor(params.cursor)?,
     };
-    let listed = app.sends.sends.list(&caller.workspace, &filter).await?;
-    page::listed(listed.items.iter().map(|kept| SendView::of(kept, listed.now)), listed.next)
+    let Reading { value: listed, now } = app.sends.sends.list(&caller.workspace, &filter).await?;
+    page::listed(listed.items.iter().map(|kept| SendView::of(kept, now)), listed.next)
 }
 
 /// Show a send, with its attempts

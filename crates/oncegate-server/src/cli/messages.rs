@@ -2,7 +2,9 @@
 
 use clap::{Args, Subcommand};
 use oncegate::OnFailure;
-use oncegate::store::{Listing, MainStore};
+use oncegate::document::{self, Document};
+use oncegate::messages::{Message, Refused, Status, resolve};
+use oncegate::store::{At, Listing, MainStore};
 use uuid::Uuid;
 
 use super::args::{Limit, Note, One, Scope, audit, who};
@@ -13,9 +15,7 @@ use crate::config::Config;
 use crate::failure::Failure;
 use crate::json::time;
 use crate::messages::reply::MessageView;
-use crate::messages::resolve::resolve;
 use crate::output::Format;
-use crate::problem::{Kind, Problem};
 use crate::stores::open_existing;
 
 #[derive(Subcommand)]
@@ -82,10 +82,9 @@ pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
         }
         Command::Show(one) => {
             let wanted = one.read("message", "messages")?;
-            let place = by_id::<Message>(&wanted.workspace, wanted.id);
             with(open_existing(config).await?, async |store| {
-                let found = store.find(&[place]).await?.value.remove(0);
-                let message = Kept::<Message>::read(found.ok_or_else(|| wanted.missing())?).map_err(unreadable)?;
+                let found = document::find::<Message>(store, &wanted.workspace, At::Id(wanted.id)).await?;
+                let message = found.value.ok_or_else(|| wanted.missing())?;
                 show::record(&MessageView::from(&message), one.format);
                 Ok(())
             })
@@ -99,10 +98,11 @@ pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
                 let act = wanted.act("audit.message_resolved", note.as_deref()).about("sent", sent);
                 let resolve = async {
                     let resolved = resolve(store, workspace, id, sent, &who(), note.clone(), releases).await;
-                    resolved.map_err(|problem| match problem.kind {
-                        Kind::NotFound => wanted.missing(),
-                        Kind::WrongStatus => wanted.refused(problem.detail),
-                        _ => unreadable(problem),
+                    resolved.map_err(|refused| match refused {
+                        Refused::Missing => wanted.missing(),
+                        Refused::Wrong(why) => wanted.refused(why),
+                        Refused::Store(error) => error.into(),
+                        other => Failure::new(other.to_string()),
                     })
                 };
                 let (message, _) = log.act(act, resolve).await?;
@@ -116,10 +116,9 @@ pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
 }
 
 async fn list(store: &dyn MainStore, listing: Listing, format: Format) -> Result<(), Failure> {
-    let listed = store.list(listing).await?;
-    let messages = listed.records.into_iter().map(Kept::<Message>::read).collect::<Result<Vec<_>, _>>()?;
-    let items = messages.iter().map(MessageView::from).collect();
-    let rows = messages.iter().map(|kept| {
+    let listed = document::list::<Message>(store, listing).await?;
+    let items = listed.items.iter().map(MessageView::from).collect();
+    let rows = listed.items.iter().map(|kept| {
         let Message { status, channel, created_us, error, .. } = &kept.document;
         let error = plain(error.as_deref().unwrap_or_default());
         [kept.id.to_string(), status.as_str().into(), channel.clone(), time(*created_us), error]

@@ -126,13 +126,13 @@ async fn list(config: &Config, args: ListArgs) -> Result<(), Failure> {
         let page = reminders.list(&workspace, &filter).await?;
         let items = page.items.iter().map(ReminderView::from).collect();
         let rows = page.items.iter().map(|kept| {
-            let last = kept.reminder.deliveries.last().and_then(|row| row.error.as_deref());
+            let last = kept.document.deliveries.last().and_then(|row| row.error.as_deref());
             [
                 kept.id.to_string(),
-                kept.reminder.state.as_str().into(),
-                plain(&kept.reminder.booking),
-                plain(&kept.reminder.kind),
-                Time::from_micros(kept.reminder.send_at_us).to_string(),
+                kept.document.state.as_str().into(),
+                plain(&kept.document.booking),
+                plain(&kept.document.kind),
+                Time::from_micros(kept.document.send_at_us).to_string(),
                 plain(last.unwrap_or_default()),
             ]
         });

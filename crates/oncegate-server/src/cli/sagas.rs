@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use oncegate::document;
 use oncegate::sagas::{Cell, DeadLetter, Definition, LetterState, LineSeen, NONE, NotRetried, Outcome, Picture, Sagas};
 use oncegate::{Time, WorkspaceName};
 use serde_json::json;
@@ -267,7 +268,7 @@ async fn letters(command: LettersCommand, config: &Config) -> Result<(), Failure
             let (workspace, limit) = (paging.workspace()?, paging.limit()?);
             let standing = one_of("--status", Some(status), LetterState::ALL, LetterState::as_str)?;
             with_sagas(config, async |sagas, _| {
-                let (letters, next) =
+                let document::Page { items: letters, next } =
                     sagas.dead_letters(&workspace, definition.as_deref(), standing, limit, paging.cursor).await?;
                 let row = |letter: &DeadLetter| {
                     let event = letter.event.as_ref().map_or(String::new(), |event| event.event_type.clone());

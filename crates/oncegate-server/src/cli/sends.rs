@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand, ValueEnum};
 use oncegate::Time;
 use oncegate::sends::{Filter, NotTaken, Sends, State};
+use oncegate::store::Reading;
 
 use super::args::{Note, One, Paging, audit, one_of, who};
 use super::show::{self, plain};
@@ -116,17 +117,17 @@ async fn list(config: &Config, args: ListArgs) -> Result<(), Failure> {
     let state = one_of("--state", state, State::ALL, State::as_str)?;
     let filter = Filter { campaign, state, limit, before: paging.cursor };
     with_sends(config, async |sends, _| {
-        let page = sends.list(&workspace, &filter).await?;
-        let items = page.items.iter().map(|kept| SendView::of(kept, page.now)).collect();
+        let Reading { value: page, now } = sends.list(&workspace, &filter).await?;
+        let items = page.items.iter().map(|kept| SendView::of(kept, now)).collect();
         let rows = page.items.iter().map(|kept| {
             [
                 kept.id.to_string(),
-                kept.send.state_at(page.now).as_str().into(),
-                plain(&kept.send.campaign),
-                plain(&kept.send.recipient),
-                kept.send.attempt.to_string(),
-                Time::from_micros(kept.send.created_us).to_string(),
-                kept.send.sent_us.map_or(String::new(), |at| Time::from_micros(at).to_string()),
+                kept.document.state_at(now).as_str().into(),
+                plain(&kept.document.campaign),
+                plain(&kept.document.recipient),
+                kept.document.attempt.to_string(),
+                Time::from_micros(kept.document.created_us).to_string(),
+                kept.document.sent_us.map_or(String::new(), |at| Time::from_micros(at).to_string()),
             ]
         });
         let head = ["ID", "STATE", "CAMPAIGN", "RECIPIENT", "ATTEMPT", "CREATED", "SENT"];

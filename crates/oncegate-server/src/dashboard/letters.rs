@@ -24,7 +24,7 @@ pub async fn list(State(app): State<Arc<App>>, visitor: Visitor, fields: Fields)
     visitor.require(Role::Operate)?;
     let standing = fields.parsed("status", LetterState::parse)?.unwrap_or(LetterState::Open);
     let before = fields.cursor()?;
-    let (letters, next) =
+    let document::Page { items: letters, next } =
         app.sagas.sagas.dead_letters(visitor.workspace(), fields.get("saga"), Some(standing), PAGE, before).await?;
     let lead = "Events that could not be applied, newest first. Nothing is lost: have one tried again once its reason is gone, or discard it.";
     let list = List::new("/dead-letters", lead, table(&letters)).filters([

@@ -17,7 +17,6 @@ use super::{Failed, Fields, Frame, Named, PAGE, Posted, Shown, claims, did, show
 use crate::api::{missing, page_id};
 use crate::app::App;
 use crate::audit::By;
-use crate::messages::document::{Document, Kept, Lead, Message, Status, Thread};
 
 /// How many characters of a text a list shows.
 const TEXT_CHARS: usize = 60;
@@ -31,7 +30,7 @@ async fn page_of<D: Document>(
 ) -> Result<(Vec<Kept<D>>, Option<Uuid>), Failed> {
     let workspace = visitor.workspace().clone();
     let listing = Listing { workspace, kind: D::KIND, list, state, limit: PAGE, before };
-    let Page { items, next } = document::list(&app.store, listing).await?;
+    let Page { items, next } = document::list(&*app.store, listing).await?;
     Ok((items, next))
 }
 

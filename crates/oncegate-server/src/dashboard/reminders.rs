@@ -102,7 +102,7 @@ fn says(reminder: &Reminder, now: Time) -> String {
 
 fn buttons(kept: &Kept) -> Vec<Button> {
     let button = |name, verb: &str, explains| Button::new(name, format!("/reminders/{}/{verb}", kept.id), explains);
-    match kept.reminder.state {
+    match kept.document.state {
         ReminderState::Missed => {
             let send = "It is sent now, under the same key as before. If the carrier may have taken it already, look there first.";
             let sent = "You have looked at the carrier, and it has it.";

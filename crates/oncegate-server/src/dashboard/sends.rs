@@ -29,9 +29,9 @@ pub async fn list(State(app): State<Arc<App>>, visitor: Visitor, fields: Fields)
         limit: PAGE,
         before: fields.cursor()?,
     };
-    let page = app.sends.sends.list(visitor.workspace(), &wanted).await?;
+    let Reading { value: page, now } = app.sends.sends.list(visitor.workspace(), &wanted).await?;
     let lead = "What workers have sent, or were about to, newest first: one for each campaign and recipient.";
-    let list = List::new("/sends", lead, table("Sends", &page.items, page.now)).filters([
+    let list = List::new("/sends", lead, table("Sends", &page.items, now)).filters([
         Filter::text("campaign", "Campaign", fields.text("campaign")),
         Filter::choice("state", "State", fields.text("state"), &SendState::ALL.map(SendState::as_str)),
     ]);
@@ -40,7 +40,7 @@ pub async fn list(State(app): State<Arc<App>>, visitor: Visitor, fields: Fields)
 
 pub fn table(title: &str, sends: &[Kept], now: Time) -> Table {
     let row = |kept: &Kept| {
-        let send = &kept.send;
+        let send = &kept.document;
         [
             Cell::state(send.state_at(now).as_str()),
             Cell::code(short(&kept.id.to_string())).link(format!("/sends/{}", kept.id)),

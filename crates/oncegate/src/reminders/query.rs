@@ -50,7 +50,7 @@ impl Reminders {
 
     /// Lists reminders, newest first. A page of large reminders has fewer of them.
     pub async fn list(&self, workspace: &WorkspaceName, filter: &Filter) -> Result<Page, StoreError> {
-        document::list(&self.store, listing(workspace, filter)).await
+        document::list(&*self.store, listing(workspace, filter)).await
     }
 
     /// Counts the reminders, up to the filter's limit.

@@ -290,7 +290,7 @@ impl Sagas {
             before,
         };
         document::page(limit, before, |limit, before| {
-            document::batch(&self.store, Listing { limit, before, ..listing.clone() }, |record| {
+            document::batch(&*self.store, Listing { limit, before, ..listing.clone() }, |record| {
                 Ok(legible(DeadLetter::read(&record)))
             })
         })

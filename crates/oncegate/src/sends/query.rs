@@ -32,7 +32,7 @@ impl Sends {
 
     /// Lists sends, newest first. A page of large sends has fewer of them. The store's time is for [`Send::state_at`](super::Send::state_at).
     pub async fn list(&self, workspace: &WorkspaceName, filter: &Filter) -> Result<Reading<Page>, StoreError> {
-        let page = document::list(&self.store, listing(workspace, filter)).await?;
+        let page = document::list(&*self.store, listing(workspace, filter)).await?;
         Ok(Reading { value: page, now: self.now().await? })
     }
 
