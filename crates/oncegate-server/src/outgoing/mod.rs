@@ -131,10 +131,13 @@ pub async fn connect(url: &Url, allow: &[IpNet]) -> Result<Box<dyn Stream>, NoCo
     if !is_encrypted {
         return Ok(Box::new(stream));
     }
-    let wrong = |why| NoConnection::Encrypt(host.clone(), why);
-    let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned())
-        .map_err(|error| wrong(std::io::Error::other(error)))?;
-    Ok(Box::new(TLS.connect(name, stream).await.map_err(wrong)?))
+    encrypt(&host, stream).await.map_err(|why| NoConnection::Encrypt(host, why))
+}
+
+/// Encrypts a connection to this host, after its certificate was checked.
+pub async fn encrypt(host: &str, stream: TcpStream) -> std::io::Result<Box<dyn Stream>> {
+    let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned()).map_err(std::io::Error::other)?;
+    Ok(Box::new(TLS.connect(name, stream).await?))
 }
 
 /// The TLS client. Certificates are always checked against the system's authorities.
