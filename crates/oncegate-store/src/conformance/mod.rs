@@ -88,16 +88,7 @@ pub fn key_in(in_workspace: &str, part: &str) -> ClaimKey {
 
 /// The usual terms: the claim of a lost owner is taken over, and nothing optional is set.
 pub fn terms() -> Terms {
-    Terms {
-        window: WINDOW,
-        lease: LEASE,
-        lost: Lost::TakeOver,
-        fingerprint: None,
-        attributes: None,
-        parts: None,
-        outcome: None,
-        replaces: None,
-    }
+    Terms::new(WINDOW, LEASE, Lost::TakeOver)
 }
 
 /// The command of an owner whose effect happened, with this outcome.

@@ -271,15 +271,10 @@ impl Sagas {
     fn terms(&self, arrival: &Arrival<'_>, outcome: String) -> Terms {
         let parts = json!([arrival.definition.name(), arrival.correlation_id, arrival.event.source, arrival.id]);
         Terms {
-            // The claim lasts as long as its instance. The removal of the instance also removes the claim.
-            window: WINDOW_MAX,
-            lease: LEASE,
-            lost: Lost::Hold,
-            fingerprint: None,
-            attributes: None,
             parts: self.options.store_parts.then(|| parts.to_string()),
             outcome: Some(outcome.into()),
-            replaces: None,
+            // The claim lasts as long as its instance. The removal of the instance also removes the claim.
+            ..Terms::new(WINDOW_MAX, LEASE, Lost::Hold)
         }
     }
 
