@@ -9,6 +9,7 @@ pub mod keyring;
 pub mod queue;
 pub mod races;
 pub mod rules;
+mod wrapper;
 
 use std::any::Any;
 use std::sync::Arc;
@@ -16,6 +17,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use oncegate_core::{Answer, Claim, ClaimKey, Command, GuardName, Lost, Terms, Time, Token, Verdict, WorkspaceName};
+
+pub use wrapper::Wrapper;
 
 use crate::{Commit, Committed, MainStore, ManualClock, Op};
 
