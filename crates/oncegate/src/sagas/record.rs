@@ -136,6 +136,11 @@ impl Stored {
         Ok(Stored { workspace, id, version, bytes: body.len(), kept })
     }
 
+    /// The state of the instance.
+    pub fn state(&self) -> String {
+        self.kept.instance.state.clone()
+    }
+
     pub fn removed(&self) -> Change {
         let record = self.kept.record(&self.workspace, self.id, self.version);
         Change::Remove { record, names: self.kept.names(), lists: self.kept.lists() }
