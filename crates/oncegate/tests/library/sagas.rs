@@ -116,6 +116,13 @@ async fn commands(store: &Arc<dyn MainStore>) -> Vec<Value> {
     jobs.iter().rev().map(payload).collect()
 }
 
+/// Runs the removal jobs that are due.
+async fn retire_due(store: &Arc<dyn MainStore>, sagas: &Sagas) {
+    for job in lease(store, RETIRE).await {
+        sagas.retire(&job).await.expect("the store is there");
+    }
+}
+
 async fn lease(store: &Arc<dyn MainStore>, kind: &str) -> Vec<Job> {
     let whose = Whose::One { workspace: workspace(), max: 100 };
     let leased = store.lease_jobs(&Wanted::new([kind], LEASE, whose)).await;
@@ -347,9 +354,7 @@ async fn a_completed_instance_is_kept_for_seven_days_to_the_millisecond(on: On) 
     assert_eq!(sagas.list(&workspace(), Some("search-import"), None, 10, None).await.expect("there").items.len(), 0);
     assert_eq!(told(&sagas, &saved("s", &["a"])).await, in_state("applied", "Parsing"), "it is another search");
     // The removal job of the earlier instance finds nothing to do, and leaves the new instance unchanged.
-    for job in lease(&world.store, RETIRE).await {
-        sagas.retire(&job).await.expect("the store is there");
-    }
+    retire_due(&world.store, &sagas).await;
     assert_eq!(jobs(&world.store, RETIRE).await, []);
     assert_eq!(told(&sagas, &saved("s", &["a"])).await, in_state("duplicate", "Parsing"));
     world.close().await;
@@ -445,9 +450,7 @@ async fn a_dead_letter_is_applied_again_once(on: On) {
     );
     // A settled dead letter is removed after a while.
     world.clock.advance(WEEK);
-    for job in lease(&world.store, RETIRE).await {
-        sagas.retire(&job).await.expect("the store is there");
-    }
+    retire_due(&world.store, &sagas).await;
     for id in [id, other] {
         assert!(sagas.dead_letter(&workspace(), id).await.expect("there").is_none());
     }
@@ -509,9 +512,7 @@ async fn a_dead_letter_that_comes_again_after_it_was_settled_is_open_again(on: O
     world.clock.advance(HOUR);
     sagas.discard_dead_letter(&workspace(), id).await.expect("it is open");
     world.clock.advance(WEEK - HOUR);
-    for job in lease(&world.store, RETIRE).await {
-        sagas.retire(&job).await.expect("the store is there");
-    }
+    retire_due(&world.store, &sagas).await;
     assert!(
         sagas.dead_letter(&workspace(), id).await.expect("there").is_some(),
         "its last settling was not so long ago"
@@ -519,9 +520,7 @@ async fn a_dead_letter_that_comes_again_after_it_was_settled_is_open_again(on: O
     handle(&sagas, &parsed("s", "a")).await;
     // Its removal job is due, and leaves it unchanged.
     world.clock.advance(WEEK);
-    for job in lease(&world.store, RETIRE).await {
-        sagas.retire(&job).await.expect("the store is there");
-    }
+    retire_due(&world.store, &sagas).await;
     assert!(sagas.dead_letter(&workspace(), id).await.expect("there").is_some());
     world.close().await;
 }
