@@ -3,5 +3,6 @@
 
 pub mod chaos;
 pub mod clock;
+pub mod postgres;
 pub mod power;
 mod shim;

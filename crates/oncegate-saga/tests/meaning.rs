@@ -1,5 +1,7 @@
 //! A definition means the same in TOML and in Rust.
 
+mod shipped;
+
 use std::time::Duration;
 
 use oncegate_core::Time;
@@ -7,12 +9,7 @@ use oncegate_saga::{Definition, Draft, Effects, Event, FieldKind, Instance, Step
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-const FILE: &str = include_str!("../../../sagas/search-import.toml");
 const FIELDS: [&str; 4] = ["projectId", "searchId", "searchName", "referenceFiles"];
-
-fn written() -> Definition {
-    Draft::read("search-import.toml", FILE).and_then(Draft::check).expect("what ships is right")
-}
 
 /// The same saga, in Rust.
 fn built() -> Definition {
@@ -21,14 +18,7 @@ fn built() -> Definition {
         .doc("a search is uploaded, and its reference files are parsed")
         .correlation("event.data.searchId")
         .retention("7d")
-        .events([
-            "SearchUploadStarted",
-            "SearchUploadSaved",
-            "UploadTimeout",
-            "ReferenceFileParsingCompleted",
-            "ReferenceFileFaulted",
-            "StartParsingFaulted",
-        ])
+        .events(shipped::EVENTS)
         .states(["Uploading", "Uploaded", "Parsing", "Completed", "Error"])
         .terminal(["Completed", "Error"])
         .unreached(["Uploaded"])
@@ -99,7 +89,7 @@ fn data() -> impl Strategy<Value = Value> {
 proptest! {
     #[test]
     fn the_same_events_do_the_same(events in proptest::collection::vec((0..6_usize, data()), 1..12)) {
-        let (written, built) = (written(), built());
+        let (written, built) = (shipped::definition(), built());
         let mut instance: Option<Instance> = None;
         let mut now = Time::from_micros(1_790_000_000_000_000);
         for (number, data) in events {
@@ -122,6 +112,6 @@ proptest! {
 
 #[test]
 fn both_are_drawn_alike() {
-    assert_eq!(written().mermaid(), built().mermaid());
-    assert_eq!(written().svg(&Default::default()), built().svg(&Default::default()));
+    assert_eq!(shipped::definition().mermaid(), built().mermaid());
+    assert_eq!(shipped::definition().svg(&Default::default()), built().svg(&Default::default()));
 }

@@ -1,29 +1,18 @@
 //! The saga that ships with Oncegate, row by row: every event in every state.
 
+mod shipped;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use oncegate_core::Time;
-use oncegate_saga::{Cell, Command, Definition, Draft, Event, Instance, Next, Step, Timer};
+use oncegate_saga::{Cell, Command, Event, Instance, Next, Step, Timer};
 use serde_json::{Value, json};
+use shipped::{EVENTS, definition};
 
-const FILE: &str = include_str!("../../../sagas/search-import.toml");
 const NOW: Time = Time::from_micros(1_790_000_000_000_000);
 const STATES: [Option<&str>; 6] =
     [None, Some("Uploading"), Some("Uploaded"), Some("Parsing"), Some("Completed"), Some("Error")];
-const EVENTS: [&str; 6] = [
-    "SearchUploadStarted",
-    "SearchUploadSaved",
-    "UploadTimeout",
-    "ReferenceFileParsingCompleted",
-    "ReferenceFileFaulted",
-    "StartParsingFaulted",
-];
-
-fn definition() -> Definition {
-    Draft::read("search-import.toml", FILE).and_then(Draft::check).expect("what ships is right")
-}
-
 fn saved() -> Value {
     json!({ "projectId": "p", "searchId": "s", "searchName": "n", "referenceFiles": ["a", "b"] })
 }

@@ -175,14 +175,9 @@ impl SlotModel {
         }
         let number = world.made();
         let terms = Terms {
-            window: WINDOW,
-            lease: WINDOW,
-            lost: Lost::TakeOver,
-            fingerprint: None,
-            attributes: None,
-            parts: None,
             outcome: Some(Bytes::from(vec![u8::try_from(number).expect("few")])),
             replaces: remembered.map(|slot| slot.0.token),
+            ..Terms::new(WINDOW, WINDOW, Lost::TakeOver)
         };
         let moment = Moment { now: world.now, token_floor: Token(0) };
         let decided = decide(&key(), world.slot.as_ref().map(|slot| &slot.0), &Command::Claim(terms), moment);

@@ -1,15 +1,13 @@
 //! The model checker on the claims kernel: its promises hold, and they break when
 //! a safeguard is removed.
 
-use std::collections::BTreeSet;
-use std::time::Instant;
+mod checked;
 
 use oncegate_core::Lost;
 use oncegate_sim::claims::properties::{
     HELD_EFFECT_STARTS_ONCE, ONE_LIVE_OWNER, ONE_OUTCOME, STALE_WRITES_CHANGE_NOTHING, TOKENS_GROW,
 };
 use oncegate_sim::claims::{Bounds, ClaimModel, Fault};
-use stateright::{Checker, HasDiscoveries, Model};
 
 const BOUNDS: Bounds = Bounds { ticks: 4, steps_back: 1, mishaps: 2, releases: 1 };
 
@@ -17,27 +15,12 @@ fn model(lost: Lost, fault: Option<Fault>) -> ClaimModel {
     ClaimModel { workers: 3, lost, fault, bounds: BOUNDS }
 }
 
-/// Checks every world within the bounds.
 fn assert_sound(lost: Lost) {
-    let began = Instant::now();
-    let checker = model(lost, None).checker().threads(2).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
-    println!(
-        "{lost:?}: {} distinct worlds, {} steps, no violation; {:.1?}",
-        checker.unique_state_count(),
-        checker.state_count(),
-        began.elapsed()
-    );
-    checker.assert_properties();
+    checked::assert_sound(&format!("{lost:?}"), model(lost, None));
 }
 
-/// Searches a path that breaks each property of `broken`, and prints it (not always the shortest).
 fn assert_breaks(lost: Lost, fault: Fault, broken: &[&'static str]) {
-    let wanted = BTreeSet::from_iter(broken.iter().copied());
-    let checker = model(lost, Some(fault)).checker().finish_when(HasDiscoveries::AllOf(wanted)).spawn_bfs().join();
-    for property in broken {
-        let path = checker.assert_any_discovery(property);
-        println!("{lost:?}, {fault:?}: not so: {property}: {:?}", path.into_actions());
-    }
+    checked::assert_breaks(&format!("{lost:?}, {fault:?}"), model(lost, Some(fault)), broken);
 }
 
 #[test]

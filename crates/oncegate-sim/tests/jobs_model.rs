@@ -1,11 +1,9 @@
 //! The model checker on the queue: its promises hold, and they break when a safeguard is removed.
 
-use std::collections::BTreeSet;
-use std::time::Instant;
+mod checked;
 
 use oncegate_core::job::Delivery;
 use oncegate_sim::jobs::{AT_MOST_ONCE, Bounds, Fault, JobModel, NOT_CALLED_FAILED};
-use stateright::{Checker, HasDiscoveries, Model};
 
 const BOUNDS: Bounds = Bounds { ticks: 6, mishaps: 3, tries: 3 };
 
@@ -13,23 +11,12 @@ fn model(delivery: Delivery, fault: Option<Fault>) -> JobModel {
     JobModel { workers: 3, delivery, fault, bounds: BOUNDS }
 }
 
-/// Checks every world within the bounds.
 fn assert_sound(delivery: Delivery) {
-    let began = Instant::now();
-    let checker =
-        model(delivery, None).checker().threads(2).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
-    let (worlds, steps) = (checker.unique_state_count(), checker.state_count());
-    println!("{delivery:?}: {worlds} distinct worlds, {steps} steps, no violation; {:.1?}", began.elapsed());
-    checker.assert_properties();
+    checked::assert_sound(&format!("{delivery:?}"), model(delivery, None));
 }
 
 fn assert_breaks(delivery: Delivery, fault: Fault, broken: &[&'static str]) {
-    let wanted = BTreeSet::from_iter(broken.iter().copied());
-    let checker = model(delivery, Some(fault)).checker().finish_when(HasDiscoveries::AllOf(wanted)).spawn_bfs().join();
-    for property in broken {
-        let path = checker.assert_any_discovery(property);
-        println!("{delivery:?}, {fault:?}: not so: {property}: {:?}", path.into_actions());
-    }
+    checked::assert_breaks(&format!("{delivery:?}, {fault:?}"), model(delivery, Some(fault)), broken);
 }
 
 #[test]

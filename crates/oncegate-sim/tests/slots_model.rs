@@ -1,9 +1,8 @@
 //! The model checker on schedule, lease and finish: the promises hold, and they break when a safeguard is removed.
 
-use std::time::Instant;
+mod checked;
 
 use oncegate_sim::slots::{Bounds, Fault, LAST_IS_DELIVERED_LAST, ONE_AT_A_TIME, SlotModel};
-use stateright::{Checker, HasDiscoveries, Model};
 
 const BOUNDS: Bounds = Bounds { ticks: 3, mishaps: 1, schedules: 2 };
 
@@ -12,19 +11,12 @@ fn model(fault: Option<Fault>) -> SlotModel {
 }
 
 fn assert_breaks(fault: Fault, property: &'static str) {
-    let wanted = HasDiscoveries::AllOf([property].into());
-    let checker = model(Some(fault)).checker().finish_when(wanted).spawn_bfs().join();
-    let path = checker.assert_any_discovery(property);
-    println!("{fault:?}: not so: {property}: {:?}", path.into_actions());
+    checked::assert_breaks(&format!("{fault:?}"), model(Some(fault)), &[property]);
 }
 
 #[test]
 fn no_update_is_lost_in_any_order_of_schedule_lease_and_finish() {
-    let began = Instant::now();
-    let checker = model(None).checker().threads(2).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
-    let (worlds, steps) = (checker.unique_state_count(), checker.state_count());
-    println!("{worlds} distinct worlds, {steps} steps, no violation; {:.1?}", began.elapsed());
-    checker.assert_properties();
+    checked::assert_sound("slots", model(None));
 }
 
 #[test]

@@ -107,8 +107,14 @@ impl SqliteStore {
         drop(connection);
         let index = Arc::new(Index::new(options.claims_max));
         let cache = Arc::new(Cache::new());
-        let writer =
-            Writer::start(path.clone(), options.syncs, file.clone(), clock.clone(), index.clone(), cache.clone())?;
+        let writer = Writer::start(writer::Shared {
+            path: path.clone(),
+            syncs: options.syncs,
+            file: file.clone(),
+            clock: clock.clone(),
+            index: index.clone(),
+            cache: cache.clone(),
+        })?;
         let readers = Readers::new(path.clone(), file.clone());
         Ok(SqliteStore { file, readers, path, clock, index, cache, writer })
     }

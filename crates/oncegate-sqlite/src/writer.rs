@@ -53,23 +53,11 @@ impl Drop for Writer {
 }
 
 impl Writer {
-    pub fn start(
-        path: PathBuf,
-        syncs: bool,
-        file: Arc<WatchedFile>,
-        clock: Arc<LedgerClock>,
-        index: Arc<Index>,
-        cache: Arc<Cache>,
-    ) -> Result<Self, StoreError> {
+    pub fn start(shared: Shared) -> Result<Self, StoreError> {
         let commit_queue: Arc<CommitQueue<Job>> = Arc::default();
         let waiters: Arc<OnceLock<Arc<Waiters>>> = Arc::default();
         let thread = WriterThread {
-            path,
-            syncs,
-            file,
-            clock,
-            index,
-            cache,
+            shared,
             commit_queue: commit_queue.clone(),
             taken: VecDeque::new(),
             waiters: waiters.clone(),
@@ -140,13 +128,18 @@ fn unanswered() -> StoreError {
     StoreError::Unknown("the writer ended before it answered".into())
 }
 
+/// What the writer shares with the rest of the store.
+pub struct Shared {
+    pub path: PathBuf,
+    pub syncs: bool,
+    pub file: Arc<WatchedFile>,
+    pub clock: Arc<LedgerClock>,
+    pub index: Arc<Index>,
+    pub cache: Arc<Cache>,
+}
+
 struct WriterThread {
-    path: PathBuf,
-    syncs: bool,
-    file: Arc<WatchedFile>,
-    clock: Arc<LedgerClock>,
-    index: Arc<Index>,
-    cache: Arc<Cache>,
+    shared: Shared,
     commit_queue: Arc<CommitQueue<Job>>,
     /// Jobs taken out of the commit queue, but not written yet.
     taken: VecDeque<(usize, Job)>,
@@ -188,13 +181,13 @@ impl WriterThread {
         loop {
             let ended = self.write_until_stopped();
             // If the file were opened again, its name might lead to another file.
-            let is_gone =
-                !matches!(ended, Ok(Next::Stop)) && (self.file.look().is_err() && self.file.why_gone().is_some());
+            let is_gone = !matches!(ended, Ok(Next::Stop))
+                && (self.shared.file.look().is_err() && self.shared.file.why_gone().is_some());
             let next = match ended {
                 _ if is_gone => self.refuse_for_good(),
                 Ok(next) => next,
                 Err(error) => {
-                    let error = cause::explained(error, None, self.file.folder());
+                    let error = cause::explained(error, None, self.shared.file.folder());
                     self.complain("sqlite.open_failed", &error);
                     self.refuse_waiting(&store_error(error))
                 }
@@ -213,25 +206,25 @@ impl WriterThread {
     }
 
     fn write_until_stopped(&mut self) -> rusqlite::Result<Next> {
-        self.file.look()?;
-        let mut connection = connect_with(&self.path, self.syncs)?;
-        self.file.check(&connection)?;
+        self.shared.file.look()?;
+        let mut connection = connect_with(&self.shared.path, self.shared.syncs)?;
+        self.shared.file.check(&connection)?;
         if self.distrusts_log {
             let begun = start_log_over(&connection);
-            begun.map_err(|error| cause::explained(error, Some(&connection), self.file.folder()))?;
+            begun.map_err(|error| cause::explained(error, Some(&connection), self.shared.file.folder()))?;
             self.distrusts_log = false;
         }
         // Savepoints store the pages that they may have to undo. A temporary file for them would cost as much as the log itself.
         connection.pragma_update(None, "temp_store", "memory")?;
-        let (checkpoints, copier, copy) = Checkpoints::start(&self.path, self.syncs)?;
+        let (checkpoints, copier, copy) = Checkpoints::start(&self.shared.path, self.shared.syncs)?;
         let next = self.write_over(&mut connection, &checkpoints, copy);
-        let next = next.map_err(|error| cause::explained(error, Some(&connection), self.file.folder()));
-        self.file.unwatch_log();
+        let next = next.map_err(|error| cause::explained(error, Some(&connection), self.shared.file.folder()));
+        self.shared.file.unwatch_log();
         // The copier thread ends when the hook drops its sender.
         connection.wal_hook(None::<fn(&mut Wal, i32) -> rusqlite::Result<()>>)?;
         // The last connection to close copies the log into the file, which must be done when this function returns. The
         // connections close one after the other, because of two that close at once neither would be the last.
-        self.cache.close();
+        self.shared.cache.close();
         let _ = copier.join();
         drop(connection);
         next
@@ -243,18 +236,18 @@ impl WriterThread {
         checkpoints: &Arc<Checkpoints>,
         copy: SyncSender<()>,
     ) -> rusqlite::Result<Next> {
-        self.cache.open(WalIndex::open(&self.path)?);
+        self.shared.cache.open(WalIndex::open(&self.shared.path)?);
         connection.wal_hook(Some({
-            let (checkpoints, cache) = (checkpoints.clone(), self.cache.clone());
+            let (checkpoints, cache) = (checkpoints.clone(), self.shared.cache.clone());
             move |_: &mut Wal, frames: i32| {
                 cache.logged(frames.unsigned_abs());
                 checkpoints.logged(frames.into(), &copy);
                 Ok(())
             }
         }))?;
-        self.file.watch_log(connection)?;
-        let (index, cache, file) = (self.index.clone(), self.cache.clone(), self.file.clone());
-        let clock = self.clock.clone();
+        self.shared.file.watch_log(connection)?;
+        let (index, cache, file) = (self.shared.index.clone(), self.shared.cache.clone(), self.shared.file.clone());
+        let clock = self.shared.clock.clone();
         let mut claims = Claims::open(connection, &index, &cache, &file, &clock)?;
         Ok(self.write_groups(&mut claims, checkpoints))
     }
@@ -292,9 +285,9 @@ impl WriterThread {
                 self.complain("sqlite.commit_failed", &failed.error);
                 self.distrusts_log |= failed.is_io();
                 if is_damaged(&failed.error) {
-                    let _ = self.file.is_gone(&format!("was damaged ({})", failed.error));
+                    let _ = self.shared.file.is_gone(&format!("was damaged ({})", failed.error));
                 }
-                if failed.is_io() || self.file.why_gone().is_some() {
+                if failed.is_io() || self.shared.file.why_gone().is_some() {
                     return Next::Reopen;
                 }
             } else if claims.has_written
@@ -309,7 +302,7 @@ impl WriterThread {
 
     /// Logs an error. That a file is gone was logged already.
     fn complain(&mut self, event: &str, error: &rusqlite::Error) {
-        if self.file.why_gone().is_some() {
+        if self.shared.file.why_gone().is_some() {
             return;
         }
         if let Some(errors) = self.trouble.failed(Instant::now()) {
@@ -319,7 +312,7 @@ impl WriterThread {
 
     /// The file is gone: fails all jobs with that reason, until a caller stops the writer.
     fn refuse_for_good(&mut self) -> Next {
-        let error = StoreError::Unavailable(self.file.why_gone().unwrap_or("the file is gone").into());
+        let error = StoreError::Unavailable(self.shared.file.why_gone().unwrap_or("the file is gone").into());
         loop {
             match self.refuse_waiting(&error) {
                 Next::Stop => return Next::Stop,
@@ -338,7 +331,7 @@ impl WriterThread {
                         self.askers.push(asker);
                         return Next::Stop;
                     }
-                    job => answer(job, Done::Failed(error.clone()), &self.index, None),
+                    job => answer(job, Done::Failed(error.clone()), &self.shared.index, None),
                 }
             }
             if !self.commit_queue.try_take(&mut self.taken) {

@@ -55,16 +55,7 @@ fn open(path: &Path, machine: &Arc<Machine>) -> SqliteStore {
 /// A claim with a lease of a minute and a window of a day.
 fn claim(part: &str) -> Op {
     let guard = GuardName::new("g").expect("a good name");
-    let terms = Terms {
-        window: Duration::from_secs(24 * 3_600),
-        lease: Duration::from_secs(60),
-        lost: Lost::TakeOver,
-        fingerprint: None,
-        attributes: None,
-        parts: None,
-        outcome: None,
-        replaces: None,
-    };
+    let terms = Terms::new(Duration::from_secs(24 * 3_600), Duration::from_secs(60), Lost::TakeOver);
     let key = ClaimKey::of(&WorkspaceName::default_workspace(), &guard, &[Some(part)]);
     Op { key, command: Command::Claim(terms) }
 }

@@ -21,17 +21,7 @@ fn key(part: &str) -> ClaimKey {
 
 fn claim(part: &str) -> Op {
     let attributes = Some(format!("{{\"padding\":\"{}\"}}", "x".repeat(200)));
-    let (window, lease) = (Duration::from_secs(900), Duration::from_secs(300));
-    let terms = Terms {
-        window,
-        lease,
-        lost: Lost::TakeOver,
-        fingerprint: None,
-        attributes,
-        parts: None,
-        outcome: None,
-        replaces: None,
-    };
+    let terms = Terms { attributes, ..Terms::new(Duration::from_secs(900), Duration::from_secs(300), Lost::TakeOver) };
     Op { key: key(part), command: Command::Claim(terms) }
 }
 

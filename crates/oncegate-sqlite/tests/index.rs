@@ -45,17 +45,7 @@ fn key(part: &str) -> ClaimKey {
 }
 
 fn terms() -> Terms {
-    let lease = Duration::from_secs(300);
-    Terms {
-        window: WINDOW,
-        lease,
-        lost: Lost::TakeOver,
-        fingerprint: None,
-        attributes: None,
-        parts: None,
-        outcome: None,
-        replaces: None,
-    }
+    Terms::new(WINDOW, Duration::from_secs(300), Lost::TakeOver)
 }
 
 fn claim(part: &str) -> Op {

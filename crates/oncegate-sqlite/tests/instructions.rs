@@ -65,15 +65,6 @@ async fn workload() {
 fn claim(caller: u64, number: u64) -> Op {
     let guard = GuardName::new("g").expect("a good name");
     let parts = [Some(caller.to_le_bytes()), Some(number.to_le_bytes())];
-    let terms = Terms {
-        window: Duration::from_secs(900),
-        lease: Duration::from_secs(30),
-        lost: Lost::TakeOver,
-        fingerprint: None,
-        attributes: None,
-        parts: None,
-        outcome: None,
-        replaces: None,
-    };
+    let terms = Terms::new(Duration::from_secs(900), Duration::from_secs(30), Lost::TakeOver);
     Op { key: ClaimKey::of(&WorkspaceName::default_workspace(), &guard, &parts), command: ClaimCommand::Claim(terms) }
 }

@@ -29,14 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 fn claim(part: &str) -> Op {
     let guard = GuardName::new("g").expect("a good name");
     let terms = Terms {
-        window: Duration::from_secs(86_400),
-        lease: Duration::from_secs(3_600),
-        lost: Lost::TakeOver,
-        fingerprint: None,
         attributes: Some(format!("\"{}\"", "x".repeat(300))),
-        parts: None,
-        outcome: None,
-        replaces: None,
+        ..Terms::new(Duration::from_secs(86_400), Duration::from_secs(3_600), Lost::TakeOver)
     };
     let key = ClaimKey::of(&WorkspaceName::default_workspace(), &guard, &[Some(part)]);
     Op { key, command: Command::Claim(terms) }

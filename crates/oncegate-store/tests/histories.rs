@@ -5,13 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use oncegate_core::{Answer, Claim, ClaimKey, Command, Refusal};
-use oncegate_store::conformance::START;
+use oncegate_core::{Answer, ClaimKey, Command, Refusal};
 use oncegate_store::conformance::histories::{Flaky, Rules, Violation, check, record};
-use oncegate_store::{
-    Commit, Committed, DuplicateCount, ManualClock, MemoryStore, Op, Page, Query, Reading, Report, Store, StoreError,
-    Swept, Waiters,
-};
+use oncegate_store::conformance::{START, Wrapper};
+use oncegate_store::{Commit, Committed, ManualClock, MemoryStore, Op, Store, StoreError};
 
 /// A broken store fails only once in this many calls, and the checker still detects it.
 const ONE_IN: u64 = 8;
@@ -50,7 +47,13 @@ impl Broken {
 }
 
 #[async_trait]
-impl Store for Broken {
+impl Wrapper for Broken {
+    type Inner = MemoryStore;
+
+    fn inner(&self) -> &MemoryStore {
+        &self.inner
+    }
+
     async fn commit(&self, commit: Commit) -> Result<Committed, StoreError> {
         let call = self.calls.fetch_add(1, Ordering::SeqCst);
         let is_its_turn = call.is_multiple_of(ONE_IN);
@@ -95,36 +98,6 @@ impl Store for Broken {
             _ => Ok(committed),
         }
     }
-
-    async fn confirm(&self) -> Result<(), StoreError> {
-        self.inner.confirm().await
-    }
-
-    async fn read(&self, key: &ClaimKey) -> Result<Reading<Option<Claim>>, StoreError> {
-        self.inner.read(key).await
-    }
-
-    async fn scan(&self, query: Query) -> Result<Page, StoreError> {
-        self.inner.scan(query).await
-    }
-
-    async fn sweep(&self, limit: usize) -> Result<Swept, StoreError> {
-        self.inner.sweep(limit).await
-    }
-
-    async fn count_duplicates(&self, counts: Vec<DuplicateCount>) -> Result<(), StoreError> {
-        self.inner.count_duplicates(counts).await
-    }
-
-    fn attach(&self, waiters: Arc<Waiters>) {
-        self.inner.attach(waiters);
-    }
-
-    async fn report(&self) -> Result<Report, StoreError> {
-        self.inner.report().await
-    }
-
-    async fn close(&self) {}
 }
 
 async fn run(defect: Defect) -> Result<(), Box<Violation>> {

@@ -50,9 +50,7 @@ pub async fn story(store: &str) -> Result<Vec<String>, Box<dyn std::error::Error
     Ok(Arc::into_inner(lines).expect("the worker has ended").into_inner()?)
 }
 
-#[allow(dead_code, reason = "the tests run the story")]
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    story("memory:").await?.iter().for_each(|line| println!("{line}"));
-    Ok(())
+    story("memory:").await.map(|lines| println!("{}", lines.join("\n")))
 }

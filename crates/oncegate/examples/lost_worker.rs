@@ -32,9 +32,7 @@ pub async fn story(store: &str) -> Result<Vec<String>, Box<dyn std::error::Error
     Ok(lines)
 }
 
-#[allow(dead_code, reason = "the tests run the story")]
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    story("memory:").await?.iter().for_each(|line| println!("{line}"));
-    Ok(())
+    story("memory:").await.map(|lines| println!("{}", lines.join("\n")))
 }

@@ -140,16 +140,7 @@ mod tests {
     }
 
     async fn claim(store: &Arc<dyn Store>, key: &ClaimKey) -> (Arc<Claim>, Time) {
-        let terms = Terms {
-            window: Duration::from_secs(60),
-            lease: Duration::from_secs(60),
-            lost: Lost::Hold,
-            fingerprint: None,
-            attributes: None,
-            parts: None,
-            outcome: None,
-            replaces: None,
-        };
+        let terms = Terms::new(Duration::from_secs(60), Duration::from_secs(60), Lost::Hold);
         let op = Op { key: key.clone(), command: Command::Claim(terms) };
         let committed = store.commit(op.into()).await.unwrap();
         let now = committed.now;

@@ -147,14 +147,8 @@ impl Guard {
 
     fn terms(&self) -> Terms {
         Terms {
-            window: self.policy.window,
-            lease: self.policy.lease,
-            lost: self.policy.lost,
             fingerprint: self.fingerprint.clone(),
-            attributes: None,
-            parts: None,
-            outcome: None,
-            replaces: None,
+            ..Terms::new(self.policy.window, self.policy.lease, self.policy.lost)
         }
     }
 }

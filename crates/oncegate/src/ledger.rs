@@ -65,12 +65,7 @@ impl Ledger {
         wait: Duration,
     ) -> impl Future<Output = Result<Reading<Answer>, StoreError>> {
         // No wrapper future: each would hold another copy of the terms, for every request.
-        self.claim_and_tell(
-            key,
-            Command::Claim(terms),
-            Caller { wait, if_dropped: IfDropped::Leave },
-            std::future::pending(),
-        )
+        self.claim_unless_left(key, terms, wait, std::future::pending())
     }
 
     /// Like [`Ledger::claim`], for an owner in this process. If the caller is dropped before it hears that it won, nothing has
@@ -81,12 +76,8 @@ impl Ledger {
         terms: Terms,
         wait: Duration,
     ) -> impl Future<Output = Result<Reading<Answer>, StoreError>> {
-        self.claim_and_tell(
-            key,
-            Command::Claim(terms),
-            Caller { wait, if_dropped: IfDropped::GiveBack },
-            std::future::pending(),
-        )
+        let caller = Caller { wait, if_dropped: IfDropped::GiveBack };
+        self.claim_and_tell(key, Command::Claim(terms), caller, std::future::pending())
     }
 
     /// Like [`Ledger::claim`], for a caller that may leave while it waits. Once `left` is ready, the caller still gets the

@@ -155,6 +155,13 @@ pub struct Terms {
     pub replaces: Option<Token>,
 }
 
+impl Terms {
+    /// Terms with nothing optional set.
+    pub fn new(window: Duration, lease: Duration, lost: Lost) -> Terms {
+        Terms { window, lease, lost, fingerprint: None, attributes: None, parts: None, outcome: None, replaces: None }
+    }
+}
+
 /// How an owner settles its claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {

@@ -15,16 +15,7 @@ fn key() -> ClaimKey {
 }
 
 fn terms() -> Terms {
-    Terms {
-        window: WINDOW,
-        lease: LEASE,
-        lost: Lost::TakeOver,
-        fingerprint: None,
-        attributes: None,
-        parts: None,
-        outcome: None,
-        replaces: None,
-    }
+    Terms::new(WINDOW, LEASE, Lost::TakeOver)
 }
 
 fn at(micros: i64) -> Moment {

@@ -9,6 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::Command;
 
 use super::process::free_address;
+use crate::postgres::{hand_over, program};
 
 /// The time limit for a crash recovery on a busy machine.
 const START_MAX: Duration = Duration::from_secs(60);
@@ -17,7 +18,6 @@ const TOOL_MAX: Duration = Duration::from_secs(300);
 
 /// One cluster in a folder of its own. Stopped and removed when it is dropped.
 pub struct Cluster {
-    bin: PathBuf,
     folder: PathBuf,
     pub address: SocketAddr,
 }
@@ -36,22 +36,10 @@ impl Cluster {
     }
 
     fn at(folder: &Path) -> Result<Cluster, String> {
-        let installed =
-            fs::read_dir("/usr/lib/postgresql").map_err(|_| "there is no PostgreSQL. hint: scripts/install")?;
-        let newest = installed.flatten().map(|entry| entry.path().join("bin")).max();
-        let bin = newest.ok_or("there is no PostgreSQL. hint: scripts/install")?;
         fs::create_dir_all(folder).map_err(|error| error.to_string())?;
-        if is_root() {
-            // PostgreSQL refuses to run as root.
-            let user = fs::read_to_string("/etc/passwd").unwrap_or_default();
-            let id = |place| {
-                let line = user.lines().find(|line| line.starts_with("postgres:"))?;
-                line.split(':').nth(place)?.parse().ok()
-            };
-            std::os::unix::fs::chown(folder, id(2), id(3)).map_err(|error| error.to_string())?;
-        }
+        hand_over(folder)?;
         let address = free_address().map_err(|error| error.to_string())?;
-        Ok(Cluster { bin, folder: folder.to_path_buf(), address })
+        Ok(Cluster { folder: folder.to_path_buf(), address })
     }
 
     fn data(&self) -> String {
@@ -60,15 +48,7 @@ impl Cluster {
 
     /// Runs one of PostgreSQL's tools.
     async fn tool(&self, name: &str, arguments: &[&str]) -> Result<String, String> {
-        let tool = self.bin.join(name);
-        let mut command = match is_root() {
-            true => {
-                let mut command = Command::new("runuser");
-                command.args(["-u", "postgres", "--"]).arg(tool);
-                command
-            }
-            false => Command::new(tool),
-        };
+        let mut command = Command::from(program(name)?);
         command.args(arguments).current_dir(&self.folder).stdin(std::process::Stdio::null()).kill_on_drop(true);
         let ran = tokio::time::timeout(TOOL_MAX, command.output()).await.map_err(|_| format!("{name} hangs"))?;
         let output = ran.map_err(|error| format!("{name}: {error}"))?;
@@ -203,8 +183,4 @@ impl Drop for Cluster {
         self.signal_all(&self.processes(), Signal::KILL);
         let _ = fs::remove_dir_all(self.folder.join("data"));
     }
-}
-
-fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
 }

@@ -82,13 +82,12 @@ async fn serve(client: TcpStream, shared: Arc<Shared>) {
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
-    let is_silenced = watch::Sender::new(false);
-    let lie = Notify::new();
+    let route = Route { shared: &shared, is_silenced: watch::Sender::new(false), lie: Notify::new() };
     let mut mode = shared.mode.subscribe();
     // The first of these that ends, ends all of them and closes their sockets.
     tokio::select! {
-        () = forward_requests(from_client, to_server, &shared, &is_silenced, &lie) => {}
-        () = forward_answers(from_server, to_client, &shared, &is_silenced, &lie) => {}
+        () = route.forward_requests(from_client, to_server) => {}
+        () = route.forward_answers(from_server, to_client) => {}
         () = async { drop(mode.wait_for(|mode| *mode == Mode::Down).await) } => {
             // A COMMIT that was passed on reaches the server before its connection ends.
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -97,70 +96,69 @@ async fn serve(client: TcpStream, shared: Arc<Shared>) {
     }
 }
 
-async fn forward_requests(
-    mut from: OwnedReadHalf,
-    mut to: OwnedWriteHalf,
-    shared: &Shared,
-    is_silenced: &watch::Sender<bool>,
-    lie: &Notify,
-) {
-    let mut buffer = vec![0; 64 * 1024];
-    loop {
-        let Ok(length @ 1..) = from.read(&mut buffer).await else { return };
-        let piece = &buffer[..length];
-        let mode = *shared.mode.borrow();
-        let is_commit = piece.windows(7).any(|bytes| bytes == b"COMMIT\0");
-        match mode {
-            Mode::Swallow | Mode::Down => continue,
-            Mode::Delay(by) => tokio::time::sleep(by).await,
-            Mode::CutBeforeCommit if is_commit => {
-                if shared.lies {
-                    lie.notify_one();
-                    tokio::time::sleep(LIE_ARRIVES).await;
-                }
-                shared.mode.send_replace(Mode::Down);
-                return;
-            }
-            Mode::CutAfterCommit if is_commit => {
-                is_silenced.send_replace(true);
-                let _ = to.write_all(piece).await;
-                shared.mode.send_replace(Mode::Down);
-                return std::future::pending().await;
-            }
-            _ => {}
-        }
-        if to.write_all(piece).await.is_err() {
-            return;
-        }
-    }
+/// A client's connection to the server.
+struct Route<'a> {
+    shared: &'a Shared,
+    /// Whether the server's answers are dropped.
+    is_silenced: watch::Sender<bool>,
+    /// Tells the way back to answer a COMMIT that the server never had.
+    lie: Notify,
 }
 
-async fn forward_answers(
-    mut from: OwnedReadHalf,
-    mut to: OwnedWriteHalf,
-    shared: &Shared,
-    is_silenced: &watch::Sender<bool>,
-    lie: &Notify,
-) {
-    let mut buffer = vec![0; 64 * 1024];
-    loop {
-        let read = tokio::select! {
-            read = from.read(&mut buffer) => read,
-            () = lie.notified() => {
-                let _ = to.write_all(COMMITTED).await;
+impl Route<'_> {
+    async fn forward_requests(&self, mut from: OwnedReadHalf, mut to: OwnedWriteHalf) {
+        let mut buffer = vec![0; 64 * 1024];
+        loop {
+            let Ok(length @ 1..) = from.read(&mut buffer).await else { return };
+            let piece = &buffer[..length];
+            let mode = *self.shared.mode.borrow();
+            let is_commit = piece.windows(7).any(|bytes| bytes == b"COMMIT\0");
+            match mode {
+                Mode::Swallow | Mode::Down => continue,
+                Mode::Delay(by) => tokio::time::sleep(by).await,
+                Mode::CutBeforeCommit if is_commit => {
+                    if self.shared.lies {
+                        self.lie.notify_one();
+                        tokio::time::sleep(LIE_ARRIVES).await;
+                    }
+                    self.shared.mode.send_replace(Mode::Down);
+                    return;
+                }
+                Mode::CutAfterCommit if is_commit => {
+                    self.is_silenced.send_replace(true);
+                    let _ = to.write_all(piece).await;
+                    self.shared.mode.send_replace(Mode::Down);
+                    return std::future::pending().await;
+                }
+                _ => {}
+            }
+            if to.write_all(piece).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn forward_answers(&self, mut from: OwnedReadHalf, mut to: OwnedWriteHalf) {
+        let mut buffer = vec![0; 64 * 1024];
+        loop {
+            let read = tokio::select! {
+                read = from.read(&mut buffer) => read,
+                () = self.lie.notified() => {
+                    let _ = to.write_all(COMMITTED).await;
+                    continue;
+                }
+            };
+            let Ok(length @ 1..) = read else { return };
+            let mode = *self.shared.mode.borrow();
+            if *self.is_silenced.borrow() || matches!(mode, Mode::Swallow | Mode::Down) {
                 continue;
             }
-        };
-        let Ok(length @ 1..) = read else { return };
-        let mode = *shared.mode.borrow();
-        if *is_silenced.borrow() || matches!(mode, Mode::Swallow | Mode::Down) {
-            continue;
-        }
-        if let Mode::Delay(by) = mode {
-            tokio::time::sleep(by).await;
-        }
-        if to.write_all(&buffer[..length]).await.is_err() {
-            return;
+            if let Mode::Delay(by) = mode {
+                tokio::time::sleep(by).await;
+            }
+            if to.write_all(&buffer[..length]).await.is_err() {
+                return;
+            }
         }
     }
 }

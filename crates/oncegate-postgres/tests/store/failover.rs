@@ -99,15 +99,21 @@ async fn an_owner_hears_nothing_definitive_from_a_standby_that_is_behind() {
     }
 }
 
-/// The server's name leads to another server, but open connections are not cut.
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs PostgreSQL: run make test"]
-async fn once_a_replica_has_met_the_next_server_it_asks_the_last_one_nothing_more() {
+/// A server, a standby that follows it, and a store that reaches the server through the proxy.
+async fn replicated() -> (Cluster, Cluster, Proxy, PostgresStore) {
     let primary = Cluster::start("");
     let standby = primary.standby("standby");
     primary.wait_until(FOLLOWED).await;
     let proxy = Proxy::to(&primary.url()).await;
     let store = open(&proxy.url("moved"), None).await;
+    (primary, standby, proxy, store)
+}
+
+/// The server's name leads to another server, but open connections are not cut.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs PostgreSQL: run make test"]
+async fn once_a_replica_has_met_the_next_server_it_asks_the_last_one_nothing_more() {
+    let (primary, standby, proxy, store) = replicated().await;
     win(&store, "warm").await;
     store.read(&key("warm")).await.expect("reads");
     primary.wait_until("SELECT bool_and(replay_lsn = pg_current_wal_lsn()) FROM pg_stat_replication").await;
@@ -129,11 +135,8 @@ async fn once_a_replica_has_met_the_next_server_it_asks_the_last_one_nothing_mor
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: run make test"]
 async fn a_commit_to_a_server_that_was_replaced_meanwhile_is_not_told_as_done() {
-    let primary = Cluster::start("");
-    let standby = primary.standby("standby");
-    primary.wait_until(FOLLOWED).await;
-    let proxy = Proxy::to(&primary.url()).await;
-    let store = Arc::new(open(&proxy.url("moved"), None).await);
+    let (primary, standby, proxy, store) = replicated().await;
+    let store = Arc::new(store);
     win(&*store, "warm").await;
     primary.wait_until("SELECT bool_and(replay_lsn = pg_current_wal_lsn()) FROM pg_stat_replication").await;
     standby.promote();
@@ -273,11 +276,7 @@ async fn a_synchronous_standby_that_is_promoted_has_all_that_was_acknowledged_an
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs PostgreSQL: run make test"]
 async fn a_promoted_standby_that_has_lost_acknowledged_commits_is_told_of() {
-    let primary = Cluster::start("");
-    let standby = primary.standby("standby");
-    primary.wait_until(FOLLOWED).await;
-    let proxy = Proxy::to(&primary.url()).await;
-    let store = open(&proxy.url("moved"), None).await;
+    let (primary, standby, proxy, store) = replicated().await;
     win(&store, "kept").await;
     primary.wait_until("SELECT bool_and(replay_lsn = pg_current_wal_lsn()) FROM pg_stat_replication").await;
     standby.stop("immediate");

@@ -7,15 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use async_trait::async_trait;
-use oncegate_core::{Answer, Claim, ClaimKey, Command};
+use oncegate_core::{Answer, Command};
 use oncegate_postgres::{Options, PostgresStore};
 use oncegate_store::conformance::histories::{Rules, check, record};
-use oncegate_store::conformance::{START, key, terms, workspace};
-use oncegate_store::{
-    Change, Commit, Committed, DuplicateCount, MainStore, ManualClock, Op, Page, Query, Reading, Record, Report, Store,
-    StoreError, Swept, Waiters,
-};
+use oncegate_store::conformance::{START, Wrapper, key, terms, workspace};
+use oncegate_store::{Change, Commit, Committed, MainStore, ManualClock, Op, Record, Store, StoreError};
 use uuid::Uuid;
 
 use crate::support::cluster::Cluster;
@@ -207,43 +203,10 @@ struct Both {
     calls: AtomicU64,
 }
 
-impl Both {
-    fn next(&self) -> &PostgresStore {
+impl Wrapper for Both {
+    type Inner = PostgresStore;
+
+    fn inner(&self) -> &PostgresStore {
         &self.stores[self.calls.fetch_add(1, Ordering::Relaxed) as usize % 2]
     }
-}
-
-#[async_trait]
-impl Store for Both {
-    async fn commit(&self, commit: Commit) -> Result<Committed, StoreError> {
-        self.next().commit(commit).await
-    }
-
-    async fn confirm(&self) -> Result<(), StoreError> {
-        self.next().confirm().await
-    }
-
-    async fn read(&self, key: &ClaimKey) -> Result<Reading<Option<Claim>>, StoreError> {
-        self.next().read(key).await
-    }
-
-    async fn scan(&self, query: Query) -> Result<Page, StoreError> {
-        self.next().scan(query).await
-    }
-
-    async fn sweep(&self, limit: usize) -> Result<Swept, StoreError> {
-        self.next().sweep(limit).await
-    }
-
-    async fn count_duplicates(&self, counts: Vec<DuplicateCount>) -> Result<(), StoreError> {
-        self.next().count_duplicates(counts).await
-    }
-
-    fn attach(&self, _: Arc<Waiters>) {}
-
-    async fn report(&self) -> Result<Report, StoreError> {
-        self.next().report().await
-    }
-
-    async fn close(&self) {}
 }

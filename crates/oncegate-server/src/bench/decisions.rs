@@ -18,16 +18,7 @@ pub fn key(caller: usize, turn: u64) -> ClaimKey {
 }
 
 pub fn terms() -> Terms {
-    Terms {
-        window: Duration::from_secs(24 * 3600),
-        lease: Duration::from_secs(30),
-        lost: Lost::TakeOver,
-        fingerprint: None,
-        attributes: None,
-        parts: None,
-        outcome: None,
-        replaces: None,
-    }
+    Terms::new(Duration::from_secs(24 * 3600), Duration::from_secs(30), Lost::TakeOver)
 }
 
 /// `callers` tasks that each decide again as soon as they are answered, for `span`.

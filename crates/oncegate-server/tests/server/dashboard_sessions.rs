@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::support::{Database, Follower, Home, On, Reply, Workshop, claim_of, eventually, on_both};
+use crate::support::{Database, Follower, Home, On, Reply, Server, Workshop, claim_of, eventually, on_both};
 
 on_both! {
     a_session_stands_on_every_replica_until_it_is_left_or_twelve_hours_are_over,
@@ -13,6 +13,23 @@ on_both! {
 
 fn cookie_of(answer: &Reply) -> Vec<&str> {
     answer.header("set-cookie").expect("a cookie").split("; ").collect()
+}
+
+/// The session of this cookie, under the id of another key.
+fn forged(cookie: &str, other_id: &str) -> String {
+    let secret = cookie.rsplit('.').next().expect("there is a last part");
+    format!("oncegate_session={other_id}.{secret}")
+}
+
+/// A server on this database, the cookie of a session, and the same session forged under the id of another workspace's key.
+async fn serve_with_sessions(database: &Database) -> (Home, Server, String, String) {
+    let home = Home::with_config(&format!("store = {:?}", database.url()));
+    let (_, own) = home.make_key("acme", "send");
+    let (other_id, _) = home.make_key("other", "admin");
+    let server = home.serve();
+    let cookie = server.client().log_in(&own).await;
+    let forged = forged(&cookie, &other_id);
+    (home, server, cookie, forged)
 }
 
 async fn a_session_stands_on_every_replica_until_it_is_left_or_twelve_hours_are_over(on: On) {
@@ -84,8 +101,7 @@ async fn a_session_falls_with_its_key_and_sees_its_own_workspace_alone(on: On) {
     visitor.submit(&format!("/claims/{claim}/forget"), &[("guard", "charge"), why]).await.expect_page(404);
     visitor.submit(&format!("/actions/{action}/cancel"), &[why]).await.expect_page(404);
     // A session with another key's id is invalid: each session is bound to its key.
-    let secret = cookie.rsplit('.').next().expect("there is a last part");
-    let forged = format!("oncegate_session={other_id}.{secret}");
+    let forged = forged(&cookie, &other_id);
     shop.client(0).header("cookie", &forged).get("/claims").await.expect(303);
 
     let mut live = Follower::open_with(shop.servers[0].address, "/live?on=decisions", &[("cookie", &cookie)]).await;
@@ -104,16 +120,10 @@ async fn a_session_falls_with_its_key_and_sees_its_own_workspace_alone(on: On) {
 #[ignore = "needs PostgreSQL: run make test"]
 async fn while_the_store_is_away_a_session_is_its_own_keys_and_only_reads() {
     let database = Database::create().await;
-    let home = Home::with_config(&format!("store = {:?}", database.url()));
-    let (_, own) = home.make_key("acme", "send");
-    let (other_id, _) = home.make_key("other", "admin");
-    let server = home.serve();
-    let cookie = server.client().log_in(&own).await;
+    let (_home, server, cookie, forged) = serve_with_sessions(&database).await;
     let visitor = |cookie: &str| server.client().header("cookie", cookie);
     assert!(visitor(&cookie).get("/decisions").await.expect_page(200).text.contains("acme"));
     database.go_away().await;
-    let secret = cookie.rsplit('.').next().expect("there is a last part");
-    let forged = format!("oncegate_session={other_id}.{secret}");
     visitor(&forged).get("/decisions").await.expect_page(503);
     visitor(&forged).submit("/claims/x/forget", &[("guard", "g"), ("reason", "r")]).await.expect_page(503);
     eventually("the server knows that the store is away", || async {
@@ -135,18 +145,12 @@ async fn while_the_store_is_away_a_session_is_its_own_keys_and_only_reads() {
 #[ignore = "needs PostgreSQL: run make test"]
 async fn while_lookups_fail_no_session_is_answered_from_memory() {
     let database = Database::create().await;
-    let home = Home::with_config(&format!("store = {:?}", database.url()));
-    let (_, own) = home.make_key("acme", "send");
-    let (other_id, _) = home.make_key("other", "admin");
-    let server = home.serve();
-    let cookie = server.client().log_in(&own).await;
+    let (_home, server, cookie, forged) = serve_with_sessions(&database).await;
     let visitor = |cookie: &str| server.client().header("cookie", cookie);
     visitor(&cookie).get("/decisions").await.expect_page(200);
     let mut live = Follower::open_with(server.address, "/live?on=decisions", &[("cookie", &cookie)]).await;
     let locker = database.connect().await;
     locker.batch_execute("BEGIN; LOCK TABLE oncegate.records IN ACCESS EXCLUSIVE MODE").await.expect("a superuser may");
-    let secret = cookie.rsplit('.').next().expect("there is a last part");
-    let forged = format!("oncegate_session={other_id}.{secret}");
     visitor(&forged).get("/decisions").await.expect_page(503);
     visitor(&cookie).get("/decisions").await.expect_page(503);
     // A stream ends with its session.

@@ -10,14 +10,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
 use hyper::{Request, Response};
-use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use crate::support::{Home, On, PATIENCE, Reply, Server, Workshop, eventually, on_both, with};
+use crate::support::{Home, On, PATIENCE, Reply, Server, Workshop, eventually, on_both, serve_http, with};
 
 on_both![
     a_person_settles_a_send_by_the_api,
@@ -39,13 +36,7 @@ impl Hook {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let (address, asked) = (listener.local_addr().expect("an address"), Asked::default());
         let seen = asked.clone();
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                let seen = seen.clone();
-                let service = service_fn(move |request| answer(seen.clone(), request));
-                tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
-            }
-        });
+        serve_http(listener, move |request| answer(seen.clone(), request));
         Hook { address, asked }
     }
 

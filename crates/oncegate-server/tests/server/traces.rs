@@ -10,10 +10,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
 use hyper::{HeaderMap, Request, Response};
-use hyper_util::rt::TokioIo;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::{KeyValue, any_value::Value as Any};
 use opentelemetry_proto::tonic::trace::v1::Span;
@@ -24,7 +21,7 @@ use tokio::net::TcpListener;
 
 use crate::support::{
     Client, Database, Home, On, PostOffice, Provider, SEARCH_IMPORT, Server, Workshop, claim_of, eventually, reminder,
-    sms, with,
+    serve_http, sms, with,
 };
 
 /// A trace that a caller has started.
@@ -43,13 +40,7 @@ impl Collector {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let (address, arrived) = (listener.local_addr().expect("an address"), Arrived::default());
         let seen = arrived.clone();
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                let seen = seen.clone();
-                let service = service_fn(move |request| take(seen.clone(), request));
-                tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
-            }
-        });
+        serve_http(listener, move |request| take(seen.clone(), request));
         Collector { address, arrived }
     }
 
@@ -383,12 +374,7 @@ async fn a_collector_that_comes_back_is_spoken_of_again() {
     server.client().win(&claim_of("g", "away")).await;
     server.logged("traces.not_exported", 1).await;
     let listener = TcpListener::bind(address).await.expect("the port is free");
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            let service = service_fn(|request| take(Arrived::default(), request));
-            tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
-        }
-    });
+    serve_http(listener, |request| take(Arrived::default(), request));
     server.client().win(&claim_of("g", "back")).await;
     server.logged("traces.exported_again", 1).await;
 }

@@ -87,11 +87,14 @@ impl Ledger {
         (before, after): (Option<&Claim>, Option<&Claim>),
         now: Time,
     ) -> Option<Event> {
+        let is_owner = letter.token == Some(self.owner);
+        let is_alive = before.is_some_and(|claim| now < claim.lease_until);
         match (letter.verb, answer) {
             (Verb::Claim, Answer::Won(claim)) => self.won(claim, before, now),
             (Verb::Claim, Answer::Held(_)) => Some(Event::Held),
             (Verb::Claim, _) => None,
-            _ => self.owner_wrote(letter, answer, (before, after), now),
+            _ if before != after && !(is_owner && is_alive) => Some(Event::StaleWriteApplied),
+            _ => self.owner_answered(letter.verb, answer, is_owner),
         }
     }
 
@@ -111,19 +114,8 @@ impl Ledger {
         }
     }
 
-    fn owner_wrote(
-        &mut self,
-        letter: &Letter,
-        answer: &Answer,
-        (before, after): (Option<&Claim>, Option<&Claim>),
-        now: Time,
-    ) -> Option<Event> {
-        let is_owner = letter.token == Some(self.owner);
-        let is_alive = before.is_some_and(|claim| now < claim.lease_until);
-        if before != after && !(is_owner && is_alive) {
-            return Some(Event::StaleWriteApplied);
-        }
-        match (letter.verb, answer) {
+    fn owner_answered(&mut self, verb: Verb, answer: &Answer, is_owner: bool) -> Option<Event> {
+        match (verb, answer) {
             (Verb::Settle, Answer::Applied(claim)) => self.settled(claim),
             (Verb::Settle, Answer::Already(_)) => return Some(Event::SettleRepeated),
             (Verb::Release, Answer::Applied(_)) => self.window = None,

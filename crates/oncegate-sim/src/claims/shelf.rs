@@ -30,16 +30,7 @@ static KEY: LazyLock<ClaimKey> = LazyLock::new(|| {
 });
 
 pub fn terms(lost: Lost) -> Terms {
-    Terms {
-        window: WINDOW,
-        lease: LEASE,
-        lost,
-        fingerprint: None,
-        attributes: None,
-        parts: None,
-        outcome: None,
-        replaces: None,
-    }
+    Terms::new(WINDOW, LEASE, lost)
 }
 
 /// One defect of the store.

@@ -9,6 +9,7 @@ pub mod keyring;
 pub mod queue;
 pub mod races;
 pub mod rules;
+mod wrapper;
 
 use std::any::Any;
 use std::sync::Arc;
@@ -16,6 +17,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use oncegate_core::{Answer, Claim, ClaimKey, Command, GuardName, Lost, Terms, Time, Token, Verdict, WorkspaceName};
+
+pub use wrapper::Wrapper;
 
 use crate::{Commit, Committed, MainStore, ManualClock, Op};
 
@@ -88,16 +91,7 @@ pub fn key_in(in_workspace: &str, part: &str) -> ClaimKey {
 
 /// The usual terms: the claim of a lost owner is taken over, and nothing optional is set.
 pub fn terms() -> Terms {
-    Terms {
-        window: WINDOW,
-        lease: LEASE,
-        lost: Lost::TakeOver,
-        fingerprint: None,
-        attributes: None,
-        parts: None,
-        outcome: None,
-        replaces: None,
-    }
+    Terms::new(WINDOW, LEASE, Lost::TakeOver)
 }
 
 /// The command of an owner whose effect happened, with this outcome.

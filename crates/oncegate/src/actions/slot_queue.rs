@@ -226,15 +226,10 @@ impl Actions {
         answers.extend(schedules[1..].iter().map(|schedule| standing.fold(schedule, now)));
         let job = standing.job(&slot.workspace, first.tries, first.delivery, now);
         let terms = Terms {
-            // The window of the action decides; the claim only has to outlive the write.
-            window: first.stands_for().max(CLAIM_MIN),
-            lease: CLAIM_MIN,
-            lost: Lost::TakeOver,
-            fingerprint: None,
-            attributes: None,
-            parts: None,
             outcome: Some(standing.id.to_string().into()),
             replaces,
+            // The window of the action decides; the claim only has to outlive the write.
+            ..Terms::new(first.stands_for().max(CLAIM_MIN), CLAIM_MIN, Lost::TakeOver)
         };
         let op = Op { key: slot.clone(), command: Command::Claim(terms) };
         let commit = Commit { ops: vec![op], changes: vec![Change::Enqueue(job.clone())] };

@@ -131,14 +131,9 @@ impl Reminders {
 
     fn terms(&self, new: &New, id: Uuid) -> Terms {
         Terms {
-            window: Policy::FOR_GOOD,
-            lease: Policy::DEFAULT_LEASE,
-            lost: Lost::Hold,
-            fingerprint: None,
-            attributes: None,
             parts: self.options.store_parts.then(|| json!([new.booking, new.kind]).to_string()),
             outcome: Some(id.to_string().into()),
-            replaces: None,
+            ..Terms::new(Policy::FOR_GOOD, Policy::DEFAULT_LEASE, Lost::Hold)
         }
     }
 }

@@ -145,7 +145,7 @@ impl Sagas {
     }
 
     async fn round(&self, arrival: &Arrival<'_>) -> Result<Round, StoreError> {
-        let (stored, now) = self.look(arrival).await?;
+        let Reading { value: stored, now } = self.look(arrival).await?;
         if let Some(stored) = stored.as_ref().filter(|stored| stored.document.is_expired(now)) {
             // The instance has expired but is not removed yet. The event belongs to the next instance.
             self.remove_instance(stored).await?;
@@ -154,18 +154,17 @@ impl Sagas {
         let is_awaited = |stored: &Kept| arrival.is_awaited(&stored.document.instance);
         if arrival.is_timer() && !stored.as_ref().is_some_and(is_awaited) {
             // The instance does not wait for this timer any more.
-            return self.write_also(arrival, stored.as_ref(), Outcome::Ignored, now).await;
+            return self.write_also(arrival, Reading { value: stored.as_ref(), now }, Outcome::Ignored).await;
         }
         let stored = stored.map(Arc::new);
         let step = self.step(arrival, stored.clone(), now).await;
-        let stored = stored.as_deref();
-        let state = stored.map(|stored| stored.document.instance.state.clone());
+        let read = Reading { value: stored.as_deref(), now };
         match step {
-            Step::Apply(next) => self.write(arrival, stored, *next, now).await,
+            Step::Apply(next) => self.write(arrival, read, *next).await,
             // Only the inbox knows whether the event was applied before.
-            _ if self.is_seen(arrival).await? => self.write_also(arrival, stored, Outcome::Duplicate, now).await,
-            Step::Ignore => self.write_also(arrival, stored, Outcome::Ignored, now).await,
-            Step::Refuse(reason) => self.bury(arrival, state, reason, now).await,
+            _ if self.is_seen(arrival).await? => self.write_also(arrival, read, Outcome::Duplicate).await,
+            Step::Ignore => self.write_also(arrival, read, Outcome::Ignored).await,
+            Step::Refuse(reason) => self.bury(arrival, read.value.map(Kept::state), reason, now).await,
         }
     }
 
@@ -182,11 +181,11 @@ impl Sagas {
     async fn write_also(
         &self,
         arrival: &Arrival<'_>,
-        stored: Option<&Kept>,
+        read: Reading<Option<&Kept>>,
         outcome: Outcome,
-        now: Time,
     ) -> Result<Round, StoreError> {
-        let state = stored.map(|stored| stored.document.instance.state.clone());
+        let Reading { value: stored, now } = read;
+        let state = stored.map(Kept::state);
         let mut changes = arrival.also.changes(now)?;
         if changes.is_empty() {
             return Ok(Round::Done(outcome, state));
@@ -219,17 +218,16 @@ impl Sagas {
     async fn write(
         &self,
         arrival: &Arrival<'_>,
-        stored: Option<&Kept>,
+        read: Reading<Option<&Kept>>,
         next: Next,
-        now: Time,
     ) -> Result<Round, StoreError> {
+        let Reading { value: stored, now } = read;
         let line_id = Uuid::now_v7();
-        let state = stored.map(|stored| stored.document.instance.state.clone());
         let missing = next.missing.clone();
         let to = next.state.clone();
         let changes = match self.changes(arrival, stored, next, line_id, now).await? {
             Ok(changes) => changes,
-            Err(why) => return self.bury(arrival, state, why, now).await,
+            Err(why) => return self.bury(arrival, stored.map(Kept::state), why, now).await,
         };
         let key = arrival.key();
         let outcome = json!({ "line": line_id }).to_string();
@@ -259,28 +257,22 @@ impl Sagas {
 
     /// The event was applied between the read and the write, so the instance is read again.
     async fn duplicate(&self, arrival: &Arrival<'_>) -> Result<Round, StoreError> {
-        let (stored, now) = self.look(arrival).await?;
-        self.write_also(arrival, stored.as_ref(), Outcome::Duplicate, now).await
+        let Reading { value: stored, now } = self.look(arrival).await?;
+        self.write_also(arrival, Reading { value: stored.as_ref(), now }, Outcome::Duplicate).await
     }
 
-    async fn look(&self, arrival: &Arrival<'_>) -> Result<(Option<Kept>, Time), StoreError> {
+    async fn look(&self, arrival: &Arrival<'_>) -> Result<Reading<Option<Kept>>, StoreError> {
         let at = At::Name(name_of(arrival.definition.name(), &arrival.correlation_id));
-        let Reading { value, now } = document::find(&*self.store, arrival.workspace, at).await?;
-        Ok((value, now))
+        document::find(&*self.store, arrival.workspace, at).await
     }
 
     fn terms(&self, arrival: &Arrival<'_>, outcome: String) -> Terms {
         let parts = json!([arrival.definition.name(), arrival.correlation_id, arrival.event.source, arrival.id]);
         Terms {
-            // The claim lasts as long as its instance. The removal of the instance also removes the claim.
-            window: WINDOW_MAX,
-            lease: LEASE,
-            lost: Lost::Hold,
-            fingerprint: None,
-            attributes: None,
             parts: self.options.store_parts.then(|| parts.to_string()),
             outcome: Some(outcome.into()),
-            replaces: None,
+            // The claim lasts as long as its instance. The removal of the instance also removes the claim.
+            ..Terms::new(WINDOW_MAX, LEASE, Lost::Hold)
         }
     }
 

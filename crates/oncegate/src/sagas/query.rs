@@ -94,31 +94,36 @@ impl Sagas {
         if ![saga, state].into_iter().flatten().all(is_name) {
             return Ok(Page { items: vec![], next: None });
         }
-        document::page(limit, before, |limit, before| self.list_some(workspace, saga, state, limit, before)).await
+        let listings = self.listings(workspace, saga, state);
+        document::page(limit, before, |limit, before| self.list_some(&listings, limit, before)).await
+    }
+
+    /// The listings that together find these instances, for a page of no instances yet.
+    fn listings(&self, workspace: &WorkspaceName, saga: Option<&str>, state: Option<&str>) -> Vec<Listing> {
+        let listing = |list: Option<String>, state: Option<String>| {
+            let workspace = workspace.clone();
+            Listing { workspace, kind: INSTANCE, list, state, limit: 0, before: None }
+        };
+        match (saga, state) {
+            (saga, None) => vec![listing(saga.map(list_of), None)],
+            (Some(saga), Some(state)) => vec![listing(None, Some(state_of(saga, state)))],
+            // Each saga has its own states, so each saga is listed on its own.
+            (None, Some(state)) => {
+                let states = self.definitions().iter().map(|definition| state_of(definition.name(), state));
+                states.map(|state| listing(None, Some(state))).collect()
+            }
+        }
     }
 
     async fn list_some(
         &self,
-        workspace: &WorkspaceName,
-        saga: Option<&str>,
-        state: Option<&str>,
+        listings: &[Listing],
         limit: usize,
         before: Option<Uuid>,
     ) -> Result<Batch<Found>, StoreError> {
         let now = self.now().await?;
-        let listing = |list: Option<String>, state: Option<String>| {
-            let workspace = workspace.clone();
-            self.store.list(Listing { workspace, kind: INSTANCE, list, state, limit, before })
-        };
-        let listed = match (saga, state) {
-            (saga, None) => vec![listing(saga.map(list_of), None).await?],
-            (Some(saga), Some(state)) => vec![listing(None, Some(state_of(saga, state))).await?],
-            // Each saga has its own states, so each saga is listed on its own.
-            (None, Some(state)) => {
-                let states = self.definitions().iter().map(|definition| state_of(definition.name(), state));
-                try_join_all(states.map(|state| listing(None, Some(state)))).await?
-            }
-        };
+        let some = listings.iter().map(|listing| self.store.list(Listing { limit, before, ..listing.clone() }));
+        let listed = try_join_all(some).await?;
         let mut is_more = listed.iter().any(|listed| listed.next.is_some());
         let mut records: Vec<Record> = listed.into_iter().flat_map(|listed| listed.records).collect();
         records.sort_by_key(|record| std::cmp::Reverse(record.id));

@@ -122,6 +122,11 @@ impl Stored {
 }
 
 impl Kept {
+    /// The state of the instance.
+    pub(super) fn state(&self) -> String {
+        self.document.instance.state.clone()
+    }
+
     pub(super) fn removed(&self) -> Change {
         Change::Remove { record: self.record(), names: self.document.names(), lists: self.document.lists() }
     }

@@ -299,14 +299,8 @@ impl Sends {
 
     fn terms(&self, begin: &Begin) -> Terms {
         Terms {
-            window: self.options.keep,
-            lease: begin.lease_by(&self.options),
-            lost: self.options.lost.of_claim(),
-            fingerprint: None,
-            attributes: None,
             parts: self.options.store_parts.then(|| json!([begin.campaign, begin.recipient]).to_string()),
-            outcome: None,
-            replaces: None,
+            ..Terms::new(self.options.keep, begin.lease_by(&self.options), self.options.lost.of_claim())
         }
     }
 

@@ -244,15 +244,15 @@ fn command(token: Token, next: &Kept) -> Command {
 fn settled_by_hand(claim: Option<&Claim>, next: &Kept, now: Time) -> Option<Command> {
     match next.document.state {
         State::Sent => Some(Command::Claim(Terms {
-            // The claim lasts as long as the record, so that a caller who meets the claim can read the send.
-            window: Time::from_micros(next.document.expires_us).since(now),
-            lease: next.document.lease(),
-            lost: next.document.lost.of_claim(),
-            fingerprint: None,
-            attributes: None,
             parts: claim.and_then(|claim| claim.parts.clone()),
             outcome: Some(outcome(next)),
             replaces: claim.map(|claim| claim.token),
+            // The claim lasts as long as the record, so that a caller who meets the claim can read the send.
+            ..Terms::new(
+                Time::from_micros(next.document.expires_us).since(now),
+                next.document.lease(),
+                next.document.lost.of_claim(),
+            )
         })),
         State::Failed => claim.map(|claim| Command::Retract { token: claim.token }),
         State::Unknown | State::Lost | State::Sending => None,

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
-use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -271,30 +270,28 @@ where
     E: Into<Failure>,
 {
     fn into_handler(self) -> Arc<dyn Handler> {
-        Arc::new(Typed { handler: self, payload: PhantomData })
+        Arc::new(Typed(move |payload: &RawValue, run: Run| {
+            let payload = serde_json::from_str(payload.get())
+                .map_err(|error| Failure::refused(format!("the payload is not what the handler expects: {error}")))?;
+            let running = self(payload, run);
+            Ok(async move { running.await.map(|result| to_raw_value(&result)).map_err(E::into) })
+        }))
     }
 }
 
-struct Typed<P, F> {
-    handler: F,
-    payload: PhantomData<fn() -> P>,
-}
+/// A closure that reads the payload, starts the handler, and makes JSON of its result.
+struct Typed<F>(F);
 
 #[async_trait]
-impl<P, F, Fut, T, E> Handler for Typed<P, F>
+impl<F, Running> Handler for Typed<F>
 where
-    P: DeserializeOwned + Send + 'static,
-    F: Fn(P, Run) -> Fut + Send + Sync + 'static,
-    Fut: Future<Output = Result<T, E>> + Send + 'static,
-    T: Serialize + Send,
-    E: Into<Failure>,
+    F: Fn(&RawValue, Run) -> Result<Running, Failure> + Send + Sync + 'static,
+    Running: Future<Output = Result<serde_json::Result<Box<RawValue>>, Failure>> + Send,
 {
     async fn run(&self, run: &Run, payload: &RawValue) -> Result<Option<Box<RawValue>>, NotRun> {
-        let payload = serde_json::from_str(payload.get())
-            .map_err(|error| Failure::refused(format!("the payload is not what the handler expects: {error}")))?;
-        let result = (self.handler)(payload, run.clone()).await.map_err(Into::into)?;
+        let result = (self.0)(payload, run.clone())?.await?;
         // The effect has happened, so a result that is no JSON must not lead to another attempt.
-        let result = to_raw_value(&result).inspect_err(|error| {
+        let result = result.inspect_err(|error| {
             tracing::error!(event = "action.result_not_kept", actionId = %run.id, %error);
         });
         // `()` is no result.

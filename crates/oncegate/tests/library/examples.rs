@@ -1,5 +1,7 @@
 //! The output of the examples is what they promise.
 
+#![allow(dead_code, reason = "each example has a `main`, and the tests call its `story`")]
+
 #[path = "../../examples/embedded_saga.rs"]
 mod embedded_saga;
 #[path = "../../examples/embedded_worker.rs"]

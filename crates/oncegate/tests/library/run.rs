@@ -5,12 +5,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use oncegate::store::{
-    Commit, Committed, DuplicateCount, MemoryStore, Page, Query, Reading, Report, Store, StoreError, Swept, Waiters,
-};
-use oncegate::{
-    Claim, ClaimKey, Gate, Guard, GuardError, Guards, How, OnFailure, OnStoreError, Policy, RunError, State,
-};
+use oncegate::store::{Commit, Committed, MemoryStore, Store, StoreError};
+use oncegate::{Gate, Guard, GuardError, Guards, How, OnFailure, OnStoreError, Policy, RunError, State};
+use oncegate_store::conformance::Wrapper;
 
 async fn gate() -> Gate {
     Gate::open("memory:").await.expect("opens")
@@ -202,34 +199,17 @@ impl Flaky {
 }
 
 #[async_trait]
-impl Store for Flaky {
+impl Wrapper for Flaky {
+    type Inner = MemoryStore;
+
+    fn inner(&self) -> &MemoryStore {
+        &self.store
+    }
+
     async fn commit(&self, commit: Commit) -> Result<Committed, StoreError> {
         if self.away.contains(&self.commits.fetch_add(1, Ordering::Relaxed)) {
             return Err(StoreError::Unavailable("away".into()));
         }
         self.store.commit(commit).await
     }
-    async fn confirm(&self) -> Result<(), StoreError> {
-        self.store.confirm().await
-    }
-
-    async fn read(&self, key: &ClaimKey) -> Result<Reading<Option<Claim>>, StoreError> {
-        self.store.read(key).await
-    }
-    async fn scan(&self, query: Query) -> Result<Page, StoreError> {
-        self.store.scan(query).await
-    }
-    async fn sweep(&self, limit: usize) -> Result<Swept, StoreError> {
-        self.store.sweep(limit).await
-    }
-    async fn count_duplicates(&self, counts: Vec<DuplicateCount>) -> Result<(), StoreError> {
-        self.store.count_duplicates(counts).await
-    }
-    async fn report(&self) -> Result<Report, StoreError> {
-        self.store.report().await
-    }
-    fn attach(&self, waiters: Arc<Waiters>) {
-        self.store.attach(waiters);
-    }
-    async fn close(&self) {}
 }

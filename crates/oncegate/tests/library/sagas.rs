@@ -12,6 +12,7 @@ use oncegate::sagas::{
 use oncegate::store::{JobListing, KindFilter, Listing, MainStore, Query, Wanted, Whose};
 use oncegate::{Ledger, StoreError, WorkspaceName};
 use oncegate_core::job::Job;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::support::{Hooked, On, START, World, on_each};
@@ -67,7 +68,7 @@ fn started(search: &str) -> Event {
     event("SearchUploadStarted", &format!("started {search}"), json!({ "searchId": search, "projectId": "p" }))
 }
 
-fn saved(search: &str, files: &[&str]) -> Event {
+fn saved(search: &str, files: &[impl Serialize]) -> Event {
     let data = json!({ "searchId": search, "projectId": "p", "searchName": "n", "referenceFiles": files });
     event("SearchUploadSaved", &format!("saved {search}"), data)
 }
@@ -114,6 +115,13 @@ async fn commands(store: &Arc<dyn MainStore>) -> Vec<Value> {
     let jobs = jobs(store, "action:StartParsingReferenceFile").await;
     let payload = |job: &Job| serde_json::from_slice::<Value>(&job.payload).expect("JSON")["payload"].clone();
     jobs.iter().rev().map(payload).collect()
+}
+
+/// Runs the removal jobs that are due.
+async fn retire_due(store: &Arc<dyn MainStore>, sagas: &Sagas) {
+    for job in lease(store, RETIRE).await {
+        sagas.retire(&job).await.expect("the store is there");
+    }
 }
 
 async fn lease(store: &Arc<dyn MainStore>, kind: &str) -> Vec<Job> {
@@ -236,8 +244,7 @@ async fn events_of_one_instance_that_race_are_all_applied(on: On) {
     let other = world.again().await;
     let replicas = [replica(&world.store, "one"), replica(&other, "two")];
     let files: Vec<String> = (0..30).map(|i| format!("file {i}")).collect();
-    let names: Vec<&str> = files.iter().map(String::as_str).collect();
-    told(&replicas[0], &saved("s", &names)).await;
+    told(&replicas[0], &saved("s", &files)).await;
     // Each file twice, on both replicas, all at the same time.
     let events: Vec<Event> = files.iter().map(|file| parsed("s", file)).collect();
     let handled = join_all((0..60).map(|i| told(&replicas[i % 2], &events[i / 2]))).await;
@@ -347,9 +354,7 @@ async fn a_completed_instance_is_kept_for_seven_days_to_the_millisecond(on: On) 
     assert_eq!(sagas.list(&workspace(), Some("search-import"), None, 10, None).await.expect("there").items.len(), 0);
     assert_eq!(told(&sagas, &saved("s", &["a"])).await, in_state("applied", "Parsing"), "it is another search");
     // The removal job of the earlier instance finds nothing to do, and leaves the new instance unchanged.
-    for job in lease(&world.store, RETIRE).await {
-        sagas.retire(&job).await.expect("the store is there");
-    }
+    retire_due(&world.store, &sagas).await;
     assert_eq!(jobs(&world.store, RETIRE).await, []);
     assert_eq!(told(&sagas, &saved("s", &["a"])).await, in_state("duplicate", "Parsing"));
     world.close().await;
@@ -360,8 +365,7 @@ async fn what_is_removed_leaves_nothing_behind(on: On) {
     let sagas = replica(&world.store, "one");
     // More lines than are removed at once.
     let files: Vec<String> = (0..250).map(|i| format!("file {i}")).collect();
-    let names: Vec<&str> = files.iter().map(String::as_str).collect();
-    told(&sagas, &saved("s", &names)).await;
+    told(&sagas, &saved("s", &files)).await;
     for file in &files {
         told(&sagas, &parsed("s", file)).await;
     }
@@ -446,9 +450,7 @@ async fn a_dead_letter_is_applied_again_once(on: On) {
     );
     // A settled dead letter is removed after a while.
     world.clock.advance(WEEK);
-    for job in lease(&world.store, RETIRE).await {
-        sagas.retire(&job).await.expect("the store is there");
-    }
+    retire_due(&world.store, &sagas).await;
     for id in [id, other] {
         assert!(sagas.dead_letter(&workspace(), id).await.expect("there").is_none());
     }
@@ -461,8 +463,7 @@ async fn a_large_event_behaves_as_a_small_one_does(on: On) {
     let sagas = replica(&world.store, "one");
     // 1.5 MB of file ids, as a document lists them.
     let files: Vec<String> = (0..38_000).map(|i| format!("0193f1a2-7c4d-7e10-9b3a-{i:012}")).collect();
-    let names: Vec<&str> = files.iter().map(String::as_str).collect();
-    let large = saved("s", &names);
+    let large = saved("s", &files);
     assert!(serde_json::to_vec(&large.data).expect("JSON").len() > 1_480_000);
     assert_eq!(told(&sagas, &large).await, in_state("applied", "Parsing"));
     assert_eq!(told(&sagas, &large).await, in_state("duplicate", "Parsing"));
@@ -510,9 +511,7 @@ async fn a_dead_letter_that_comes_again_after_it_was_settled_is_open_again(on: O
     world.clock.advance(HOUR);
     sagas.discard_dead_letter(&workspace(), id).await.expect("it is open");
     world.clock.advance(WEEK - HOUR);
-    for job in lease(&world.store, RETIRE).await {
-        sagas.retire(&job).await.expect("the store is there");
-    }
+    retire_due(&world.store, &sagas).await;
     assert!(
         sagas.dead_letter(&workspace(), id).await.expect("there").is_some(),
         "its last settling was not so long ago"
@@ -520,9 +519,7 @@ async fn a_dead_letter_that_comes_again_after_it_was_settled_is_open_again(on: O
     handle(&sagas, &parsed("s", "a")).await;
     // Its removal job is due, and leaves it unchanged.
     world.clock.advance(WEEK);
-    for job in lease(&world.store, RETIRE).await {
-        sagas.retire(&job).await.expect("the store is there");
-    }
+    retire_due(&world.store, &sagas).await;
     assert!(sagas.dead_letter(&workspace(), id).await.expect("there").is_some());
     world.close().await;
 }

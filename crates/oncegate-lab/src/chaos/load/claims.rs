@@ -65,38 +65,35 @@ struct Owned {
 
 pub async fn generation(run: &Arc<Run>, number: u64) -> Result<(), String> {
     let shift = Shift::begin();
+    let caller = |number: u32, dice: Dice| {
+        let (run, clients) = (run.clone(), run.clients());
+        Caller { run, clients, number, dice, history: vec![] }
+    };
     let clients = (0..CLIENTS).map(|client| {
-        let caller = Caller {
-            run: run.clone(),
-            clients: run.clients(),
-            number: client,
-            dice: run.dice("claims", number * u64::from(CLIENTS) + u64::from(client)),
-            history: vec![],
-        };
-        tokio::spawn(caller.work(number, shift.0))
+        let dice = run.dice("claims", number * u64::from(CLIENTS) + u64::from(client));
+        tokio::spawn(caller(client, dice).work(number, shift.0))
     });
     let clients: Vec<_> = clients.collect();
     let mut history = vec![];
     for client in clients {
         history.extend(client.await.map_err(|error| error.to_string())?);
     }
-    let mut reader = Caller {
-        run: run.clone(),
-        clients: run.clients(),
-        number: CLIENTS,
-        dice: run.dice("claims read", number),
-        history,
-    };
+    let mut reader = caller(CLIENTS, run.dice("claims read", number));
+    reader.history = history;
     for key in (0..KEYS).map(|key| Key::new(number, key)) {
         reader.read_at_last(&key).await?;
     }
     let figures = check(&reader.history, Rules { slack: SLACK, ..Rules::default() });
     let figures = figures.map_err(|violation| violation.to_string())?;
-    run.tally.count("claim calls", figures.events as u64);
-    run.tally.count("claims won", figures.wins as u64);
-    run.tally.count("claims won again", figures.successions as u64);
-    run.tally.count("answers unknown", figures.unknown as u64);
-    run.tally.count("answers not written", figures.not_written as u64);
+    for (operation, by) in [
+        ("claim calls", figures.events),
+        ("claims won", figures.wins),
+        ("claims won again", figures.successions),
+        ("answers unknown", figures.unknown),
+        ("answers not written", figures.not_written),
+    ] {
+        run.tally.count(operation, by as u64);
+    }
     Ok(())
 }
 

@@ -2,10 +2,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
+use oncegate_lab::postgres::{hand_over, program};
 use tempfile::TempDir;
 use tokio_postgres::{Client, NoTls};
 
@@ -45,9 +46,7 @@ impl Cluster {
         // Each test program starts counting at a port derived from its process id, below the ports that the system assigns itself.
         static NEXT: AtomicU16 = AtomicU16::new(0);
         let folder = tempfile::tempdir().expect("a folder");
-        if is_root() {
-            assert!(Command::new("chown").arg("postgres").arg(folder.path()).status().expect("runs").success());
-        }
+        hand_over(folder.path()).expect("the folder is ours");
         let spread = (std::process::id() % 100) as u16 * 100 + NEXT.fetch_add(1, Ordering::Relaxed) * 7;
         let port = (0..5_000).map(|i| 11_000 + (spread + i) % 9_000).find(|port| is_free(*port));
         Cluster { folder, port: port.expect("a free port") }
@@ -117,17 +116,8 @@ impl Cluster {
         self.folder.path().join("data")
     }
 
-    /// Runs a program of PostgreSQL, which refuses to run as root.
-    fn run(&self, program: &str, args: &[&str]) -> Output {
-        let program = bin().join(program);
-        let mut command = match is_root() {
-            true => {
-                let mut command = Command::new("runuser");
-                command.args(["-u", "postgres", "--"]).arg(program);
-                command
-            }
-            false => Command::new(program),
-        };
+    fn run(&self, name: &str, args: &[&str]) -> Output {
+        let mut command = program(name).expect("PostgreSQL is installed");
         command.args(args).current_dir(self.folder.path()).output().expect("runs")
     }
 }
@@ -138,21 +128,8 @@ impl Drop for Cluster {
     }
 }
 
-fn is_root() -> bool {
-    // The owner of our own process's folder in /proc.
-    use std::os::unix::fs::MetadataExt;
-    fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0)
-}
-
 fn is_free(port: u16) -> bool {
     std::net::TcpListener::bind(("127.0.0.1", port)).is_ok()
-}
-
-fn bin() -> PathBuf {
-    let versions = fs::read_dir("/usr/lib/postgresql").expect("PostgreSQL is installed: scripts/install");
-    let version = |path: &PathBuf| path.file_name().and_then(|name| name.to_str()?.parse::<u32>().ok());
-    let newest = versions.filter_map(|entry| Some(entry.ok()?.path())).max_by_key(version);
-    newest.expect("a version of PostgreSQL").join("bin")
 }
 
 fn text(path: &Path) -> &str {

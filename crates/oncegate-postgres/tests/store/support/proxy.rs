@@ -155,11 +155,11 @@ async fn serve(client: TcpStream, shared: Arc<Shared>) {
     server.set_nodelay(true).expect("a TCP socket");
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
-    let silenced = watch::Sender::new(Silence::No);
+    let route = Route { shared: &shared, silenced: watch::Sender::new(Silence::No) };
     // The first of these that ends, ends both and closes their sockets.
     tokio::select! {
-        () = forward_requests(from_client, to_server, &shared, &silenced) => {}
-        () = forward_answers(from_server, to_client, &shared, &silenced) => {}
+        () = route.forward_requests(from_client, to_server) => {}
+        () = route.forward_answers(from_server, to_client) => {}
         _ = cut.changed() => {}
     }
 }
@@ -172,77 +172,75 @@ enum Silence {
     ForGood,
 }
 
-async fn forward_requests(
-    mut from: OwnedReadHalf,
-    mut to: OwnedWriteHalf,
-    shared: &Shared,
-    silenced: &watch::Sender<Silence>,
-) {
-    let mut buffer = vec![0; 64 * 1024];
-    loop {
-        let read = from.read(&mut buffer).await;
-        if *silenced.borrow() == Silence::ForGood {
-            // The server does not even learn that its client has gone.
-            return std::future::pending().await;
-        }
-        let Ok(length @ 1..) = read else { return };
-        let piece = &buffer[..length];
-        let mode = *shared.mode.borrow();
-        let is_commit = piece.windows(7).any(|bytes| bytes == b"COMMIT\0");
-        match mode {
-            Mode::Swallow => continue,
-            Mode::Delay(delay) => tokio::time::sleep(delay).await,
-            Mode::HoldCommits if is_commit => {
-                shared.held.send_modify(|held| *held += 1);
-                let mut mode = shared.mode.subscribe();
-                mode.wait_for(|mode| *mode != Mode::HoldCommits).await.expect("the proxy lives");
-                shared.held.send_modify(|held| *held -= 1);
-            }
-            Mode::CutBeforeCommit if is_commit => {
-                shared.struck();
-                return;
-            }
-            Mode::CutAfterCommit if is_commit => {
-                silenced.send_replace(Silence::CutAtNextAnswer);
-                shared.struck();
-            }
-            Mode::SwallowCommit if is_commit => {
-                silenced.send_replace(Silence::ForGood);
-                shared.struck();
-                continue;
-            }
-            _ => {}
-        }
-        shared.requests.fetch_add(1, Ordering::SeqCst);
-        if to.write_all(piece).await.is_err() {
-            return;
-        }
-    }
+/// A client's connection to the server.
+struct Route<'a> {
+    shared: &'a Shared,
+    silenced: watch::Sender<Silence>,
 }
 
-async fn forward_answers(
-    mut from: OwnedReadHalf,
-    mut to: OwnedWriteHalf,
-    shared: &Shared,
-    silenced: &watch::Sender<Silence>,
-) {
-    let mut buffer = vec![0; 64 * 1024];
-    loop {
-        let Ok(length @ 1..) = from.read(&mut buffer).await else { return };
-        match *silenced.borrow() {
-            Silence::No => {}
-            Silence::CutAtNextAnswer => return,
-            Silence::ForGood => continue,
+impl Route<'_> {
+    async fn forward_requests(&self, mut from: OwnedReadHalf, mut to: OwnedWriteHalf) {
+        let mut buffer = vec![0; 64 * 1024];
+        loop {
+            let read = from.read(&mut buffer).await;
+            if *self.silenced.borrow() == Silence::ForGood {
+                // The server does not even learn that its client has gone.
+                return std::future::pending().await;
+            }
+            let Ok(length @ 1..) = read else { return };
+            let piece = &buffer[..length];
+            let mode = *self.shared.mode.borrow();
+            let is_commit = piece.windows(7).any(|bytes| bytes == b"COMMIT\0");
+            match mode {
+                Mode::Swallow => continue,
+                Mode::Delay(delay) => tokio::time::sleep(delay).await,
+                Mode::HoldCommits if is_commit => {
+                    self.shared.held.send_modify(|held| *held += 1);
+                    let mut mode = self.shared.mode.subscribe();
+                    mode.wait_for(|mode| *mode != Mode::HoldCommits).await.expect("the proxy lives");
+                    self.shared.held.send_modify(|held| *held -= 1);
+                }
+                Mode::CutBeforeCommit if is_commit => {
+                    self.shared.struck();
+                    return;
+                }
+                Mode::CutAfterCommit if is_commit => {
+                    self.silenced.send_replace(Silence::CutAtNextAnswer);
+                    self.shared.struck();
+                }
+                Mode::SwallowCommit if is_commit => {
+                    self.silenced.send_replace(Silence::ForGood);
+                    self.shared.struck();
+                    continue;
+                }
+                _ => {}
+            }
+            self.shared.requests.fetch_add(1, Ordering::SeqCst);
+            if to.write_all(piece).await.is_err() {
+                return;
+            }
         }
-        let mut mode = shared.mode.subscribe();
-        let mode = *mode.wait_for(|mode| *mode != Mode::HoldAnswers).await.expect("the proxy lives");
-        match mode {
-            Mode::Swallow => continue,
-            Mode::Delay(delay) => tokio::time::sleep(delay).await,
-            _ => {}
-        }
-        if to.write_all(&buffer[..length]).await.is_err() {
-            return;
+    }
+
+    async fn forward_answers(&self, mut from: OwnedReadHalf, mut to: OwnedWriteHalf) {
+        let mut buffer = vec![0; 64 * 1024];
+        loop {
+            let Ok(length @ 1..) = from.read(&mut buffer).await else { return };
+            match *self.silenced.borrow() {
+                Silence::No => {}
+                Silence::CutAtNextAnswer => return,
+                Silence::ForGood => continue,
+            }
+            let mut mode = self.shared.mode.subscribe();
+            let mode = *mode.wait_for(|mode| *mode != Mode::HoldAnswers).await.expect("the proxy lives");
+            match mode {
+                Mode::Swallow => continue,
+                Mode::Delay(delay) => tokio::time::sleep(delay).await,
+                _ => {}
+            }
+            if to.write_all(&buffer[..length]).await.is_err() {
+                return;
+            }
         }
     }
 }

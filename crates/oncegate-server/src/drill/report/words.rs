@@ -8,8 +8,7 @@ pub(super) fn mark(path: &PathReport) -> &'static str {
 
 /// The sum of all points, which is drawn and described like a single point.
 pub(super) fn total<'a>(points: impl IntoIterator<Item = &'a PointReport>) -> PointReport {
-    let none = PointReport { point: "total".to_owned(), ..PointReport::default() };
-    points.into_iter().fold(none, |sum, point| PointReport {
+    points.into_iter().fold(PointReport::new("total", ""), |sum, point| PointReport {
         kills: sum.kills.saturating_add(point.kills),
         jobs: sum.jobs.saturating_add(point.jobs),
         sent: sum.sent.saturating_add(point.sent),

@@ -1,12 +1,11 @@
 //! A database for each test, on the server that `ONCEGATE_TEST_POSTGRES` names; or a whole private server, which a test
 //! may crash.
 
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use oncegate_lab::postgres;
 use tempfile::TempDir;
-
 use tokio_postgres::{Client, Config, NoTls};
 
 /// Dropped with the test.
@@ -95,10 +94,7 @@ impl Cluster {
         let port =
             std::net::TcpListener::bind("127.0.0.1:0").and_then(|taken| taken.local_addr()).expect("a free port");
         let cluster = Cluster { folder: TempDir::new().expect("a temporary folder"), port: port.port() };
-        if rustix::process::getuid().is_root() {
-            // PostgreSQL refuses to run as root.
-            run(Command::new("chown").arg("postgres").arg(cluster.folder.path()));
-        }
+        postgres::hand_over(cluster.folder.path()).expect("the folder is ours");
         run(cluster.program("initdb").args(["-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale"]));
         cluster.start_again();
         cluster
@@ -125,15 +121,7 @@ impl Cluster {
     }
 
     fn program(&self, name: &str) -> Command {
-        let program = newest_programs().join(name);
-        let mut command = match rustix::process::getuid().is_root() {
-            true => {
-                let mut as_postgres = Command::new("runuser");
-                as_postgres.args(["-u", "postgres", "--"]).arg(program);
-                as_postgres
-            }
-            false => Command::new(program),
-        };
+        let mut command = postgres::program(name).expect("PostgreSQL is installed");
         command.current_dir(self.folder.path()).arg("-D").arg(self.folder.path().join("data"));
         command
     }
@@ -144,13 +132,6 @@ impl Drop for Cluster {
         // The server may be down already.
         let _ = self.program("pg_ctl").args(["-m", "immediate", "-w", "stop"]).output();
     }
-}
-
-fn newest_programs() -> PathBuf {
-    let all = std::fs::read_dir("/usr/lib/postgresql").expect("PostgreSQL is installed: run scripts/install");
-    let version = |path: &Path| path.file_name().and_then(|name| name.to_str()?.parse::<u32>().ok());
-    let paths = all.filter_map(Result::ok).map(|entry| entry.path());
-    paths.max_by_key(|path| version(path)).expect("PostgreSQL is installed: run scripts/install").join("bin")
 }
 
 /// Runs a command to its end. Its output goes into a file, because a server that it starts would keep a pipe open.

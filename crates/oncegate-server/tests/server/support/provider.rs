@@ -9,13 +9,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
 use hyper::{HeaderMap, Request, Response};
-use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
+
+use super::serve_http;
 
 /// A received request.
 #[derive(Clone, Debug)]
@@ -42,13 +41,7 @@ impl Provider {
         let address = listener.local_addr().expect("an address");
         let arrived: Arc<Mutex<Vec<Arrived>>> = Arc::default();
         let (seen, present) = (arrived.clone(), Present::default());
-        let server = tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                let (seen, present) = (seen.clone(), present.clone());
-                let service = service_fn(move |request| answer(seen.clone(), present.clone(), request));
-                tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
-            }
-        });
+        let server = serve_http(listener, move |request| answer(seen.clone(), present.clone(), request));
         Provider { address, arrived, server }
     }
 

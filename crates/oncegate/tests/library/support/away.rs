@@ -1,13 +1,11 @@
 //! A store of claims that a test makes unavailable and available again.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use async_trait::async_trait;
-use oncegate::store::{
-    Commit, Committed, DuplicateCount, MemoryStore, Page, Query, Reading, Report, Store, Swept, Waiters,
-};
-use oncegate::{Claim, ClaimKey, StoreError};
+use oncegate::StoreError;
+use oncegate::store::{Commit, Committed, MemoryStore, Store};
+use oncegate_store::conformance::Wrapper;
 
 #[derive(Default)]
 pub struct Away {
@@ -28,7 +26,13 @@ impl Away {
 }
 
 #[async_trait]
-impl Store for Away {
+impl Wrapper for Away {
+    type Inner = MemoryStore;
+
+    fn inner(&self) -> &MemoryStore {
+        &self.store
+    }
+
     async fn commit(&self, commit: Commit) -> Result<Committed, StoreError> {
         if self.is_away.load(Ordering::SeqCst) {
             self.refused.fetch_add(1, Ordering::SeqCst);
@@ -36,34 +40,4 @@ impl Store for Away {
         }
         self.store.commit(commit).await
     }
-
-    async fn confirm(&self) -> Result<(), StoreError> {
-        self.store.confirm().await
-    }
-
-    async fn read(&self, key: &ClaimKey) -> Result<Reading<Option<Claim>>, StoreError> {
-        self.store.read(key).await
-    }
-
-    async fn scan(&self, query: Query) -> Result<Page, StoreError> {
-        self.store.scan(query).await
-    }
-
-    async fn sweep(&self, limit: usize) -> Result<Swept, StoreError> {
-        self.store.sweep(limit).await
-    }
-
-    async fn count_duplicates(&self, counts: Vec<DuplicateCount>) -> Result<(), StoreError> {
-        self.store.count_duplicates(counts).await
-    }
-
-    async fn report(&self) -> Result<Report, StoreError> {
-        self.store.report().await
-    }
-
-    fn attach(&self, waiters: Arc<Waiters>) {
-        self.store.attach(waiters);
-    }
-
-    async fn close(&self) {}
 }

@@ -11,11 +11,11 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use futures::future::BoxFuture;
 use oncegate::store::{
-    ApiKey, Clock, Commit, Committed, DuplicateCount, JobListing, Keyring, Leased, Listed, Listing, MainStore,
-    ManualClock, MemoryStore, Page, Place, Query, Reading, Record, Report, Store, Swept, SystemClock, Waiters, Wanted,
+    Clock, Commit, Committed, MainStore, ManualClock, MemoryStore, Place, Reading, Record, SystemClock,
 };
 use oncegate::{Claim, ClaimKey, StoreError, Time, WorkspaceName};
 use oncegate_core::job::Job;
+use oncegate_store::conformance::Wrapper;
 use uuid::Uuid;
 
 pub const START: Time = Time::from_micros(1_790_000_000_000_000);
@@ -195,7 +195,13 @@ impl Hooked {
 }
 
 #[async_trait]
-impl Store for Hooked {
+impl Wrapper for Hooked {
+    type Inner = dyn MainStore;
+
+    fn inner(&self) -> &dyn MainStore {
+        &*self.store
+    }
+
     async fn commit(&self, commit: Commit) -> Result<Committed, StoreError> {
         come(&self.next).await;
         match self.lost(&commit).await {
@@ -217,45 +223,10 @@ impl Store for Hooked {
         self.store.read(key).await
     }
 
-    async fn scan(&self, query: Query) -> Result<Page, StoreError> {
-        self.store.scan(query).await
-    }
-
-    async fn sweep(&self, limit: usize) -> Result<Swept, StoreError> {
-        self.store.sweep(limit).await
-    }
-
-    async fn count_duplicates(&self, counts: Vec<DuplicateCount>) -> Result<(), StoreError> {
-        self.store.count_duplicates(counts).await
-    }
-
-    fn attach(&self, waiters: Arc<Waiters>) {
-        self.store.attach(waiters);
-    }
-
-    async fn report(&self) -> Result<Report, StoreError> {
-        self.store.report().await
-    }
-
-    async fn close(&self) {
-        self.store.close().await;
-    }
-}
-
-#[async_trait]
-impl MainStore for Hooked {
     async fn find(&self, places: &[Place]) -> Result<Reading<Vec<Option<Record>>>, StoreError> {
         let found = self.store.find(places).await?;
         let is_behind = self.is_behind.load(Ordering::SeqCst);
         Ok(if is_behind { Reading { value: vec![None; places.len()], ..found } } else { found })
-    }
-
-    async fn list(&self, listing: Listing) -> Result<Listed, StoreError> {
-        self.store.list(listing).await
-    }
-
-    async fn count(&self, listing: Listing) -> Result<usize, StoreError> {
-        self.store.count(listing).await
     }
 
     async fn find_jobs(&self, ids: &[(WorkspaceName, Uuid)]) -> Result<Reading<Vec<Option<Job>>>, StoreError> {
@@ -263,44 +234,5 @@ impl MainStore for Hooked {
         let found = self.store.find_jobs(ids).await?;
         let is_behind = self.is_behind.load(Ordering::SeqCst);
         Ok(if is_behind { Reading { value: vec![None; ids.len()], ..found } } else { found })
-    }
-
-    async fn list_jobs(&self, listing: JobListing) -> Result<Vec<Job>, StoreError> {
-        self.store.list_jobs(listing).await
-    }
-
-    async fn count_jobs(&self, listing: JobListing) -> Result<usize, StoreError> {
-        self.store.count_jobs(listing).await
-    }
-
-    async fn lease_jobs(&self, wanted: &Wanted) -> Result<Reading<Leased>, StoreError> {
-        self.store.lease_jobs(wanted).await
-    }
-}
-
-#[async_trait]
-impl Keyring for Hooked {
-    async fn create_workspace(&self, name: &WorkspaceName) -> Result<bool, StoreError> {
-        self.store.create_workspace(name).await
-    }
-
-    async fn workspaces(&self) -> Result<Vec<(WorkspaceName, Time)>, StoreError> {
-        self.store.workspaces().await
-    }
-
-    async fn create_key(&self, key: ApiKey) -> Result<bool, StoreError> {
-        self.store.create_key(key).await
-    }
-
-    async fn keys(&self) -> Result<Vec<ApiKey>, StoreError> {
-        self.store.keys().await
-    }
-
-    async fn revoke_key(&self, id: &str) -> Result<bool, StoreError> {
-        self.store.revoke_key(id).await
-    }
-
-    async fn touch_keys(&self, ids: &[String]) -> Result<(), StoreError> {
-        self.store.touch_keys(ids).await
     }
 }
