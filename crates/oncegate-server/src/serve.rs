@@ -171,7 +171,8 @@ async fn start(
     let main = Arc::new(Ledger::start(store.clone(), telemetry.clone()));
     let apart = guards.map(|guards| Arc::new(Ledger::start(guards, telemetry)));
     let ledger = apart.clone().unwrap_or_else(|| main.clone());
-    let queue = Queue::new(store.clone(), main.waiters().clone(), config.messages.lease, config.messages.workers);
+    let queue =
+        Queue::new(store.clone(), main.waiters().clone(), config.messages.options.lease, config.messages.workers);
     let engine = sagas::engine(&config, store.clone(), main.clone()).map_err(crate::sagas::not_loaded)?;
     let channels = Arc::new(Channels::open(&config).map_err(Failure::new)?);
     let tenders = Queue::new(store.clone(), main.waiters().clone(), config.outgoing.timeout + TENDED_WITHIN, TENDERS);
@@ -180,7 +181,7 @@ async fn start(
     let actions = Runner::open(&config, store.clone(), main.clone(), &engine, &sends).map_err(Failure::new)?;
     let sagas = Director::new(engine, store.clone(), actions.queue.clone());
     let room = Arc::new(Semaphore::new(config.limits.connections));
-    let options = crate::messages::options(&config);
+    let options = config.messages.options.clone();
     let watcher = Arc::new(ServerWatcher);
     let messages = Messages::over(store.clone(), main, apart, channels, queue, options, watcher);
     let messages = Arc::new(crate::messages::Messages { messages, room });

@@ -20,7 +20,9 @@ pub async fn open_guards(config: &Config) -> Result<Option<Arc<dyn Store>>, Fail
     let url = url.expose().parse::<StoreUrl>()?;
     match url.open_with(crate::crash::clock()).await {
         Ok(store) => Ok(Some(store)),
-        Err(OpenError::Store(StoreError::Unavailable(why))) if config.messages.store_error == OnStoreError::Open => {
+        Err(OpenError::Store(StoreError::Unavailable(why)))
+            if config.messages.options.store_error == OnStoreError::Open =>
+        {
             tracing::error!(event = "guard_store.away", why);
             Ok(Some(LateStore::start(url, why)))
         }

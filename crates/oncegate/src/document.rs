@@ -163,6 +163,17 @@ pub(crate) async fn batch<T>(
     })
 }
 
+/// Which documents to list, newest first: those of a list, those in a state, those before an id.
+pub fn listing<D: Document>(
+    workspace: &WorkspaceName,
+    list: Option<String>,
+    state: Option<&str>,
+    limit: usize,
+    before: Option<Uuid>,
+) -> Listing {
+    Listing { workspace: workspace.clone(), kind: D::KIND, list, state: state.map(str::to_owned), limit, before }
+}
+
 /// Lists a page of documents, newest first. A page of large documents has fewer of them.
 pub async fn list<D: Document>(store: &dyn MainStore, listing: Listing) -> Result<Page<Kept<D>>, StoreError> {
     page(listing.limit, listing.before, |limit, before| {
@@ -215,6 +226,25 @@ pub struct Resolved {
     /// The token of the attempt that was resolved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<i64>,
+}
+
+/// A person's decision, or the reconcile hook's, on something whose result was unknown.
+#[derive(Clone, Debug)]
+pub struct Resolution {
+    /// Whether it happened: the message was sent, the action was done.
+    pub happened: bool,
+    /// The name of the person or of the hook.
+    pub by: String,
+    /// The person's note, if there is one.
+    pub note: Option<String>,
+}
+
+impl Resolution {
+    /// What is kept of it.
+    pub(crate) fn at(&self, now: Time) -> Resolved {
+        let Resolution { happened, by, note } = self.clone();
+        Resolved { sent: happened, by, note, at_us: now.micros(), token: None }
+    }
 }
 
 impl Resolved {

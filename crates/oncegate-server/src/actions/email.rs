@@ -174,9 +174,16 @@ impl Email {
         // If this write fails, the send looks as if this worker had died. The next run of the action resolves it.
         let written = loop {
             let written = match &sent {
-                Ok(receipt) => self.sends.sent(workspace, *id, *token, receipt.provider_message_id.clone()).await,
-                Err(failure) => self.sends.failed(workspace, *id, *token, failure.error.clone(), failure.reached).await,
+                Ok(receipt) => {
+                    let id_of_provider = receipt.provider_message_id.clone();
+                    self.sends.sends.sent(workspace, *id, *token, id_of_provider).await
+                }
+                Err(failure) => {
+                    let Failure { error, reached, .. } = failure.clone();
+                    self.sends.sends.failed(workspace, *id, *token, error, reached).await
+                }
             };
+            let written = self.sends.told(workspace, *id, written);
             match &written {
                 Err(NotTaken::Store(StoreError::Unavailable(_) | StoreError::Unknown(_))) if !ours.is_over() => {
                     tokio::time::sleep(WRITE_PAUSE).await;

@@ -15,6 +15,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use ipnet::IpNet;
 use oncegate::actions::{Actions, Found, Outcome, Refused, Schedule, ScheduleError, ScheduleLimits, Scheduled};
+use oncegate::document::Resolution;
 use oncegate::sagas::Sagas;
 use oncegate::store::{Clock, MainStore, SystemClock};
 use oncegate::{Ledger, WorkspaceName};
@@ -254,7 +255,10 @@ impl Runner {
             }
             Verb::Retry => self.actions.retry(workspace, id).await?,
             Verb::RunNow => self.actions.run_now(workspace, id).await?,
-            Verb::Done | Verb::LetBe => self.actions.resolve(workspace, id, verb == Verb::Done, by, why).await?,
+            Verb::Done | Verb::LetBe => {
+                let resolution = Resolution { happened: verb == Verb::Done, by: by.to_owned(), note: why };
+                self.actions.resolve(workspace, id, &resolution).await?
+            }
         })
     }
 

@@ -49,7 +49,7 @@ async fn probe(app: &App) -> Result<Report, StoreError> {
         match report(&**guards.store()).await {
             Ok(of_guards) => ready.warnings.extend(of_guards.warnings),
             // With `store_error = "open"`, messages go on without the guard store.
-            Err(error) if app.config.messages.store_error == OnStoreError::Open => {
+            Err(error) if app.config.messages.options.store_error == OnStoreError::Open => {
                 ready.warnings.push(format!("the guard store is away: {error}"));
             }
             Err(error) => return Err(error),

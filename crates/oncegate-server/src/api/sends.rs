@@ -22,7 +22,7 @@ use crate::auth::Caller;
 use crate::channels::http::MESSAGE_ID_CHARS_MAX;
 use crate::crash;
 use crate::problem::{Kind, Problem};
-use crate::sends::{Resolution, SendView};
+use crate::sends::SendView;
 use crate::task::to_the_end;
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -165,7 +165,8 @@ pub struct SentBody {
     (status = 409, description = "`fenced`: another worker has begun it, or it was settled otherwise.")))]
 pub async fn sent(One { app, caller, id }: One, Json(body): Json<SentBody>) -> Answered {
     let (esp_message_id, id) = (checked_esp_id(body.esp_message_id)?, page::id(&id, "send")?);
-    told(&app.sends.sent(&caller.workspace, id, Token(body.token), esp_message_id).await?, caller.role)
+    let (workspace, token) = (&caller.workspace, Token(body.token));
+    told(&app, &caller, id, app.sends.sends.sent(workspace, id, token, esp_message_id).await)
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -184,7 +185,8 @@ pub struct FailedBody {
 pub async fn failed(One { app, caller, id }: One, Json(body): Json<FailedBody>) -> Answered {
     let (reached, error) = (reached(&body.reached)?, error_text(&body.error));
     let id = page::id(&id, "send")?;
-    told(&app.sends.failed(&caller.workspace, id, Token(body.token), error, reached).await?, caller.role)
+    let (workspace, token) = (&caller.workspace, Token(body.token));
+    told(&app, &caller, id, app.sends.sends.failed(workspace, id, token, error, reached).await)
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -202,7 +204,8 @@ pub struct RenewBody {
     (status = 409, description = "`fenced`: the lease is another's, or over.")))]
 pub async fn renew(One { app, caller, id }: One, Json(body): Json<RenewBody>) -> Answered {
     let lease = lease(body.lease_seconds)?;
-    told(&app.sends.renew(&caller.workspace, page::id(&id, "send")?, Token(body.token), lease).await?, caller.role)
+    let (id, token) = (page::id(&id, "send")?, Token(body.token));
+    told(&app, &caller, id, app.sends.sends.renew(&caller.workspace, id, token, lease).await)
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -241,13 +244,18 @@ pub async fn resolve(One { app, caller, id }: One, Json(body): Json<ResolveBody>
         return Err(bad("espMessageId: what was not sent has none"));
     }
     let esp_message_id = checked_esp_id(body.esp_message_id)?;
-    let resolution = Resolution { sent, esp_message_id, by, note: body.note };
     let (id, workspace) = (page::id(&id, "send")?, caller.workspace);
-    told(&to_the_end(async move { Ok(app.sends.resolve(&workspace, id, resolution).await?) }).await?, caller.role)
+    let resolve = async move { Ok(app.sends.resolve(&workspace, id, sent, esp_message_id, by, body.note).await?) };
+    written(&to_the_end(resolve).await?, caller.role)
+}
+
+/// The answer to a worker's report.
+fn told(app: &App, caller: &Caller, id: Uuid, told: Result<Kept, NotTaken>) -> Answered {
+    written(&app.sends.told(&caller.workspace, id, told)?, caller.role)
 }
 
 /// The send as it was just written.
-fn told(kept: &Kept, role: Role) -> Answered {
+fn written(kept: &Kept, role: Role) -> Answered {
     shown(&SendView::of(kept, Time::LONG_AGO), role)
 }
 

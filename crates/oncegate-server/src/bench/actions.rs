@@ -148,7 +148,7 @@ async fn running(names: &Names, store: Arc<dyn MainStore>, setting: &Setting) ->
     let config = loaded.map_err(|errors| Failure::new(format!("{:?}", errors.first())))?.config;
     let ledger = Arc::new(Ledger::start(store.clone(), Arc::new(())));
     let sagas = crate::sagas::engine(&config, store.clone(), ledger.clone()).map_err(crate::sagas::not_loaded)?;
-    let worker = Queue::new(store.clone(), ledger.waiters().clone(), config.messages.lease, 1);
+    let worker = Queue::new(store.clone(), ledger.waiters().clone(), config.messages.options.lease, 1);
     let sends = SendLog::new(&config, store.clone(), ledger.clone(), worker);
     let runner = Runner::open(&config, store, ledger.clone(), &sagas, &sends).map_err(Failure::new)?;
     let actions = &runner.actions;

@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand};
 use oncegate::WorkspaceName;
 use oncegate::actions::{Actions, Filter, Found, Refused, Status};
+use oncegate::document::Resolution as Resolved;
 use uuid::Uuid;
 
 use super::args::{Note, One, Paging, Wanted, audit, one_of, who};
@@ -107,7 +108,8 @@ pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
             let done = resolution.is_done();
             let event = if done { "audit.action_done" } else { "audit.action_let_be" };
             act(one, config, Deed { event, note: note.clone() }, async |actions, workspace, id| {
-                let found = actions.resolve(workspace, id, done, &who(), note.clone()).await?;
+                let resolved = Resolved { happened: done, by: who(), note: note.clone() };
+                let found = actions.resolve(workspace, id, &resolved).await?;
                 audit(id, resolution.says(), note.as_deref());
                 Ok(found)
             })

@@ -2,6 +2,7 @@
 
 use clap::{Args, Subcommand};
 use oncegate::OnFailure;
+use oncegate::document::Resolution as Resolved;
 use oncegate::document::{self, Document};
 use oncegate::messages::{Message, Refused, Status, resolve};
 use oncegate::store::{At, Listing, MainStore};
@@ -94,10 +95,11 @@ pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
             let (wanted, note) = (one.read("message", "messages")?, note.read()?);
             with_audit(open_existing(config).await?, async |store, log| {
                 let (workspace, id, sent) = (&wanted.workspace, wanted.id, resolution.is_sent());
-                let releases = config.messages.failed == OnFailure::Release;
+                let releases = config.messages.options.failed == OnFailure::Release;
                 let act = wanted.act("audit.message_resolved", note.as_deref()).about("sent", sent);
                 let resolve = async {
-                    let resolved = resolve(store, workspace, id, sent, &who(), note.clone(), releases).await;
+                    let resolved = Resolved { happened: sent, by: who(), note: note.clone() };
+                    let resolved = resolve(store, workspace, id, &resolved, releases).await;
                     resolved.map_err(|refused| match refused {
                         Refused::Missing => wanted.missing(),
                         Refused::Wrong(why) => wanted.refused(why),

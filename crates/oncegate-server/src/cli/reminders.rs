@@ -1,6 +1,7 @@
 //! `oncegate reminders`: what the API's reminders endpoints do for people, from a shell, straight on the store.
 
 use clap::{Args, Subcommand};
+use oncegate::document::Resolution as Resolved;
 use oncegate::reminders::{Filter, Kept, NotChanged, Reminders, State};
 use oncegate::{Time, WorkspaceName};
 use uuid::Uuid;
@@ -83,7 +84,8 @@ pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
         }
         Command::Resolve { deed, resolution } => {
             let verb = async |reminders: &Reminders, workspace: &WorkspaceName, id: Uuid, note| {
-                reminders.resolve(workspace, id, resolution.is_sent(), &who(), note).await
+                let resolution = Resolved { happened: resolution.is_sent(), by: who(), note };
+                reminders.resolve(workspace, id, &resolution).await
             };
             deed.run(config, ("audit.reminder_resolved", resolution.says()), verb).await
         }

@@ -2,6 +2,7 @@
 
 use clap::{Args, Subcommand, ValueEnum};
 use oncegate::Time;
+use oncegate::document::Resolution as Resolved;
 use oncegate::sends::{Filter, NotTaken, Sends, State};
 use oncegate::store::Reading;
 
@@ -94,7 +95,8 @@ pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
                 let act = wanted.act("audit.send_resolved", note.as_deref()).about("sent", sent);
                 let (workspace, id) = (&wanted.workspace, wanted.id);
                 let resolve = async {
-                    let resolved = sends.resolve(workspace, id, sent, esp_message_id, &who(), note.clone()).await;
+                    let resolved = Resolved { happened: sent, by: who(), note: note.clone() };
+                    let resolved = sends.resolve(workspace, id, &resolved, esp_message_id).await;
                     resolved.map_err(|not_taken| match not_taken {
                         NotTaken::Missing => wanted.missing(),
                         NotTaken::Store(error) => error.into(),

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use oncegate::messages::{Mode, Options as MessageOptions};
 use oncegate_core::{GuardName, Lost, OnFailure, OnStoreError, Policy, WorkspaceName};
 
 use super::error::ConfigError;
@@ -12,8 +13,8 @@ use super::layers::{Entry, Layers, Origin};
 use super::path::KeyPath;
 use super::secret_url::SecretUrl;
 use super::typed::{
-    Auth, Channel, ChannelKind, Claims, Config, Limits, Log, LogFormat, LogLevel, Messages, Metrics, Mode, Outgoing,
-    Privacy, Reminders, Tls, WorkspaceLimits,
+    Auth, Channel, ChannelKind, Claims, Config, Limits, Log, LogFormat, LogLevel, Messages, Metrics, Outgoing, Privacy,
+    Reminders, Tls, WorkspaceLimits,
 };
 use super::value::Value;
 use super::{action, saga, send};
@@ -210,7 +211,8 @@ impl<'a> Table<'a> {
             let channel = table.channel().expect("what goes together was checked before");
             (name, Channel { of_workspaces, ..channel })
         };
-        Messages {
+        let privacy = Table { general: KeyPath::of(&["privacy"]), ..self.clone() };
+        let options = MessageOptions {
             mode: match self.text("mode") {
                 "observe" => Mode::Observe,
                 "off" => Mode::Off,
@@ -226,6 +228,11 @@ impl<'a> Table<'a> {
             },
             store_error: self.store_error(),
             lease: self.span("lease"),
+            store_parts: privacy.flag("store_parts"),
+            keep_answers: privacy.flag("store_outcome_body"),
+        };
+        Messages {
+            options,
             workers: self.count("workers"),
             channels: channel_tables(self.layers).map(channel).collect(),
         }

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use oncegate::actions::Mode as Folding;
-pub use oncegate::messages::Mode;
+use oncegate::messages::Options as MessageOptions;
 use oncegate::sends::Lost;
 use oncegate_core::job::Delivery;
-use oncegate_core::{GuardName, OnFailure, OnStoreError, Policy, WorkspaceName};
+use oncegate_core::{GuardName, Policy, WorkspaceName};
 use url::Url;
 
 use super::secret_url::SecretUrl;
@@ -121,14 +121,7 @@ pub struct Outgoing {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Messages {
-    pub mode: Mode,
-    pub window: Duration,
-    pub wait: Duration,
-    pub send_wait: Duration,
-    pub idempotency_window: Duration,
-    pub failed: OnFailure,
-    pub store_error: OnStoreError,
-    pub lease: Duration,
+    pub options: MessageOptions,
     pub workers: usize,
     /// A channel without an entry writes to the log of sends.
     pub channels: BTreeMap<String, Channel>,

@@ -18,7 +18,6 @@ use super::{Fields, Frame, Named, PAGE, Posted, Shown, did, show_detail, show_li
 use crate::api::{missing, page_id};
 use crate::app::App;
 use crate::audit::By;
-use crate::sends::Resolution;
 use crate::task::to_the_end;
 
 pub async fn list(State(app): State<Arc<App>>, visitor: Visitor, fields: Fields) -> Shown {
@@ -138,9 +137,8 @@ fn moments(kept: &Kept, now: Time, visitor: &Visitor) -> Vec<Happened> {
 pub async fn resolve(Posted { app, visitor, named: id, fields }: Posted<Uuid>) -> Shown {
     visitor.require(Role::Operate)?;
     let sent = fields.was_sent()?;
-    let resolution =
-        Resolution { sent, esp_message_id: None, by: By::from(&visitor.caller), note: Some(fields.reason()?) };
+    let (by, note) = (By::from(&visitor.caller), Some(fields.reason()?));
     let workspace = visitor.caller.workspace;
-    to_the_end(async move { Ok(app.sends.resolve(&workspace, id, resolution).await?) }).await?;
+    to_the_end(async move { Ok(app.sends.resolve(&workspace, id, sent, None, by, note).await?) }).await?;
     Ok(see_other(&format!("/sends/{id}?did=resolve")))
 }

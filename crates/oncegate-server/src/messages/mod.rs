@@ -11,14 +11,13 @@ pub(crate) mod tests;
 use std::sync::Arc;
 
 use oncegate::WorkspaceName;
-use oncegate::messages::{self, Kept, Message, Options, Refused};
+use oncegate::messages::{self, Kept, Message, Refused, Resolution};
 use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 pub use events::{EVENTS, tell, tell_guard_failed};
 
 use crate::audit::{self, Act, Audit, By, Receipt};
-use crate::config::Config;
 use crate::problem::{Kind, Problem};
 use crate::task::to_the_end;
 use reply::Reply;
@@ -27,23 +26,6 @@ pub struct Messages {
     pub messages: Arc<messages::Messages<Reply>>,
     /// Limits the requests in progress, including those whose clients have hung up.
     pub room: Arc<Semaphore>,
-}
-
-/// The options from the configuration.
-pub fn options(config: &Config) -> Options {
-    let messages = &config.messages;
-    Options {
-        mode: messages.mode,
-        window: messages.window,
-        wait: messages.wait,
-        send_wait: messages.send_wait,
-        idempotency_window: messages.idempotency_window,
-        failed: messages.failed,
-        store_error: messages.store_error,
-        lease: messages.lease,
-        store_parts: config.privacy.store_parts,
-        keep_answers: config.privacy.store_outcome_body,
-    }
 }
 
 impl Messages {
@@ -61,7 +43,8 @@ impl Messages {
         to_the_end(async move {
             let act = Act::new("audit.message_resolved", &workspace, ("message", id), &by, note.as_deref());
             let act = act.about("sent", sent);
-            let resolve = async { Ok::<_, Problem>(messages.resolve(&workspace, id, sent, &by.id, note.clone()).await?) };
+            let resolution = Resolution { happened: sent, by: by.id.clone(), note: note.clone() };
+            let resolve = async { Ok::<_, Problem>(messages.resolve(&workspace, id, &resolution).await?) };
             let (settled, receipt) = audit.act(act.clone(), resolve).await?;
             if settled.document.resolved.as_ref().is_some_and(|said| said.is_by(&by.id, note.as_deref())) {
                 let (by, Receipt { seq, hash }) = (by.id, receipt);

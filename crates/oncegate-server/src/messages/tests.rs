@@ -3,12 +3,9 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
-use oncegate::store::{
-    ApiKey, Commit, Committed, DuplicateCount, JobListing, Keyring, KindFilter, Leased, Listed, Listing, MainStore,
-    MemoryStore, Page, Place, Query, Reading, Record, Report, Store, StoreError, Swept, Waiters, Wanted,
-};
-use oncegate::{Claim, ClaimKey, Time};
+use oncegate::store::{Commit, Committed, JobListing, KindFilter, MainStore, MemoryStore, Store, StoreError};
 use oncegate_core::job::{Job, State};
+use oncegate_store::conformance::Wrapper;
 
 use oncegate::Ledger;
 use oncegate::worker::Queue;
@@ -17,6 +14,7 @@ use tokio::sync::oneshot;
 use super::body::PostBody;
 use super::*;
 use crate::channels::Channels;
+use crate::config::Config;
 
 /// The commit that records that a send begins: the one after the commit that accepts the message.
 const BEGIN: usize = 2;
@@ -35,7 +33,13 @@ impl Unanswered {
 }
 
 #[async_trait]
-impl Store for Unanswered {
+impl Wrapper for Unanswered {
+    type Inner = MemoryStore;
+
+    fn inner(&self) -> &MemoryStore {
+        &self.store
+    }
+
     async fn commit(&self, commit: Commit) -> Result<Committed, StoreError> {
         if self.commits.fetch_add(1, Ordering::SeqCst) + 1 != BEGIN {
             return self.store.commit(commit).await;
@@ -44,96 +48,6 @@ impl Store for Unanswered {
             assert!(self.store.commit(commit).await?.is_written());
         }
         Err(StoreError::Unknown("the answer got lost".into()))
-    }
-
-    async fn confirm(&self) -> Result<(), StoreError> {
-        self.store.confirm().await
-    }
-
-    async fn read(&self, key: &ClaimKey) -> Result<Reading<Option<Claim>>, StoreError> {
-        self.store.read(key).await
-    }
-
-    async fn scan(&self, query: Query) -> Result<Page, StoreError> {
-        self.store.scan(query).await
-    }
-
-    async fn sweep(&self, limit: usize) -> Result<Swept, StoreError> {
-        self.store.sweep(limit).await
-    }
-
-    async fn count_duplicates(&self, counts: Vec<DuplicateCount>) -> Result<(), StoreError> {
-        self.store.count_duplicates(counts).await
-    }
-
-    fn attach(&self, waiters: Arc<Waiters>) {
-        self.store.attach(waiters);
-    }
-
-    async fn report(&self) -> Result<Report, StoreError> {
-        self.store.report().await
-    }
-
-    async fn close(&self) {
-        self.store.close().await;
-    }
-}
-
-#[async_trait]
-impl MainStore for Unanswered {
-    async fn find(&self, places: &[Place]) -> Result<Reading<Vec<Option<Record>>>, StoreError> {
-        self.store.find(places).await
-    }
-
-    async fn list(&self, listing: Listing) -> Result<Listed, StoreError> {
-        self.store.list(listing).await
-    }
-
-    async fn count(&self, listing: Listing) -> Result<usize, StoreError> {
-        self.store.count(listing).await
-    }
-
-    async fn find_jobs(&self, ids: &[(WorkspaceName, Uuid)]) -> Result<Reading<Vec<Option<Job>>>, StoreError> {
-        self.store.find_jobs(ids).await
-    }
-
-    async fn list_jobs(&self, listing: JobListing) -> Result<Vec<Job>, StoreError> {
-        self.store.list_jobs(listing).await
-    }
-
-    async fn count_jobs(&self, listing: JobListing) -> Result<usize, StoreError> {
-        self.store.count_jobs(listing).await
-    }
-
-    async fn lease_jobs(&self, wanted: &Wanted) -> Result<Reading<Leased>, StoreError> {
-        self.store.lease_jobs(wanted).await
-    }
-}
-
-#[async_trait]
-impl Keyring for Unanswered {
-    async fn create_workspace(&self, name: &WorkspaceName) -> Result<bool, StoreError> {
-        self.store.create_workspace(name).await
-    }
-
-    async fn workspaces(&self) -> Result<Vec<(WorkspaceName, Time)>, StoreError> {
-        self.store.workspaces().await
-    }
-
-    async fn create_key(&self, key: ApiKey) -> Result<bool, StoreError> {
-        self.store.create_key(key).await
-    }
-
-    async fn keys(&self) -> Result<Vec<ApiKey>, StoreError> {
-        self.store.keys().await
-    }
-
-    async fn revoke_key(&self, id: &str) -> Result<bool, StoreError> {
-        self.store.revoke_key(id).await
-    }
-
-    async fn touch_keys(&self, ids: &[String]) -> Result<(), StoreError> {
-        self.store.touch_keys(ids).await
     }
 }
 
@@ -145,7 +59,7 @@ async fn sent_and_queued(is_written: bool) -> (usize, Option<Job>) {
     config.data_dir = folder.path().join("data");
     let store = Arc::new(Unanswered::new(is_written));
     let main = Arc::new(Ledger::start(store.clone(), Arc::new(())));
-    let queue = Queue::new(store.clone(), main.waiters().clone(), config.messages.lease, 1);
+    let queue = Queue::new(store.clone(), main.waiters().clone(), config.messages.options.lease, 1);
     let channels = Arc::new(Channels::open(&config).unwrap());
     let messages = messages::Messages::<Reply>::over(
         store.clone(),
@@ -153,7 +67,7 @@ async fn sent_and_queued(is_written: bool) -> (usize, Option<Job>) {
         None,
         channels,
         queue,
-        options(&config),
+        config.messages.options.clone(),
         Arc::new(crate::jobs::ServerWatcher),
     );
     let post = PostBody::read(br#"{"recipientPhone":"+1","message":"once"}"#).unwrap();

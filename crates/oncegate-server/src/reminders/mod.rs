@@ -7,7 +7,7 @@ mod view;
 
 use std::sync::Arc;
 
-use oncegate::reminders::{JOB, Kept, Options, Reminders};
+use oncegate::reminders::{JOB, Kept, Options, Reminders, Resolution};
 use oncegate::store::MainStore;
 use oncegate::{Ledger, WorkspaceName};
 use uuid::Uuid;
@@ -78,7 +78,8 @@ impl Desk {
         to_the_end(async move {
             let act = Act::new("audit.reminder_resolved", &workspace, ("reminder", id), &by, why.as_deref());
             let act = act.about("sent", sent);
-            let resolve = self.reminders.resolve(&workspace, id, sent, &by.id, why.clone());
+            let resolution = Resolution { happened: sent, by: by.id.clone(), note: why.clone() };
+            let resolve = self.reminders.resolve(&workspace, id, &resolution);
             let (kept, receipt) = audit.act(act.clone(), async { Ok::<_, Problem>(resolve.await?) }).await?;
             if kept.document.resolved.as_ref().is_some_and(|said| said.is_by(&by.id, why.as_deref())) {
                 let (by, Receipt { seq, hash }) = (by.id, receipt);

@@ -8,13 +8,11 @@ mod hook;
 mod view;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
-use oncegate::sends::{Begin, Begun, JOB, Kept, NotTaken, Options, Sends};
+use oncegate::sends::{Begin, Begun, JOB, Kept, NotTaken, Options, Resolution, Sends};
 use oncegate::store::MainStore;
-use oncegate::{Ledger, StoreError, Token, WorkspaceName};
-use oncegate_core::job::Reached;
+use oncegate::{Ledger, StoreError, WorkspaceName};
 use uuid::Uuid;
 
 pub use events::COUNTER;
@@ -45,14 +43,6 @@ pub fn options(config: &Config) -> Options {
         keep: config.sends.keep,
         store_parts: config.privacy.store_parts,
     }
-}
-
-/// A person's decision on a send whose outcome no worker could tell.
-pub struct Resolution {
-    pub sent: bool,
-    pub esp_message_id: Option<String>,
-    pub by: By,
-    pub note: Option<String>,
 }
 
 impl SendLog {
@@ -92,38 +82,8 @@ impl SendLog {
         Ok(begun)
     }
 
-    pub async fn sent(
-        &self,
-        workspace: &WorkspaceName,
-        id: Uuid,
-        token: Token,
-        esp_message_id: Option<String>,
-    ) -> Result<Kept, NotTaken> {
-        self.told(workspace, id, self.sends.sent(workspace, id, token, esp_message_id).await)
-    }
-
-    pub async fn failed(
-        &self,
-        workspace: &WorkspaceName,
-        id: Uuid,
-        token: Token,
-        error: String,
-        reached: Reached,
-    ) -> Result<Kept, NotTaken> {
-        self.told(workspace, id, self.sends.failed(workspace, id, token, error, reached).await)
-    }
-
-    pub async fn renew(
-        &self,
-        workspace: &WorkspaceName,
-        id: Uuid,
-        token: Token,
-        lease: Option<Duration>,
-    ) -> Result<Kept, NotTaken> {
-        self.told(workspace, id, self.sends.renew(workspace, id, token, lease).await)
-    }
-
-    fn told(&self, workspace: &WorkspaceName, id: Uuid, told: Result<Kept, NotTaken>) -> Result<Kept, NotTaken> {
+    /// Logs and counts what a worker's report did.
+    pub fn told(&self, workspace: &WorkspaceName, id: Uuid, told: Result<Kept, NotTaken>) -> Result<Kept, NotTaken> {
         match &told {
             Ok(kept) => Event::Stands(kept.document.state).tell(workspace, id),
             Err(NotTaken::Fenced(_)) => Event::Fenced.tell(workspace, id),
@@ -132,11 +92,19 @@ impl SendLog {
         told
     }
 
-    pub async fn resolve(&self, workspace: &WorkspaceName, id: Uuid, resolution: Resolution) -> Result<Kept, NotTaken> {
-        let Resolution { sent, esp_message_id, by, note } = resolution;
+    pub async fn resolve(
+        &self,
+        workspace: &WorkspaceName,
+        id: Uuid,
+        sent: bool,
+        esp_message_id: Option<String>,
+        by: By,
+        note: Option<String>,
+    ) -> Result<Kept, NotTaken> {
         let act = resolved(workspace, id, sent, &by, note.as_deref());
-        let resolve = self.sends.resolve(workspace, id, sent, esp_message_id, &by.id, note.clone());
-        let (kept, receipt) = self.audit.act(act, resolve).await?;
+        let resolution = Resolution { happened: sent, by: by.id.clone(), note: note.clone() };
+        let (kept, receipt) =
+            self.audit.act(act, self.sends.resolve(workspace, id, &resolution, esp_message_id)).await?;
         tell(workspace, id, sent, &by, note.as_deref(), &receipt);
         Ok(kept)
     }
@@ -156,11 +124,9 @@ impl Reconcile for SendLog {
                 return false;
             }
         };
-        let (act, settle) = (
-            resolved(&kept.workspace, kept.id, sent, &By::from(HOOK), None),
-            self.sends.reconcile(kept, sent, esp_message_id, HOOK),
-        );
-        match self.audit.act(act, settle).await {
+        let act = resolved(&kept.workspace, kept.id, sent, &By::from(HOOK), None);
+        let resolution = Resolution { happened: sent, by: HOOK.to_owned(), note: None };
+        match self.audit.act(act, self.sends.reconcile(kept, &resolution, esp_message_id)).await {
             Ok((_, receipt)) => {
                 tell(&kept.workspace, kept.id, sent, &By::from(HOOK), None, &receipt);
                 true

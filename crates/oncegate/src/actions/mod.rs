@@ -23,6 +23,7 @@ use oncegate_core::{ClaimKey, GuardName, Time};
 use oncegate_store::{MainStore, StoreError};
 use uuid::Uuid;
 
+pub use crate::document::Resolution;
 pub use action::{Action, Ended, Entity, JOBS, KIND, Resolved, Status, Try};
 pub use query::{Filter, Found, Page, Refused};
 pub use recurrence::{Recurrence, Repeats};

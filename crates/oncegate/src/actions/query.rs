@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::coalesce::Standing;
 use super::{Action, Actions, Applied, Ended, Entity, JOBS, KIND, Resolved, Status};
-use crate::document::{self, Batch, commit_or_read_again, until_written};
+use crate::document::{self, Batch, Resolution, commit_or_read_again, until_written};
 
 /// How long a command waits for a worker that may finish soon.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -232,11 +232,9 @@ impl Actions {
         &self,
         workspace: &WorkspaceName,
         id: Uuid,
-        done: bool,
-        by: &str,
-        note: Option<String>,
+        resolution: &Resolution,
     ) -> Result<Found, Refused> {
-        let status = if done { Status::Completed } else { Status::Cancelled };
+        let status = if resolution.happened { Status::Completed } else { Status::Cancelled };
         until_written(|| async {
             let found = self.find(workspace, id).await?.ok_or(Refused::Missing)?;
             let ended = match (&found.job, found.action.ended.clone()) {
@@ -249,7 +247,8 @@ impl Actions {
                 }
             };
             let now = self.store.now().await?;
-            let resolved = Resolved { was: ended.status, by: by.to_owned(), note: note.clone(), at_us: now.micros() };
+            let Resolution { by, note, .. } = resolution.clone();
+            let resolved = Resolved { was: ended.status, by, note, at_us: now.micros() };
             let ended = Some(Ended { status, resolved: Some(resolved), ..ended });
             let record_version = found.record_version + 1;
             let action = Action { ended, ..found.action };

@@ -36,16 +36,8 @@ impl Asked {
 
 impl<R: Reply> Messages<R> {
     fn key_terms(&self, asked: &Asked) -> Terms {
-        Terms {
-            window: self.options.idempotency_window,
-            lease: self.options.lease,
-            lost: Lost::Hold,
-            fingerprint: Some(asked.fingerprint.clone()),
-            attributes: None,
-            parts: None,
-            outcome: None,
-            replaces: None,
-        }
+        let terms = Terms::new(self.options.idempotency_window, self.options.lease, Lost::Hold);
+        Terms { fingerprint: Some(asked.fingerprint.clone()), ..terms }
     }
 
     /// Claims a key for a message that is accepted in the same commit.

@@ -39,7 +39,7 @@ pub use watcher::{Event, Watcher};
 
 pub use crate::channel::Attachment;
 use crate::channel::Channels;
-pub use crate::document::Kept;
+pub use crate::document::{Kept, Resolution};
 use crate::ledger::Ledger;
 use crate::queue::Queue;
 use crate::scoped::Scoped;
@@ -64,7 +64,7 @@ pub enum Mode {
 }
 
 /// The settings of messages.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// How duplicates are handled.
     pub mode: Mode,

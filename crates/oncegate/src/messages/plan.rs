@@ -136,15 +136,7 @@ impl<R: Reply> Messages<R> {
 
     /// The terms of the duplicate claim. If the message is in the same commit, the claim is settled at once.
     pub(super) fn guard_terms(&self, parts: Option<String>, message: Option<Uuid>) -> Terms {
-        Terms {
-            window: self.options.window,
-            lease: self.options.lease,
-            lost: Lost::TakeOver,
-            fingerprint: None,
-            attributes: None,
-            parts,
-            outcome: message.map(|message| message.to_string().into()),
-            replaces: None,
-        }
+        let terms = Terms::new(self.options.window, self.options.lease, Lost::TakeOver);
+        Terms { parts, outcome: message.map(|message| message.to_string().into()), ..terms }
     }
 }

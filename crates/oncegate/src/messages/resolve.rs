@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::idempotency::message_of_key;
 use super::record::{Message, Status};
 use super::{Messages, Refused, Reply};
-use crate::document::{self, Kept, Resolved, commit_or_read_again, until_written};
+use crate::document::{self, Kept, Resolution, commit_or_read_again, until_written};
 
 impl<R: Reply> Messages<R> {
     /// See [`resolve`].
@@ -15,11 +15,9 @@ impl<R: Reply> Messages<R> {
         &self,
         workspace: &WorkspaceName,
         id: Uuid,
-        sent: bool,
-        by: &str,
-        note: Option<String>,
+        resolution: &Resolution,
     ) -> Result<Kept<Message>, Refused> {
-        resolve(&*self.store, workspace, id, sent, by, note, self.releases()).await
+        resolve(&*self.store, workspace, id, resolution, self.releases()).await
     }
 }
 
@@ -30,11 +28,10 @@ pub async fn resolve(
     store: &dyn MainStore,
     workspace: &WorkspaceName,
     id: Uuid,
-    sent: bool,
-    by: &str,
-    note: Option<String>,
+    resolution: &Resolution,
     releases: bool,
 ) -> Result<Kept<Message>, Refused> {
+    let sent = resolution.happened;
     let status = if sent { Status::Sent } else { Status::Failed };
     until_written(|| async {
         let Reading { value, now } = document::find::<Message>(store, workspace, At::Id(id)).await?;
@@ -48,12 +45,11 @@ pub async fn resolve(
                 return Err(Refused::Wrong(format!("only an unknown message can be settled; it is {is}")));
             }
         }
-        let at_us = now.micros();
         let settled = message.with(Message {
             status,
-            sent_us: sent.then_some(at_us),
+            sent_us: sent.then(|| now.micros()),
             error: message.document.error.clone().filter(|_| !sent),
-            resolved: Some(Resolved { sent, by: by.to_owned(), note: note.clone(), at_us, token: None }),
+            resolved: Some(resolution.at(now)),
             ..message.document.clone()
         });
         let ops = if sent || !releases { vec![] } else { key_given_back(store, &message).await? };

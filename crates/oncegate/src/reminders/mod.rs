@@ -23,6 +23,7 @@ use oncegate_store::{At, Change, Commit, MainStore, Op, Reading, StoreError};
 use serde_json::json;
 use uuid::Uuid;
 
+pub use crate::document::Resolution;
 pub use query::{Filter, Page};
 pub use record::{Kept, Reminder, Row, State, Text};
 pub use verbs::{Edit, NotChanged};

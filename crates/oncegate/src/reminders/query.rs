@@ -5,8 +5,8 @@ use oncegate_core::job::Job;
 use oncegate_store::{At, Listing, Reading, StoreError};
 use uuid::Uuid;
 
-use super::record::{KIND, Kept, list_of};
-use super::{Reminders, State};
+use super::record::{Kept, list_of};
+use super::{Reminder, Reminders, State};
 use crate::document;
 
 /// Selects reminders. A list has the newest first.
@@ -60,12 +60,6 @@ impl Reminders {
 }
 
 fn listing(workspace: &WorkspaceName, filter: &Filter) -> Listing {
-    Listing {
-        workspace: workspace.clone(),
-        kind: KIND,
-        list: filter.booking.as_deref().map(list_of),
-        state: filter.state.map(|state| state.as_str().to_owned()),
-        limit: filter.limit,
-        before: filter.before,
-    }
+    let (list, state) = (filter.booking.as_deref().map(list_of), filter.state.map(State::as_str));
+    document::listing::<Reminder>(workspace, list, state, filter.limit, filter.before)
 }

@@ -6,7 +6,7 @@ use oncegate_store::{Change, Reading, StoreError};
 use uuid::Uuid;
 
 use super::{Kept, Reminder, Reminders, State, Text};
-use crate::document::{Resolved, until_written};
+use crate::document::{Resolution, until_written};
 
 /// The fields of a reminder to change. `None` keeps a field as it is.
 #[derive(Clone, Debug, Default)]
@@ -148,16 +148,14 @@ impl Reminders {
         &self,
         workspace: &WorkspaceName,
         id: Uuid,
-        sent: bool,
-        by: &str,
-        note: Option<String>,
+        resolution: &Resolution,
     ) -> Result<Kept, NotChanged> {
+        let sent = resolution.happened;
         let state = if sent { State::Sent } else { State::Cancelled };
         self.change(workspace, id, |kept, _, now| match (kept.document.state, &kept.document.resolved) {
             (State::Missed, _) => {
-                let at_us = now.micros();
-                let flagged_us = kept.document.flagged_us.or(sent.then_some(at_us));
-                let resolved = Some(Resolved { sent, by: by.to_owned(), note: note.clone(), at_us, token: None });
+                let flagged_us = kept.document.flagged_us.or(sent.then(|| now.micros()));
+                let resolved = Some(resolution.at(now));
                 Ok(Some((kept.with(Reminder { state, flagged_us, resolved, ..kept.document.clone() }), None)))
             }
             // A repeated request: the answer to the first may have been lost.

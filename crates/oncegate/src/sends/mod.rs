@@ -48,7 +48,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use uuid::Uuid;
 
-pub use crate::document::Resolved;
+pub use crate::document::{Resolution, Resolved};
 pub use lease_expiry::Tended;
 pub use query::{Filter, Page};
 pub use record::{Attempt, Kept, Lost, Send, State};

@@ -4,8 +4,8 @@ use oncegate_core::{Time, WorkspaceName};
 use oncegate_store::{At, Listing, Reading, StoreError};
 use uuid::Uuid;
 
-use super::record::{KIND, Kept, list_of};
-use super::{Sends, State};
+use super::record::{Kept, list_of};
+use super::{Send, Sends, State};
 use crate::document;
 
 /// Selects sends. A list has the newest first.
@@ -43,12 +43,6 @@ impl Sends {
 }
 
 fn listing(workspace: &WorkspaceName, filter: &Filter) -> Listing {
-    Listing {
-        workspace: workspace.clone(),
-        kind: KIND,
-        list: filter.campaign.as_deref().map(list_of),
-        state: filter.state.map(|state| state.as_str().to_owned()),
-        limit: filter.limit,
-        before: filter.before,
-    }
+    let (list, state) = (filter.campaign.as_deref().map(list_of), filter.state.map(State::as_str));
+    document::listing::<Send>(workspace, list, state, filter.limit, filter.before)
 }

@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::record::Word;
 use super::{Kept, Loaded, NotTaken, Resolved, Send, Sends, Sent, State, is_stale};
-use crate::document::{ROUNDS_MAX, others_were_faster, until_written};
+use crate::document::{ROUNDS_MAX, Resolution, others_were_faster, until_written};
 
 impl Sends {
     /// Reports that the message was sent. A retry of the same report succeeds. A report after the lease, or after the send was
@@ -138,13 +138,10 @@ impl Sends {
         &self,
         workspace: &WorkspaceName,
         id: Uuid,
-        sent: bool,
+        resolution: &Resolution,
         esp_message_id: Option<String>,
-        by: &str,
-        note: Option<String>,
     ) -> Result<Kept, NotTaken> {
-        let resolved = Resolved { sent, by: by.to_owned(), note, at_us: 0, token: None };
-        self.settle(workspace, id, None, esp_message_id, resolved).await
+        self.settle(workspace, id, None, resolution, esp_message_id).await
     }
 
     /// Resolves the send, as the reconcile hook answered about `kept`. The answer holds only for that attempt. If another worker has
@@ -152,12 +149,10 @@ impl Sends {
     pub async fn reconcile(
         &self,
         kept: &Kept,
-        sent: bool,
+        resolution: &Resolution,
         esp_message_id: Option<String>,
-        by: &str,
     ) -> Result<Kept, NotTaken> {
-        let resolved = Resolved { sent, by: by.to_owned(), note: None, at_us: 0, token: None };
-        self.settle(&kept.workspace, kept.id, Some(kept.document.attempt), esp_message_id, resolved).await
+        self.settle(&kept.workspace, kept.id, Some(kept.document.attempt), resolution, esp_message_id).await
     }
 
     async fn settle(
@@ -165,8 +160,8 @@ impl Sends {
         workspace: &WorkspaceName,
         id: Uuid,
         attempt: Option<i32>,
+        resolution: &Resolution,
         esp_message_id: Option<String>,
-        resolved: Resolved,
     ) -> Result<Kept, NotTaken> {
         until_written(|| async {
             let (kept, job, now) = self.found(workspace, id).await?;
@@ -185,7 +180,7 @@ impl Sends {
             }
             let token = reading.value.as_ref().map(|claim| claim.token.0);
             let token = token.or_else(|| kept.document.said.as_ref().map(|said| said.token));
-            let resolved = Resolved { at_us: now.micros(), token, ..resolved.clone() };
+            let resolved = Resolved { token, ..resolution.at(now) };
             let send = kept.document.resolved(resolved, esp_message_id.clone(), now);
             let (next, changes) = kept.replaced(send, job.as_ref(), now);
             let command = settled_by_hand(reading.value.as_ref(), &next, reading.now);

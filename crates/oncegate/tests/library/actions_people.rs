@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use oncegate::actions::{Applied, Filter, Mode, Refused, Repeats, Schedule, ScheduleError, Status, When};
+use oncegate::document::Resolution;
 use oncegate_core::job::{Command, Reached};
 use serde_json::{Value, json};
 
@@ -83,7 +84,10 @@ async fn what_ended_without_success_is_settled_once_whoever_says_what_of_it(on: 
         fail(&actions, &job, reached).await;
         job
     };
-    let resolve = async |id, done| actions.resolve(&here, id, done, "ada", Some("looked".into())).await;
+    let resolve = async |id, done| {
+        let resolution = Resolution { happened: done, by: "ada".into(), note: Some("looked".into()) };
+        actions.resolve(&here, id, &resolution).await
+    };
     for reached in [Reached::No, Reached::Maybe] {
         for (done, status) in [(true, Status::Completed), (false, Status::Cancelled)] {
             let job = dead(reached).await;

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use oncegate::document::Resolution;
 use oncegate::job::{Delivery, Failure};
 use oncegate::messages::{
     Answered, Asked, Contact, Message, Messages, Options, Post, Posted, Refused, Status, resolve,
@@ -60,6 +61,10 @@ fn messages(world: &World, carrier: &Carrier, options: Options) -> (Gate, Scoped
 
 fn workspace() -> WorkspaceName {
     WorkspaceName::default_workspace()
+}
+
+fn resolution(happened: bool) -> Resolution {
+    Resolution { happened, by: "ann".into(), note: None }
 }
 
 fn post(text: &str) -> Post {
@@ -138,9 +143,9 @@ async fn a_message_that_may_have_been_sent_is_settled_by_a_person_and_released(o
     let id = first.message.expect("it was accepted");
     assert_eq!(first.status, Some(Status::Unknown));
     assert!(posted(&messages, "at nine").await.is_duplicate, "it may have been sent");
-    let settled = messages.resolve(&workspace(), id, false, "ann", None).await.expect("it is unknown");
+    let settled = messages.resolve(&workspace(), id, &resolution(false)).await.expect("it is unknown");
     assert_eq!(settled.document.status, Status::Failed);
-    let again = resolve(&*world.store, &workspace(), id, true, "bob", None, true).await;
+    let again = resolve(&*world.store, &workspace(), id, &resolution(true), true).await;
     assert!(matches!(again, Err(Refused::Wrong(_))), "{again:?}");
     let second = posted(&messages, "at nine").await;
     assert_eq!((second.is_duplicate, second.status), (false, Some(Status::Sent)));

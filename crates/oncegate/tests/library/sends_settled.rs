@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use oncegate::document::Resolution;
 use oncegate::sends::{Begun, Filter, GUARD, Lost, NotTaken, State, Tended};
 use oncegate::store::{Commit, MainStore, Op};
 use oncegate::{Command, StoreError};
@@ -25,6 +26,10 @@ on_each![
     what_was_called_unsent_and_was_sent_is_taken_until_another_begins,
 ];
 
+fn says(happened: bool, by: &str) -> Resolution {
+    Resolution { happened, by: by.into(), note: None }
+}
+
 async fn a_person_settles_what_is_lost_or_unknown(on: On) {
     let world = World::open(on).await;
     for lost in POLICIES {
@@ -33,7 +38,7 @@ async fn a_person_settles_what_is_lost_or_unknown(on: On) {
             let name = |as_sent: bool| format!("{} {said} {as_sent}", lost.as_str());
             let ours = open_send(&world, lost, &name(true), said).await;
             let id = Some("esp-9".to_owned());
-            let kept = sends.resolve(&workspace(), ours.id, true, id, "ada", None).await;
+            let kept = sends.resolve(&workspace(), ours.id, &says(true, "ada"), id).await;
             let kept = stands(kept, State::Sent);
             assert!(kept.document.resolved.is_some_and(|resolved| resolved.sent && resolved.by == "ada"));
             assert_eq!(was_sent(begin(&sends, &name(true)).await).esp_message_id.as_deref(), Some("esp-9"));
@@ -70,7 +75,7 @@ async fn what_stands_otherwise_cannot_be_resolved(on: On) {
         refuses(&second, "sent").await;
     }
     let sends = over(&world.store, Lost::Hold);
-    let nothing = sends.resolve(&workspace(), uuid::Uuid::now_v7(), true, None, "ada", None).await;
+    let nothing = sends.resolve(&workspace(), uuid::Uuid::now_v7(), &says(true, "ada"), None).await;
     assert!(matches!(nothing, Err(NotTaken::Missing)), "{nothing:?}");
     world.close().await;
 }
@@ -104,19 +109,19 @@ async fn what_was_said_of_one_attempt_says_nothing_of_the_next(on: On) {
         let asked = found(&sends, &first).await;
         // Two callers ask the hook, which says that it was not sent. One of them pauses. The other resolves the send, and the next
         // worker begins it and dies.
-        stands(sends.reconcile(&asked, false, None, "hook").await, State::Failed);
+        stands(sends.reconcile(&asked, &says(false, "hook"), None).await, State::Failed);
         assert_eq!(proceeds(begin(&sends, recipient).await).attempt, 2);
-        let busy = sends.reconcile(&asked, false, None, "hook").await;
+        let busy = sends.reconcile(&asked, &says(false, "hook"), None).await;
         assert!(matches!(busy, Err(NotTaken::Wrong(_))), "{busy:?}");
         world.clock.advance(LEASE);
         for was_sent in [false, true] {
-            let outdated = sends.reconcile(&asked, was_sent, None, "hook").await;
+            let outdated = sends.reconcile(&asked, &says(was_sent, "hook"), None).await;
             assert!(matches!(&outdated, Err(NotTaken::Wrong(why)) if why.contains("since")), "{outdated:?}");
         }
         if lost != Lost::Resend {
             is_unknown(&begin(&sends, recipient).await);
         }
-        stands(sends.reconcile(&found(&sends, &first).await, true, None, "hook").await, State::Sent);
+        stands(sends.reconcile(&found(&sends, &first).await, &says(true, "hook"), None).await, State::Sent);
     }
     world.close().await;
 }

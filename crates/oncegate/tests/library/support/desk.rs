@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use oncegate::document::Resolution;
 use oncegate::reminders::{
     DEFAULT_KIND, JOB, Kept, New, NotChanged, Options, Reminder, Reminders, Set, State, Text, Worked,
 };
@@ -111,7 +112,8 @@ impl Desk {
     }
 
     pub async fn resolve(&self, id: Uuid, sent: bool) -> Result<Kept, NotChanged> {
-        self.reminders.resolve(&workspace(), id, sent, "ada", None).await
+        let resolution = Resolution { happened: sent, by: "ada".into(), note: None };
+        self.reminders.resolve(&workspace(), id, &resolution).await
     }
 
     pub async fn send_missed(&self, id: Uuid, by: &str) -> Result<Kept, NotChanged> {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use oncegate::document::Resolution;
 use oncegate::sends::{Begin, Begun, JOB, Kept, Lost, NotTaken, Options, Proceed, Sends, Sent, State};
 use oncegate::store::{MainStore, Wanted, Whose};
 use oncegate::{Ledger, WorkspaceName};
@@ -76,7 +77,8 @@ pub async fn failed(sends: &Sends, of: &Proceed, reached: Reached) -> Result<Kep
 }
 
 pub async fn resolve(sends: &Sends, of: &Proceed, was_sent: bool) -> Result<Kept, NotTaken> {
-    sends.resolve(&workspace(), of.id, was_sent, None, "ada", Some("she looked".into())).await
+    let resolution = Resolution { happened: was_sent, by: "ada".into(), note: Some("she looked".into()) };
+    sends.resolve(&workspace(), of.id, &resolution, None).await
 }
 
 #[track_caller]
