@@ -75,6 +75,10 @@ fn is_killed(status: ExitStatus) -> bool {
     status.signal() == Some(Signal::KILL.as_raw())
 }
 
+/// How often a folder is removed, and the pause after which it has to be gone.
+const REMOVALS_MAX: usize = 50;
+const REMOVAL_PAUSE: std::time::Duration = std::time::Duration::from_millis(20);
+
 /// A new folder, which is removed on drop.
 pub struct Folder {
     pub path: PathBuf,
@@ -92,7 +96,14 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // A folder that cannot be removed stays in the system's temporary folder.
-        let _ = std::fs::remove_dir_all(&self.path);
+        // A thread that is still opening the store may make files meanwhile, or the folder itself. A folder that cannot be removed
+        // stays in the system's temporary folder.
+        for _ in 0..REMOVALS_MAX {
+            let _ = std::fs::remove_dir_all(&self.path);
+            std::thread::sleep(REMOVAL_PAUSE);
+            if !self.path.exists() {
+                return;
+            }
+        }
     }
 }
