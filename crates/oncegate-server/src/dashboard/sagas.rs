@@ -37,7 +37,7 @@ pub async fn list(State(app): State<Arc<App>>, visitor: Visitor) -> Shown {
     let lead = "Work in steps, moved on by events that come twice, late, and in any order.";
     let rows = definitions.iter().zip(counts).map(row);
     let table = Table {
-        empty: "There are none. A saga is a TOML file that [sagas] files names; see docs/sagas.md.",
+        empty: "There are none. A saga is a TOML file that [sagas] files names; see docs/reference/sagas.md.",
         ..Table::new("Sagas", ["Saga", "What it is", "Under way", "Over"], rows)
     };
     show_list(Frame::new(&visitor, "/sagas", "Sagas"), List::new("/sagas", lead, table))

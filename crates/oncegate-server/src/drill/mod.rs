@@ -94,7 +94,7 @@ pub async fn run(command: Command) -> Result<(), Failure> {
     }
     match is_kept {
         true => Ok(()),
-        false => Err(Failure::new("a promise was broken").hint("docs/workers.md: how a worker asks before it sends")),
+        false => Err(Failure::new("a promise was broken").hint("docs/guides/queue-workers-that-crash.md: how a worker asks before it sends")),
     }
 }
 

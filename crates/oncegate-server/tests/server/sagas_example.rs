@@ -1,4 +1,4 @@
-//! The order of `docs/sagas.md`, as a reader runs it.
+//! The order of `examples/order`, as a reader runs it.
 
 use std::path::Path;
 
