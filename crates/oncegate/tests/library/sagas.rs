@@ -55,9 +55,13 @@ fn workspace() -> WorkspaceName {
 
 /// A replica. Its pauses after conflicts are short.
 fn replica(store: &Arc<dyn MainStore>, name: &str) -> Sagas {
-    let ledger = Arc::new(Ledger::start(store.clone(), Arc::new(())));
     let options = Options { retries: vec![5 * MILLI], replica: name.into(), ..Options::default() };
-    Sagas::over(store.clone(), ledger, [search_import()], options).expect("the names differ")
+    sagas_of(store, [search_import()], options)
+}
+
+fn sagas_of(store: &Arc<dyn MainStore>, definitions: impl IntoIterator<Item = Definition>, options: Options) -> Sagas {
+    let ledger = Arc::new(Ledger::start(store.clone(), Arc::new(())));
+    Sagas::over(store.clone(), ledger, definitions, options).expect("the names differ")
 }
 
 fn event(name: &str, id: &str, data: Value) -> Event {
@@ -66,6 +70,17 @@ fn event(name: &str, id: &str, data: Value) -> Event {
 
 fn started(search: &str) -> Event {
     event("SearchUploadStarted", &format!("started {search}"), json!({ "searchId": search, "projectId": "p" }))
+}
+
+/// A saga that counts the events of an id.
+fn counter(name: &str) -> Draft {
+    Draft::new(name)
+        .correlation("event.data.id")
+        .events(["Seen"])
+        .states(["Counting"])
+        .data("count", oncegate::sagas::FieldKind::Number)
+        .on("none", "Seen", Effects::default().set("count", "1").to("Counting"))
+        .on("Counting", "Seen", Effects::default().set("count", "saga.count + 1"))
 }
 
 fn saved(search: &str, files: &[impl Serialize]) -> Event {
@@ -542,8 +557,7 @@ async fn a_timer_among_the_dead_letters_is_applied_only_while_it_is_awaited(on: 
         .unexpected("none", "Due, Stop")
         .check()
         .expect("it is right");
-    let ledger = Arc::new(Ledger::start(world.store.clone(), Arc::new(())));
-    let sagas = Sagas::over(world.store.clone(), ledger, [definition], Options::default()).expect("the names differ");
+    let sagas = sagas_of(&world.store, [definition], Options::default());
     let set = |id: &str, event: &str| Event::new(event, json!({ "id": id }));
     let mut letters = vec![];
     for id in ["a", "b"] {
@@ -586,8 +600,7 @@ async fn what_can_never_be_written_goes_to_the_dead_letters(on: On) {
         )
         .check()
         .expect("it is right");
-    let ledger = Arc::new(Ledger::start(world.store.clone(), Arc::new(())));
-    let sagas = Sagas::over(world.store.clone(), ledger, [definition], Options::default()).expect("the names differ");
+    let sagas = sagas_of(&world.store, [definition], Options::default());
     // Each event nests the data deeper.
     let mut reasons = vec![];
     for number in 0..70 {
@@ -631,8 +644,7 @@ async fn an_event_that_runs_out_of_steps_is_told_once_with_its_workspace(on: On)
         let heard = told.clone();
         let tell = move |workspace: &WorkspaceName| heard.lock().expect("not poisoned").push(workspace.clone());
         let options = Options { steps, out_of_steps: Arc::new(tell), ..Options::default() };
-        let ledger = Arc::new(Ledger::start(world.store.clone(), Arc::new(())));
-        let sagas = Sagas::over(world.store.clone(), ledger, [definition], options).expect("the names differ");
+        let sagas = sagas_of(&world.store, [definition], options);
         for (id, count, outcome, times) in [("small", 20, "applied", 0), ("large", 300, "dead_letter", 1)] {
             let list: Vec<usize> = (0..count).collect();
             let handled = handle(&sagas, &event("Asked", id, json!({ "id": id, "list": list }))).await;
@@ -649,15 +661,6 @@ async fn a_dead_letter_that_no_saga_knew_is_applied_in_each_that_knows_it_now(on
     // The event has no id, and still counts as one event.
     let unnamed = Event::new("Seen", json!({ "id": "x" }));
     let Outcome::DeadLetter { id, .. } = handle(&before, &unnamed).await.outcome else { panic!("nobody knows it") };
-    let seen = |name: &str| {
-        Draft::new(name)
-            .correlation("event.data.id")
-            .events(["Seen"])
-            .states(["Counting"])
-            .data("count", oncegate::sagas::FieldKind::Number)
-            .on("none", "Seen", Effects::default().set("count", "1").to("Counting"))
-            .on("Counting", "Seen", Effects::default().set("count", "saga.count + 1"))
-    };
     // The last saga does not accept it yet. The other sagas apply it once, however often it is retried.
     let late = Draft::new("late")
         .correlation("event.data.id")
@@ -669,9 +672,8 @@ async fn a_dead_letter_that_no_saga_knew_is_applied_in_each_that_knows_it_now(on
         .ignore("Open", "Ready")
         .ignore("Done", "*")
         .unexpected("none", "Seen");
-    let definitions = [seen("one"), seen("two"), late].map(|draft| draft.check().expect("it is right"));
-    let ledger = Arc::new(Ledger::start(world.store.clone(), Arc::new(())));
-    let after = Sagas::over(world.store.clone(), ledger, definitions, Options::default()).expect("the names differ");
+    let definitions = [counter("one"), counter("two"), late].map(|draft| draft.check().expect("it is right"));
+    let after = sagas_of(&world.store, definitions, Options::default());
     for _ in 0..3 {
         let tried = after.retry_dead_letter(&workspace(), id).await.expect("it is tried");
         assert_eq!(tried.outcome.as_str(), "dead_letter");
@@ -689,20 +691,8 @@ async fn a_dead_letter_that_no_saga_knew_is_applied_in_each_that_knows_it_now(on
 #[tokio::test]
 async fn an_event_of_two_sagas_is_applied_in_both() {
     let world = World::open(On::Memory).await;
-    let counter = |name: &str| {
-        Draft::new(name)
-            .correlation("event.data.id")
-            .events(["Seen"])
-            .states(["Counting"])
-            .data("count", oncegate::sagas::FieldKind::Number)
-            .on("none", "Seen", Effects::default().set("count", "1").to("Counting"))
-            .on("Counting", "Seen", Effects::default().set("count", "saga.count + 1"))
-            .check()
-            .expect("it is right")
-    };
-    let ledger = Arc::new(Ledger::start(world.store.clone(), Arc::new(())));
-    let sagas = Sagas::over(world.store.clone(), ledger, [counter("one"), counter("two")], Options::default())
-        .expect("the names differ");
+    let counters = ["one", "two"].map(|name| counter(name).check().expect("it is right"));
+    let sagas = sagas_of(&world.store, counters, Options::default());
     for id in ["1", "2", "2"] {
         let handled = sagas.handle(&workspace(), &event("Seen", id, json!({ "id": "x" }))).await.expect("there");
         assert_eq!(handled.iter().map(|one| one.saga.as_deref()).collect::<Vec<_>>(), [Some("one"), Some("two")]);
@@ -726,9 +716,8 @@ async fn an_event_of_two_sagas_is_applied_in_both() {
             .check()
             .expect("it is right")
     };
-    let ledger = Arc::new(Ledger::start(world.store.clone(), Arc::new(())));
     let definitions = [other("apart", "event.data.own"), other("together", "event.data.shared")];
-    let ordered = Sagas::over(world.store.clone(), ledger, definitions, Options::default()).expect("the names differ");
+    let ordered = sagas_of(&world.store, definitions, Options::default());
     for round in 0..20 {
         let data = |own: &str| json!({ "own": format!("{own} {round}"), "shared": format!("{round}") });
         let events = [Event::new("First", data("a")), Event::new("Second", data("b"))];
