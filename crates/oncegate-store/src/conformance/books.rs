@@ -323,13 +323,23 @@ pub async fn a_record_past_its_end_is_swept_with_its_names_and_lists_and_others_
     assert_eq!(world.find(more.place()).await, Some(more.clone()), "its end is kept");
 
     let swept = async || world.store.sweep(100).await.expect("sweeps").records;
+    // A sweep leaves a record whose name is still locked by a transaction that was refused just now.
+    let swept_at_last = async || {
+        for _ in 0..100 {
+            match swept().await {
+                0 => tokio::time::sleep(Duration::from_millis(10)).await,
+                records => return records,
+            }
+        }
+        0
+    };
     world.clock.set(START + Duration::from_millis(59_999));
     assert_eq!(swept().await, 0);
     assert_eq!(listed("all").await, [record(3, "{}"), ending(2, end + MILLI), more.clone()]);
     world.clock.set(end);
     assert_eq!(world.find(at_name("un")).await, Some(more.clone()), "until it is swept it is there");
     assert_eq!(world.change(vec![named(record(4, "{}"), &["one"])]).await.conflict, Some(0));
-    assert_eq!(swept().await, 1);
+    assert_eq!(swept_at_last().await, 1);
     assert_eq!(world.find(more.place()).await, None);
     for name in ["first", "one", "un"] {
         assert_eq!(world.find(at_name(name)).await, None);
@@ -338,7 +348,7 @@ pub async fn a_record_past_its_end_is_swept_with_its_names_and_lists_and_others_
     assert!(world.change(vec![create(record(1, "anew"), &["first", "one", "un"])]).await.is_written(), "all is free");
     assert_eq!(listed("some").await.len(), 3);
     world.clock.set(end + MILLI);
-    assert_eq!(swept().await, 1);
+    assert_eq!(swept_at_last().await, 1);
     assert_eq!(world.find(at_name("second")).await, None);
     world.clock.set(Time::NEVER);
     assert_eq!(swept().await, 0, "who has no end stays");
