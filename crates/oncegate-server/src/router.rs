@@ -12,11 +12,12 @@ use http_body_util::Either;
 use hyper::body::Incoming;
 use tower::ServiceExt;
 
-use crate::app::{App, CLAIMS_PATH, Exchange, Handle, Reply, count_answer, only_reads};
-use crate::connection::Asked;
-use crate::problem::{Kind, NO_SNIFF, NO_STORE, Problem};
-use crate::routes::Route;
-use crate::{api, dashboard};
+use oncegate_dashboard as dashboard;
+use oncegate_http::api;
+use oncegate_http::app::{App, CLAIMS_PATH, Exchange, Handle, Reply, count_answer, only_reads};
+use oncegate_http::connection::Asked;
+use oncegate_http::problem::{Kind, NO_SNIFF, NO_STORE, Problem};
+use oncegate_http::routes::Route;
 
 /// Every route of the server.
 pub fn routes() -> impl Iterator<Item = &'static Route> {

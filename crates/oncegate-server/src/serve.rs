@@ -22,32 +22,34 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
-use crate::actions::Runner;
-use crate::api;
-use crate::app::{App, Handle, Reply};
-use crate::audit::Audit;
-use crate::auth::{Keys, Peer};
-use crate::channels::Channels;
-use crate::config::Config;
-use crate::connection::{self, Connection, Newcomers};
-use crate::decisions::timeline::{self, Timelines};
-use crate::decisions::{Decisions, tally};
-use crate::failure::Failure;
-use crate::first_key::{self, FirstKey};
-use crate::jobs::ServerWatcher;
-use crate::metrics_listener;
-use crate::observe::{self, Responses};
-use crate::problem::Kind;
-use crate::reminders::Desk;
-use crate::sagas::{self, Director};
-use crate::sends::SendLog;
-use crate::telemetry::{self, Telemetry};
-use crate::tenants::Tenants;
-use crate::tls::Tls;
-use crate::trace;
-use crate::trace_export;
-use crate::transports::Consumers;
 use oncegate::worker::Queue;
+use oncegate_config::Config;
+use oncegate_http::actions::Runner;
+use oncegate_http::api;
+use oncegate_http::app::{App, Handle, Reply};
+use oncegate_http::audit::Audit;
+use oncegate_http::auth::{Keys, Peer};
+use oncegate_http::connection::{self, Connection, Newcomers};
+use oncegate_http::decisions::timeline::{self, Timelines};
+use oncegate_http::decisions::{Decisions, tally};
+use oncegate_http::first_key::{self, FirstKey};
+use oncegate_http::intake;
+use oncegate_http::jobs::ServerWatcher;
+use oncegate_http::metrics_listener;
+use oncegate_http::observe::{self, Responses};
+use oncegate_http::problem::Kind;
+use oncegate_http::reminders::Desk;
+use oncegate_http::sagas::{self, Director};
+use oncegate_http::sends::SendLog;
+use oncegate_http::telemetry::{self, Telemetry};
+use oncegate_http::tenants::Tenants;
+use oncegate_http::tls::Tls;
+use oncegate_process::failure::Failure;
+use oncegate_transports::brokers::Consumers;
+use oncegate_transports::channels::Channels;
+use oncegate_transports::check_built;
+use oncegate_transports::trace;
+use oncegate_transports::trace_export;
 
 /// Connections beyond `limits.connections`, for health checks.
 const SPARE_CONNECTIONS: usize = 64;
@@ -78,6 +80,7 @@ pub async fn serve(
     decisions: Arc<Decisions>,
     announce: impl FnOnce(&Config, SocketAddr, bool),
 ) -> Result<(), Failure> {
+    check_built(&config)?;
     let metrics = telemetry::install_metrics();
     let traces = trace_export::start()?;
     let tls = config.tls.as_ref().map(|files| Tls::open(files).map(Arc::new)).transpose();
@@ -86,9 +89,9 @@ pub async fn serve(
     for weakness in config.weaknesses() {
         tracing::warn!(event = "config.weakness", key = weakness.key, weakness = %weakness);
     }
-    let store = crate::stores::open_store(&config).await?;
+    let store = oncegate_http::stores::open_store(&config).await?;
     warn_of_weaknesses(&*store).await;
-    let guards = crate::stores::open_guards(&config).await?;
+    let guards = oncegate_http::stores::open_guards(&config).await?;
     if let Some(guards) = &guards {
         warn_of_weaknesses(&**guards).await;
     }
@@ -114,7 +117,7 @@ pub async fn serve(
     app.sagas.start();
     app.sends.start(watcher.clone());
     app.reminders.start(watcher);
-    let consumers = Consumers::start(&app.config, &app.sagas, &app.tenants);
+    let consumers = intake::start(&app.config, &app.sagas, &app.tenants);
     let (store, version) = (&app.config.store, env!("CARGO_PKG_VERSION"));
     tracing::info!(event = "server.listening", %address, %store, version);
     announce(&app.config, address, app.keys.is_open());
@@ -173,7 +176,7 @@ async fn start(
     let ledger = apart.clone().unwrap_or_else(|| main.clone());
     let queue =
         Queue::new(store.clone(), main.waiters().clone(), config.messages.options.lease, config.messages.workers);
-    let engine = sagas::engine(&config, store.clone(), main.clone()).map_err(crate::sagas::not_loaded)?;
+    let engine = sagas::engine(&config, store.clone(), main.clone()).map_err(oncegate_http::sagas::not_loaded)?;
     let channels = Arc::new(Channels::open(&config).map_err(Failure::new)?);
     let tenders = Queue::new(store.clone(), main.waiters().clone(), config.outgoing.timeout + TENDED_WITHIN, TENDERS);
     let sends = SendLog::new(&config, store.clone(), main.clone(), tenders);
@@ -184,9 +187,9 @@ async fn start(
     let options = config.messages.options.clone();
     let watcher = Arc::new(ServerWatcher);
     let messages = Messages::over(store.clone(), main, apart, channels, queue, options, watcher);
-    let messages = Arc::new(crate::messages::Messages { messages, room });
+    let messages = Arc::new(oncegate_http::messages::Messages { messages, room });
     let mut parts = axum::http::Extensions::new();
-    parts.insert(Arc::new(crate::dashboard::Shared::default()));
+    parts.insert(Arc::new(oncegate_dashboard::Shared::default()));
     parts.insert(Arc::new(api::Readiness::default()));
     Ok(Arc::new(App {
         config,

@@ -10,12 +10,12 @@ use super::args::{Note, One, Paging, Wanted, audit, one_of, who};
 use super::claims::Resolution;
 use super::show::{self, plain};
 use super::with_audit;
-use crate::actions::ActionView;
-use crate::audit::Audit;
-use crate::config::Config;
-use crate::failure::Failure;
-use crate::output::Format;
-use crate::stores::open_existing;
+use oncegate_config::Config;
+use oncegate_http::actions::ActionView;
+use oncegate_http::audit::Audit;
+use oncegate_http::stores::open_existing;
+use oncegate_process::failure::Failure;
+use oncegate_process::output::Format;
 
 #[derive(Subcommand)]
 pub enum Command {

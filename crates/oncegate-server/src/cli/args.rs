@@ -4,9 +4,9 @@ use clap::Args;
 use oncegate::{WorkspaceName, limits};
 use uuid::Uuid;
 
-use crate::audit::{Act, By};
-use crate::failure::Failure;
-use crate::output::{Format, say};
+use oncegate_http::audit::{Act, By};
+use oncegate_process::failure::Failure;
+use oncegate_process::output::{Format, say};
 
 #[derive(Args)]
 pub struct Note {

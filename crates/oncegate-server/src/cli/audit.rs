@@ -7,13 +7,13 @@ use serde_json::json;
 use super::args::{Limit, Scope};
 use super::show::{more, plain};
 use super::with;
-use crate::api::AuditView;
-use crate::audit::check::{Anchor, check};
-use crate::audit::{self, Line};
-use crate::config::Config;
-use crate::failure::Failure;
-use crate::output::{Format, table};
-use crate::stores::open_existing;
+use oncegate_config::Config;
+use oncegate_http::api::AuditView;
+use oncegate_http::audit::check::{Anchor, check};
+use oncegate_http::audit::{self, Line};
+use oncegate_http::stores::open_existing;
+use oncegate_process::failure::Failure;
+use oncegate_process::output::{Format, table};
 
 #[derive(Subcommand)]
 pub enum Command {

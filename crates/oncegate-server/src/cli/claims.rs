@@ -10,12 +10,12 @@ use serde_json::json;
 use super::args::{Limit, Note, Scope, who};
 use super::show::{self, more};
 use super::with;
-use crate::api::{ClaimView, PageView};
-use crate::audit::{Act, Audit, By};
-use crate::config::Config;
-use crate::failure::Failure;
-use crate::output::{Format, table};
-use crate::stores::{open_existing, open_existing_guards};
+use oncegate_config::Config;
+use oncegate_http::api::{ClaimView, PageView};
+use oncegate_http::audit::{Act, Audit, By};
+use oncegate_http::stores::{open_existing, open_existing_guards};
+use oncegate_process::failure::Failure;
+use oncegate_process::output::{Format, table};
 
 #[derive(Subcommand)]
 pub enum Command {
@@ -138,7 +138,8 @@ impl ListArgs {
             State::parse(name).ok_or_else(|| Failure::usage("--state is in_flight, done, failed or unknown"))
         };
         let after = |cursor: &str| {
-            crate::api::parse_cursor(cursor).ok_or_else(|| Failure::usage("--cursor is not one that a page has given"))
+            oncegate_http::api::parse_cursor(cursor)
+                .ok_or_else(|| Failure::usage("--cursor is not one that a page has given"))
         };
         Ok(Query {
             workspace: self.scope.workspace()?,
@@ -180,7 +181,7 @@ pub async fn run(command: Command, config: &Config) -> Result<(), Failure> {
         }
         Command::Resolve { id, named, resolution, note, format } => {
             let guard = guard(&named.guard)?;
-            if crate::own_guards::is_own(&guard) {
+            if oncegate_http::own_guards::is_own(&guard) {
                 return Err(Failure::usage(format!("the claims of guard {guard} are the server's own"))
                     .hint("oncegate sends resolve, or messages, actions, reminders resolve, settles what is theirs"));
             }
@@ -234,7 +235,7 @@ async fn by_hand(config: &Config, key: &ClaimKey, deed: Deed, format: Format) ->
     let act = Act::new(event, &key.workspace, ("claim", key.id), &by, note.as_deref());
     let act = act.about("guard", &key.guard).about("done", done);
     // The audit log is in the main store, even if the claims are in another one.
-    let is_beside = config.guard_store.is_none() || crate::own_guards::is_kept_beside(&key.guard);
+    let is_beside = config.guard_store.is_none() || oncegate_http::own_guards::is_kept_beside(&key.guard);
     let main = if is_beside { None } else { Some(open_existing(config).await?) };
     let store = open_existing_guards(config, Some(&key.guard)).await?;
     let log = Audit::new(main.clone().unwrap_or_else(|| store.clone()));

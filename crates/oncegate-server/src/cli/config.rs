@@ -3,11 +3,11 @@
 use clap::Subcommand;
 use serde_json::json;
 
-use crate::config::Loaded;
-use crate::failure::Failure;
-use crate::output::{Format, say};
-use crate::sagas;
-use crate::sagas::not_loaded;
+use oncegate_config::Loaded;
+use oncegate_http::sagas;
+use oncegate_http::sagas::not_loaded;
+use oncegate_process::failure::Failure;
+use oncegate_process::output::{Format, say};
 
 #[derive(Subcommand)]
 pub enum Command {

@@ -6,12 +6,12 @@ use clap::Args;
 use oncegate::store::{Clock, MainStore, SystemClock};
 use serde_json::json;
 
-use crate::auth::mark;
-use crate::config::{Loaded, Weakness};
-use crate::failure::Failure;
-use crate::output::{Format, table};
-use crate::stores::open_existing;
-use crate::stores::open_existing_guards;
+use oncegate_config::{Loaded, Weakness};
+use oncegate_http::auth::mark;
+use oncegate_http::stores::open_existing;
+use oncegate_http::stores::open_existing_guards;
+use oncegate_process::failure::Failure;
+use oncegate_process::output::{Format, table};
 
 /// The difference between the store's clock and this machine's above which a warning is printed. (Nothing depends on the difference:
 /// windows

@@ -7,14 +7,14 @@ use serde_json::json;
 
 use super::args::{Note, who};
 use super::{with, with_audit};
-use crate::api::KeyView;
-use crate::audit::{Audit, By};
-use crate::config::Config;
-use crate::failure::Failure;
-use crate::keys::{self, Made, NotChanged, Terms};
-use crate::output::{Format, say, table};
-use crate::stores::open_existing;
-use crate::stores::open_store;
+use oncegate_config::Config;
+use oncegate_http::api::KeyView;
+use oncegate_http::audit::{Audit, By};
+use oncegate_http::keys::{self, Made, NotChanged, Terms};
+use oncegate_http::stores::open_existing;
+use oncegate_http::stores::open_store;
+use oncegate_process::failure::Failure;
+use oncegate_process::output::{Format, say, table};
 
 #[derive(Subcommand)]
 pub enum WorkspaceCommand {

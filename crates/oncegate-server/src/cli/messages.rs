@@ -12,12 +12,12 @@ use super::args::{Limit, Note, One, Scope, audit, who};
 use super::sends::Resolution;
 use super::show::{self, plain};
 use super::{with, with_audit};
-use crate::config::Config;
-use crate::failure::Failure;
-use crate::json::time;
-use crate::messages::reply::MessageView;
-use crate::output::Format;
-use crate::stores::open_existing;
+use oncegate_config::Config;
+use oncegate_http::json::time;
+use oncegate_http::messages::reply::MessageView;
+use oncegate_http::stores::open_existing;
+use oncegate_process::failure::Failure;
+use oncegate_process::output::Format;
 
 #[derive(Subcommand)]
 pub enum Command {

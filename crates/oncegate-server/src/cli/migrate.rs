@@ -4,10 +4,10 @@ use clap::Args;
 use oncegate::StoreUrl;
 use serde_json::json;
 
-use crate::config::Config;
-use crate::failure::Failure;
-use crate::output::{Format, say, table};
-use crate::stores::open_store;
+use oncegate_config::Config;
+use oncegate_http::stores::open_store;
+use oncegate_process::failure::Failure;
+use oncegate_process::output::{Format, say, table};
 
 #[derive(Args)]
 pub struct Command {

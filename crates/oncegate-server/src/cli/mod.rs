@@ -30,12 +30,12 @@ use oncegate::Ledger;
 use oncegate::store::{MainStore, Role};
 use serde_json::json;
 
-use crate::audit::Audit;
-use crate::config::{Config, Flag, Loaded, misconfigured};
-use crate::decisions::Decisions;
-use crate::failure::Failure;
-use crate::output;
-use crate::stores::open_existing;
+use oncegate_config::{Config, Flag, Loaded, misconfigured};
+use oncegate_http::audit::Audit;
+use oncegate_http::decisions::Decisions;
+use oncegate_http::stores::open_existing;
+use oncegate_process::failure::Failure;
+use oncegate_process::output;
 
 /// The time that the runtime's threads have to end, once all work is finished.
 const THREADS_GRACE: Duration = Duration::from_millis(100);
@@ -72,7 +72,7 @@ enum Command {
         listen: Option<String>,
     },
     // What its help says is longer, and with its arguments.
-    Demo(crate::demo::Command),
+    Demo(oncegate_lab::demo::Command),
     /// See claims, forget and resolve them
     #[command(subcommand)]
     Claims(claims::Command),
@@ -110,9 +110,9 @@ enum Command {
     /// Follow the decisions of a running server, and why each was made
     Tail(tail::Command),
     /// Kill workers at every point of their work, and count what really arrived
-    Drill(crate::drill::Command),
+    Drill(oncegate_lab::drill::Command),
     /// Measure decisions per second, beside their limits
-    Bench(crate::bench::Command),
+    Bench(oncegate_lab::bench::Command),
     #[command(hide = true)]
     BenchHello,
     /// Print every route of the server and what it needs, for tests
@@ -149,7 +149,7 @@ fn dispatch(settings: Settings, command: Command) -> Result<(), Failure> {
             return Err(Failure::usage("the demo has a store and a configuration of its own")
                 .hint("leave out --store and --config; oncegate serve takes both"));
         }
-        return runtime()?.block_on(crate::demo::run(command, settings.log));
+        return runtime()?.block_on(oncegate_lab::demo::run(command, settings.log, crate::serve::serve));
     }
     let listen = match &command {
         Command::Serve { listen } => listen.clone(),
@@ -159,7 +159,7 @@ fn dispatch(settings: Settings, command: Command) -> Result<(), Failure> {
     let serves = matches!(command, Command::Serve { .. });
     // Commands report to people: errors of their store go to standard error, as failures.
     let decisions = Arc::new(Decisions::default());
-    let _log = serves.then(|| crate::log::start(&loaded.config.log, decisions.clone()));
+    let _log = serves.then(|| oncegate_http::log::start(&loaded.config.log, decisions.clone()));
     let runtime = runtime()?;
     let done = runtime.block_on(async {
         match command {
@@ -177,9 +177,9 @@ fn dispatch(settings: Settings, command: Command) -> Result<(), Failure> {
             Command::Migrate(command) => migrate::run(command, &loaded.config).await,
             Command::Doctor(command) => doctor::run(command, &loaded).await,
             Command::Tail(command) => tail::run(command, &loaded.config).await,
-            Command::Drill(command) => crate::drill::run(command).await,
-            Command::Bench(command) => crate::bench::run(command).await,
-            Command::BenchHello => crate::bench::hello().await,
+            Command::Drill(command) => oncegate_lab::drill::run(command).await,
+            Command::Bench(command) => oncegate_lab::bench::run(command).await,
+            Command::BenchHello => oncegate_lab::bench::hello().await,
             Command::Completions { .. } | Command::Demo(_) | Command::Routes => unreachable!("needs no configuration"),
         }
     });

@@ -10,11 +10,11 @@ use super::args::{Note, One, Paging, audit, one_of, who};
 use super::sends::Resolution;
 use super::show::{self, plain};
 use super::with_ledger;
-use crate::audit::Audit;
-use crate::config::Config;
-use crate::failure::Failure;
-use crate::output::Format;
-use crate::reminders::{ReminderView, options};
+use oncegate_config::Config;
+use oncegate_http::audit::Audit;
+use oncegate_http::reminders::{ReminderView, options};
+use oncegate_process::failure::Failure;
+use oncegate_process::output::Format;
 
 #[derive(Subcommand)]
 pub enum Command {

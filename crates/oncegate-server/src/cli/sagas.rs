@@ -12,13 +12,13 @@ use serde_json::json;
 use super::args::{One, Paging, Scope, Wanted, audit, one_of};
 use super::show::{self, plain};
 use super::with_ledger;
-use crate::api::HISTORY_MAX;
-use crate::audit::Audit;
-use crate::config::Config;
-use crate::failure::Failure;
-use crate::output::{Format, print, table, wide_table};
-use crate::sagas::not_loaded;
-use crate::sagas::{self, DeadLetterView, HandledView, InstanceView, NotLoaded};
+use oncegate_config::Config;
+use oncegate_http::api::HISTORY_MAX;
+use oncegate_http::audit::Audit;
+use oncegate_http::sagas::not_loaded;
+use oncegate_http::sagas::{self, DeadLetterView, HandledView, InstanceView, NotLoaded};
+use oncegate_process::failure::Failure;
+use oncegate_process::output::{Format, print, table, wide_table};
 
 #[derive(Subcommand)]
 pub enum Command {
@@ -178,14 +178,14 @@ fn check(files: &[PathBuf], format: Format) -> Result<(), Failure> {
             Err(NotLoaded::Defects(defects)) => {
                 wrong += 1;
                 if !format.json {
-                    defects.0.iter().for_each(|defect| crate::output::say(format_args!("{defect}")));
+                    defects.0.iter().for_each(|defect| oncegate_process::output::say(format_args!("{defect}")));
                 }
                 reports.push(json!({ "file": name, "defects": defects.0 }));
             }
             Err(error) => {
                 wrong += 1;
                 if !format.json {
-                    crate::output::say(&error);
+                    oncegate_process::output::say(&error);
                 }
                 reports.push(json!({ "file": name, "defects": [{ "file": name, "message": error.to_string() }] }));
             }

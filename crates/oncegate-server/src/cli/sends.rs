@@ -9,12 +9,12 @@ use oncegate::store::Reading;
 use super::args::{Note, One, Paging, audit, one_of, who};
 use super::show::{self, plain};
 use super::with_ledger;
-use crate::api::esp_id;
-use crate::audit::Audit;
-use crate::config::Config;
-use crate::failure::Failure;
-use crate::output::Format;
-use crate::sends::{SendView, options};
+use oncegate_config::Config;
+use oncegate_http::api::esp_id;
+use oncegate_http::audit::Audit;
+use oncegate_http::sends::{SendView, options};
+use oncegate_process::failure::Failure;
+use oncegate_process::output::Format;
 
 #[derive(Subcommand)]
 pub enum Command {

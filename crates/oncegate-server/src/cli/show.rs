@@ -4,8 +4,8 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use super::fields;
-use crate::api::Page;
-use crate::output::{Format, table};
+use oncegate_http::api::Page;
+use oncegate_process::output::{Format, table};
 
 /// Prints a record: for people, its fields.
 pub fn record(view: &impl Serialize, format: Format) {

@@ -14,12 +14,12 @@ use ipnet::IpNet;
 use serde_json::Value;
 use url::{Position, Url};
 
-use crate::auth::WORKSPACE_HEADER;
-use crate::config::Config;
-use crate::decisions::words::{Fate, Meaning, plain};
-use crate::failure::Failure;
-use crate::outgoing;
-use crate::output::say;
+use oncegate_config::Config;
+use oncegate_http::auth::WORKSPACE_HEADER;
+use oncegate_http::decisions::words::{Fate, Meaning, plain};
+use oncegate_process::failure::Failure;
+use oncegate_process::output::say;
+use oncegate_transports::outgoing;
 
 /// The pause before a reconnect to a server that went away.
 const PAUSE: Duration = Duration::from_secs(1);

@@ -1,0 +1,32 @@
+//! The HTTP API: requests, callers and their limits, problems, and the policies of the library as the server offers them.
+
+pub mod actions;
+pub mod api;
+pub mod app;
+pub mod audit;
+pub mod auth;
+mod brake;
+pub mod connection;
+pub mod decisions;
+pub mod events;
+pub mod first_key;
+pub mod intake;
+pub mod jobs;
+pub mod json;
+pub mod keys;
+mod late;
+pub mod log;
+pub mod messages;
+pub mod metrics_listener;
+pub mod observe;
+pub mod own_guards;
+pub mod problem;
+pub mod reminders;
+pub mod routes;
+pub mod sagas;
+pub mod sends;
+pub mod stores;
+pub mod task;
+pub mod telemetry;
+pub mod tenants;
+pub mod tls;
