@@ -17,7 +17,7 @@ use oncegate::store::{Clock, MainStore, Role, StoreError, SystemClock};
 use oncegate::{GuardName, Ledger, WorkspaceName};
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::actions::Runner;
+use crate::actions::Actions;
 use crate::audit::Audit;
 use crate::auth::{Caller, Credentials, Keys, Peer, bearer};
 use crate::connection::{self, Client, Connection};
@@ -27,9 +27,9 @@ use crate::messages::Messages;
 use crate::observe::Responses;
 use crate::own_guards::is_kept_beside;
 use crate::problem::{Kind, Problem, Whole};
-use crate::reminders::Desk;
-use crate::sagas::Director;
-use crate::sends::SendLog;
+use crate::reminders::Reminders;
+use crate::sagas::Sagas;
+use crate::sends::Sends;
 use crate::tenants::{Limit, Room, Taken, Tenant, Tenants, Unread};
 use oncegate_config::Config;
 use oncegate_transports::trace;
@@ -43,10 +43,10 @@ pub struct App {
     /// The ledger over the store that keeps the claims.
     pub ledger: Arc<Ledger>,
     pub messages: Arc<Messages>,
-    pub actions: Arc<Runner>,
-    pub sagas: Arc<Director>,
-    pub sends: Arc<SendLog>,
-    pub reminders: Arc<Desk>,
+    pub actions: Arc<Actions>,
+    pub sagas: Arc<Sagas>,
+    pub sends: Arc<Sends>,
+    pub reminders: Arc<Reminders>,
     /// The recent decisions of this server, for `oncegate tail` and the dashboard.
     pub decisions: Arc<Decisions>,
     pub timelines: Arc<Timelines>,

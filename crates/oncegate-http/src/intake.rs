@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use crate::events::{Media, Received, is_good_id, read};
 use crate::problem::Problem;
-use crate::sagas::Director;
+use crate::sagas::Sagas;
 use crate::tenants::{Tenant, Tenants};
 
 /// The pause between two attempts to commit a message's events while the store is unreachable. The message is not given
@@ -24,11 +24,11 @@ const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
 
 /// Starts to consume the queues that the configuration names.
-pub fn start(config: &Config, director: &Arc<Director>, tenants: &Tenants) -> Consumers {
+pub fn start(config: &Config, sagas: &Arc<Sagas>, tenants: &Tenants) -> Consumers {
     let body_max = config.limits.event_body_bytes;
     Consumers::start(config, |workspace| {
-        let (workspace, director, tenant) = (workspace.clone(), director.clone(), tenants.of(workspace));
-        Arc::new(Events { workspace, tenant, body_max, director })
+        let (workspace, sagas, tenant) = (workspace.clone(), sagas.clone(), tenants.of(workspace));
+        Arc::new(Events { workspace, tenant, body_max, sagas })
     })
 }
 
@@ -39,7 +39,7 @@ struct Events {
     tenant: Arc<Tenant>,
     /// A larger message is not even parsed.
     body_max: usize,
-    director: Arc<Director>,
+    sagas: Arc<Sagas>,
 }
 
 #[async_trait]
@@ -125,11 +125,11 @@ impl Events {
     async fn handle(&self, brought: &Brought) -> Result<(), StoreError> {
         match brought {
             Brought::Events(events) => {
-                self.director.handle(&self.workspace, events, self.tenant.lookups()).await.map(drop)
+                self.sagas.handle(&self.workspace, events, self.tenant.lookups()).await.map(drop)
             }
             // The broker will not deliver this message again, so it is kept as a dead letter.
             Brought::NoEvent { raw, why } => {
-                self.director.bury_raw(&self.workspace, raw.clone(), why.clone()).await.map(drop)
+                self.sagas.bury_raw(&self.workspace, raw.clone(), why.clone()).await.map(drop)
             }
         }
     }

@@ -17,7 +17,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use uuid::Uuid;
 
 use super::NotRun;
-use crate::sends::SendLog;
+use crate::sends::Sends;
 use oncegate_config::HandlerKind;
 use oncegate_process::crash;
 use oncegate_transports::channels::http::Provider;
@@ -57,7 +57,7 @@ impl Lease {
 
 pub struct Email {
     by: By,
-    sends: Arc<SendLog>,
+    sends: Arc<Sends>,
 }
 
 enum By {
@@ -87,7 +87,7 @@ struct Posted<'a> {
 }
 
 impl Email {
-    pub fn new(handler: &HandlerKind, allow: &Arc<[IpNet]>, sends: Arc<SendLog>) -> Result<Email, String> {
+    pub fn new(handler: &HandlerKind, allow: &Arc<[IpNet]>, sends: Arc<Sends>) -> Result<Email, String> {
         let HandlerKind::Email { url, from, username, password_file, authorization_file } = handler else {
             unreachable!("only an email's handler is made here")
         };

@@ -14,9 +14,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use ipnet::IpNet;
-use oncegate::actions::{Actions, Found, Outcome, Refused, Schedule, ScheduleError, ScheduleLimits, Scheduled};
+use oncegate::actions as library;
+use oncegate::actions::{Found, Outcome, Refused, Schedule, ScheduleError, ScheduleLimits, Scheduled};
 use oncegate::document::Resolution;
-use oncegate::sagas::Sagas;
 use oncegate::store::{Clock, MainStore, SystemClock};
 use oncegate::{Ledger, WorkspaceName};
 use oncegate_core::job::Failure;
@@ -32,7 +32,7 @@ use crate::audit::{self, Act, Audit, By, Receipt};
 
 use crate::observe;
 use crate::problem::Problem;
-use crate::sends::SendLog;
+use crate::sends::Sends;
 use crate::task::to_the_end;
 use oncegate::worker::{ActionJobs, Handlers, NotRun, Queue, Run, Watcher};
 use oncegate_config::{self as config, Config, HandlerKind};
@@ -41,8 +41,8 @@ use oncegate_transports::channels::lines::JsonLines;
 use oncegate_transports::effect::Effect;
 use oncegate_transports::trace;
 
-pub struct Runner {
-    pub actions: Actions,
+pub struct Actions {
+    pub actions: library::Actions,
     pub store: Arc<dyn MainStore>,
     pub main: Arc<Ledger>,
     pub queue: Arc<Queue>,
@@ -102,7 +102,7 @@ enum How {
     Log(Arc<JsonLines>),
     Webhook(webhook::Webhook),
     Email(email::Email),
-    Saga { event: Option<String>, sagas: Sagas },
+    Saga { event: Option<String>, sagas: oncegate::sagas::Sagas },
     Amqp { exchange: String, routing_key: Option<String>, publisher: Arc<AmqpPublisher> },
     Nats { subject: Option<String>, publisher: Arc<NatsPublisher> },
 }
@@ -150,8 +150,8 @@ impl Handler {
 /// What the handlers are made from, and share.
 struct Making<'a> {
     config: &'a Config,
-    sagas: &'a Sagas,
-    sends: &'a Arc<SendLog>,
+    sagas: &'a oncegate::sagas::Sagas,
+    sends: &'a Arc<Sends>,
     amqp: Option<Arc<AmqpPublisher>>,
     nats: Option<Arc<NatsPublisher>>,
     lines: Option<Arc<JsonLines>>,
@@ -187,7 +187,7 @@ impl Making<'_> {
     }
 }
 
-impl Runner {
+impl Actions {
     /// Applies a person's operation, with the person and the reason in the log.
     pub async fn by_hand(
         self: Arc<Self>,
@@ -257,9 +257,9 @@ impl Runner {
         config: &Config,
         store: Arc<dyn MainStore>,
         main: Arc<Ledger>,
-        sagas: &Sagas,
-        sends: &Arc<SendLog>,
-    ) -> Result<Arc<Runner>, String> {
+        sagas: &oncegate::sagas::Sagas,
+        sends: &Arc<Sends>,
+    ) -> Result<Arc<Actions>, String> {
         let mut making = Making {
             config,
             sagas,
@@ -285,8 +285,8 @@ impl Runner {
         }
         let limits = ScheduleLimits::new(Some(config.limits.schedules), Some(config.limits.schedule_interval));
         let config::Actions { lease, workers, .. } = config.actions;
-        Ok(Arc::new(Runner {
-            actions: Actions::over(store.clone()).limited(limits),
+        Ok(Arc::new(Actions {
+            actions: library::Actions::over(store.clone()).limited(limits),
             keeps_results: config.privacy.store_outcome_body,
             queue: Queue::new(store.clone(), main.waiters().clone(), lease, workers),
             store,
@@ -296,7 +296,7 @@ impl Runner {
     }
 
     /// Starts to lease the actions that this server runs.
-    pub fn start(self: &Arc<Runner>, watcher: Arc<dyn Watcher>) {
+    pub fn start(self: &Arc<Actions>, watcher: Arc<dyn Watcher>) {
         let kinds = self.handlers.kinds();
         if !kinds.is_empty() {
             let jobs = ActionJobs {

@@ -9,7 +9,7 @@ use oncegate::{StoreError, Time, WorkspaceName};
 use oncegate_core::job::{Command, Job};
 use tokio::time::Instant;
 
-use super::Runner;
+use super::Actions;
 use oncegate::worker::Look;
 use oncegate_process::crash;
 
@@ -32,7 +32,7 @@ pub struct LeaseRequest {
 /// have them at once.
 pub struct ForWorker {
     leased: Vec<Leased>,
-    runner: Arc<Runner>,
+    actions: Arc<Actions>,
 }
 
 impl ForWorker {
@@ -50,17 +50,17 @@ impl Drop for ForWorker {
     fn drop(&mut self) {
         let leased = std::mem::take(&mut self.leased);
         if !leased.is_empty() {
-            let runner = self.runner.clone();
-            tokio::spawn(async move { runner.give_back(leased).await });
+            let actions = self.actions.clone();
+            tokio::spawn(async move { actions.give_back(leased).await });
         }
     }
 }
 
-impl Runner {
+impl Actions {
     /// Waits for due actions and leases them, a few at a time, for as long as they fit into [`LEASE_BYTES`]. Returns
     /// nothing if the wait is over or the worker has `gone`.
     pub async fn lease(
-        self: &Arc<Runner>,
+        self: &Arc<Actions>,
         request: &LeaseRequest,
         gone: impl Future<Output = ()>,
     ) -> Result<ForWorker, StoreError> {
@@ -73,7 +73,7 @@ impl Runner {
         let deadline = Instant::now() + request.wait;
         let mut gone = std::pin::pin!(gone);
         let mut looks_left = LOOKS_MAX;
-        let mut for_worker = ForWorker { leased: vec![], runner: self.clone() };
+        let mut for_worker = ForWorker { leased: vec![], actions: self.clone() };
         loop {
             let at = Instant::now();
             let max = AT_ONCE.min(request.max - for_worker.leased.len());

@@ -171,8 +171,8 @@ pub struct SendBody {
     (status = 409, description = "`wrong-status`: it was not missed.")))]
 pub async fn send(One { app, caller, id }: One, Json(body): Json<SendBody>) -> Answered {
     let by = operator(&caller, body.note.as_deref())?;
-    let (desk, id) = (app.reminders.clone(), page::id(&id, "reminder")?);
-    answered(&desk.send_by_hand(app.audit.clone(), caller.workspace, id, by, body.note).await?)
+    let (reminders, id) = (app.reminders.clone(), page::id(&id, "reminder")?);
+    answered(&reminders.send_by_hand(app.audit.clone(), caller.workspace, id, by, body.note).await?)
 }
 
 /// Settle a reminder that was missed, without sending it
@@ -183,8 +183,8 @@ pub async fn send(One { app, caller, id }: One, Json(body): Json<SendBody>) -> A
     (status = 409, description = "`wrong-status`: it was not missed.")))]
 pub async fn resolve(One { app, caller, id }: One, Json(body): Json<ResolveBody>) -> Answered {
     let by = operator(&caller, body.note.as_deref())?;
-    let (desk, id) = (app.reminders.clone(), page::id(&id, "reminder")?);
-    answered(&desk.resolve_by_hand(app.audit.clone(), caller.workspace, id, body.is_sent(), by, body.note).await?)
+    let (reminders, id) = (app.reminders.clone(), page::id(&id, "reminder")?);
+    answered(&reminders.resolve_by_hand(app.audit.clone(), caller.workspace, id, body.is_sent(), by, body.note).await?)
 }
 
 #[derive(Deserialize, IntoParams)]

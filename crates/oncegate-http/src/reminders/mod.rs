@@ -7,7 +7,8 @@ mod view;
 
 use std::sync::Arc;
 
-use oncegate::reminders::{JOB, Kept, Options, Reminders, Resolution};
+use oncegate::reminders as library;
+use oncegate::reminders::{JOB, Kept, Options, Resolution};
 use oncegate::store::MainStore;
 use oncegate::{Ledger, WorkspaceName};
 use uuid::Uuid;
@@ -22,8 +23,8 @@ use oncegate::worker::{Queue, ReminderJobs, Watcher};
 use oncegate_config::Config;
 use oncegate_transports::channels::Channels;
 
-pub struct Desk {
-    pub reminders: Reminders,
+pub struct Reminders {
+    pub reminders: library::Reminders,
     pub channels: Arc<Channels>,
     queue: Arc<Queue>,
 }
@@ -33,20 +34,20 @@ pub fn options(config: &Config) -> Options {
     Options { grace: config.reminders.grace, store_parts: config.privacy.store_parts }
 }
 
-impl Desk {
+impl Reminders {
     pub fn new(
         config: &Config,
         store: Arc<dyn MainStore>,
         ledger: Arc<Ledger>,
         channels: Arc<Channels>,
         queue: Arc<Queue>,
-    ) -> Arc<Desk> {
-        Arc::new(Desk { reminders: Reminders::over(store, ledger, options(config)), channels, queue })
+    ) -> Arc<Reminders> {
+        Arc::new(Reminders { reminders: library::Reminders::over(store, ledger, options(config)), channels, queue })
     }
 
     /// Sends a missed reminder on a person's request, with the person and the reason in the log.
     pub async fn send_by_hand(
-        self: Arc<Desk>,
+        self: Arc<Reminders>,
         audit: Arc<Audit>,
         workspace: WorkspaceName,
         id: Uuid,
@@ -67,7 +68,7 @@ impl Desk {
 
     /// Records a person's decision on a missed reminder, with the person and the reason in the log.
     pub async fn resolve_by_hand(
-        self: Arc<Desk>,
+        self: Arc<Reminders>,
         audit: Arc<Audit>,
         workspace: WorkspaceName,
         id: Uuid,
@@ -94,7 +95,7 @@ impl Desk {
 
     /// Cancels a reminder on a person's request, with the person and the reason in the log.
     pub async fn cancel_by_hand(
-        self: Arc<Desk>,
+        self: Arc<Reminders>,
         audit: Arc<Audit>,
         workspace: WorkspaceName,
         id: Uuid,
@@ -114,7 +115,7 @@ impl Desk {
     }
 
     /// Starts to send the reminders that are due.
-    pub fn start(self: &Arc<Desk>, watcher: Arc<dyn Watcher>) {
+    pub fn start(self: &Arc<Reminders>, watcher: Arc<dyn Watcher>) {
         let jobs = ReminderJobs { reminders: self.reminders.clone(), channels: self.channels.clone(), watcher };
         tokio::spawn(self.queue.clone().keep_leasing(vec![JOB.to_owned()], Arc::new(jobs)));
     }

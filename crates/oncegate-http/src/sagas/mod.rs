@@ -13,9 +13,8 @@ use std::sync::Arc;
 
 use futures::future::try_join_all;
 use oncegate::actions::Schedule;
-use oncegate::sagas::{
-    DeadLetter, Defects, Definition, Draft, Event, Handled, NotRetried, Options, RETIRE, Sagas, TIMER,
-};
+use oncegate::sagas as library;
+use oncegate::sagas::{DeadLetter, Defects, Definition, Draft, Event, Handled, NotRetried, Options, RETIRE, TIMER};
 use oncegate::store::MainStore;
 use oncegate::{Ledger, StoreError, WorkspaceName};
 use tokio::sync::Semaphore;
@@ -34,8 +33,8 @@ use oncegate_process::output::say;
 use oncegate_transports::trace;
 
 /// Runs sagas with the workers of actions.
-pub struct Director {
-    pub sagas: Sagas,
+pub struct Sagas {
+    pub sagas: library::Sagas,
     store: Arc<dyn MainStore>,
     queue: Arc<Queue>,
 }
@@ -72,7 +71,7 @@ pub fn load_all(config: &config::Sagas) -> Result<Vec<Definition>, NotLoaded> {
 }
 
 /// The library's `Sagas`, with the options from the configuration.
-pub fn engine(config: &Config, store: Arc<dyn MainStore>, ledger: Arc<Ledger>) -> Result<Sagas, NotLoaded> {
+pub fn engine(config: &Config, store: Arc<dyn MainStore>, ledger: Arc<Ledger>) -> Result<library::Sagas, NotLoaded> {
     let actions = config.actions.clone();
     let commands = move |command: Schedule| {
         let of_type = actions.of_type(command.action_type());
@@ -87,16 +86,17 @@ pub fn engine(config: &Config, store: Arc<dyn MainStore>, ledger: Arc<Ledger>) -
         out_of_steps: Arc::new(|workspace| observe::limited(Some(workspace), "saga_steps")),
         commands: Box::new(commands),
     };
-    Ok(Sagas::over(store, ledger, load_all(&config.sagas)?, options).expect("`load_all` refuses a name that is taken"))
+    Ok(library::Sagas::over(store, ledger, load_all(&config.sagas)?, options)
+        .expect("`load_all` refuses a name that is taken"))
 }
 
-impl Director {
-    pub fn new(sagas: Sagas, store: Arc<dyn MainStore>, queue: Arc<Queue>) -> Arc<Director> {
-        Arc::new(Director { sagas, store, queue })
+impl Sagas {
+    pub fn new(sagas: library::Sagas, store: Arc<dyn MainStore>, queue: Arc<Queue>) -> Arc<Sagas> {
+        Arc::new(Sagas { sagas, store, queue })
     }
 
     /// Starts to handle timers and removals.
-    pub fn start(self: &Arc<Director>) {
+    pub fn start(self: &Arc<Sagas>) {
         // Dead letters are removed even if there is no saga.
         let mut kinds = vec![RETIRE.to_owned()];
         if !self.sagas.definitions().is_empty() {

@@ -6,13 +6,13 @@ use async_trait::async_trait;
 use oncegate::StoreError;
 use oncegate::sagas::{Fired, TIMER};
 
-use super::{Director, tell};
+use super::{Sagas, tell};
 use oncegate::worker::{Held, RunJob};
 use oncegate_process::crash;
 use oncegate_transports::trace;
 
 #[async_trait]
-impl RunJob for Director {
+impl RunJob for Sagas {
     async fn run(self: Arc<Self>, held: Held) {
         crash::point("saga.leased").await;
         let job = &held.job;

@@ -10,7 +10,8 @@ mod view;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use oncegate::sends::{Begin, Begun, JOB, Kept, NotTaken, Options, Resolution, Sends};
+use oncegate::sends as library;
+use oncegate::sends::{Begin, Begun, JOB, Kept, NotTaken, Options, Resolution};
 use oncegate::store::MainStore;
 use oncegate::{Ledger, StoreError, WorkspaceName};
 use uuid::Uuid;
@@ -28,8 +29,8 @@ use oncegate_transports::trace;
 /// The name of the reconcile hook in stored records and in the log.
 const HOOK: &str = "reconcile hook";
 
-pub struct SendLog {
-    pub sends: Sends,
+pub struct Sends {
+    pub sends: library::Sends,
     pub queue: Arc<Queue>,
     pub audit: Arc<Audit>,
     hook: Option<Hook>,
@@ -45,19 +46,19 @@ pub fn options(config: &Config) -> Options {
     }
 }
 
-impl SendLog {
-    pub fn new(config: &Config, store: Arc<dyn MainStore>, ledger: Arc<Ledger>, queue: Arc<Queue>) -> Arc<SendLog> {
+impl Sends {
+    pub fn new(config: &Config, store: Arc<dyn MainStore>, ledger: Arc<Ledger>, queue: Arc<Queue>) -> Arc<Sends> {
         let hook = config
             .sends
             .reconcile_url
             .clone()
             .map(|url| Hook::new(url, config.outgoing.allow.clone().into(), config.outgoing.timeout));
         let audit = Audit::new(store.clone());
-        Arc::new(SendLog { sends: Sends::over(store, ledger, options(config)), queue, audit, hook })
+        Arc::new(Sends { sends: library::Sends::over(store, ledger, options(config)), queue, audit, hook })
     }
 
     /// Starts to handle leases that end.
-    pub fn start(self: &Arc<SendLog>, watcher: Arc<dyn Watcher>) {
+    pub fn start(self: &Arc<Sends>, watcher: Arc<dyn Watcher>) {
         let jobs = SendJobs {
             sends: self.sends.clone(),
             reconcile: self.hook.is_some().then(|| self.clone() as Arc<dyn Reconcile>),
@@ -67,7 +68,7 @@ impl SendLog {
     }
 
     /// A worker is about to send. If the send is unknown, the hook is asked first: the worker that asks can still send it.
-    pub async fn begin(self: &Arc<SendLog>, workspace: &WorkspaceName, begin: &Begin) -> Result<Begun, StoreError> {
+    pub async fn begin(self: &Arc<Sends>, workspace: &WorkspaceName, begin: &Begin) -> Result<Begun, StoreError> {
         let mut begun = self.sends.begin(workspace, begin).await?;
         if let (Begun::Unknown { id }, Some(_)) = (&begun, &self.hook)
             && let Some((kept, _)) = self.sends.find(workspace, *id).await?
@@ -111,7 +112,7 @@ impl SendLog {
 }
 
 #[async_trait]
-impl Reconcile for SendLog {
+impl Reconcile for Sends {
     async fn reconcile(&self, kept: &Kept) -> bool {
         let Some(hook) = &self.hook else { return false };
         let asked =

@@ -21,8 +21,7 @@ use super::stats::{Latency, Rate};
 use super::{Measured, Setting};
 use oncegate::worker::Queue;
 use oncegate_config::Config;
-use oncegate_http::actions::Runner;
-use oncegate_http::sends::SendLog;
+use oncegate_http::sends::Sends;
 use oncegate_process::failure::Failure;
 
 const CALLERS: usize = 256;
@@ -150,8 +149,9 @@ async fn running(names: &Names, store: Arc<dyn MainStore>, setting: &Setting) ->
     let sagas = oncegate_http::sagas::engine(&config, store.clone(), ledger.clone())
         .map_err(oncegate_http::sagas::not_loaded)?;
     let worker = Queue::new(store.clone(), ledger.waiters().clone(), config.messages.options.lease, 1);
-    let sends = SendLog::new(&config, store.clone(), ledger.clone(), worker);
-    let runner = Runner::open(&config, store, ledger.clone(), &sagas, &sends).map_err(Failure::new)?;
+    let sends = Sends::new(&config, store.clone(), ledger.clone(), worker);
+    let runner =
+        oncegate_http::actions::Actions::open(&config, store, ledger.clone(), &sagas, &sends).map_err(Failure::new)?;
     let actions = &runner.actions;
     let lines = folder.join("actions.jsonl");
 
