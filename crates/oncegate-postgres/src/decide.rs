@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use oncegate_core::{Answer, Claim, ClaimKey, Command, Decision, Moment, State, Time, Token, decide};
-use oncegate_store::{Answers, Change, Committed, StoreError};
+use oncegate_store::{Change, Committed, StoreError};
 
 use crate::line::InLine;
 use crate::pending::Pending;
@@ -30,7 +30,7 @@ pub(crate) struct Write {
 /// A commit that is answered after a COMMIT, because it has something to write or its answer has to be confirmed.
 pub(crate) struct Decided {
     job: Pending,
-    answers: Answers,
+    answers: Vec<Answer>,
     moment: Moment,
     /// The generation of the server that it was read from. It is not written to another server, which may have other records with the
     /// same versions.
@@ -119,11 +119,11 @@ fn decide_one(job: Pending, existing: Option<&Arc<Claim>>, read: Read, is_locked
     }
 }
 
-/// Answers a commit that writes nothing, unless its answer might be wrong: then a COMMIT comes first.
+/// Vec<Answer> a commit that writes nothing, unless its answer might be wrong: then a COMMIT comes first.
 ///
 /// A replaced server must not cause the refusal of an owner, because the next server may have the owner's claim. And a restarted server
 /// may show commits that are not on the standbys that its COMMIT waits for.
-fn answer_or_confirm(job: Pending, answers: Answers, read: Read) -> Option<Decided> {
+fn answer_or_confirm(job: Pending, answers: Vec<Answer>, read: Read) -> Option<Decided> {
     let is_refused = answers.iter().any(|answer| matches!(answer, Answer::Refused(_)));
     if is_refused || !read.is_confirmed {
         return Some(Decided { confirms_only: true, ..Decided::new(job, answers, vec![], read) });
@@ -140,7 +140,7 @@ fn decide_together(job: Pending, places: &[usize], records: &Records) -> Option<
     }
     let read = records.read;
     let mut writes = vec![];
-    let mut answers = Answers::new();
+    let mut answers = vec![];
     let mut is_needed = false;
     for (op, &place) in job.commit.ops.iter().zip(places) {
         let existing = records.claims[place].as_ref();
@@ -160,7 +160,7 @@ fn decide_together(job: Pending, places: &[usize], records: &Records) -> Option<
 }
 
 impl Decided {
-    fn new(job: Pending, answers: Answers, writes: Vec<Write>, read: Read) -> Decided {
+    fn new(job: Pending, answers: Vec<Answer>, writes: Vec<Write>, read: Read) -> Decided {
         let Read { moment, generation, .. } = read;
         let followers = vec![];
         Decided { job, answers, moment, generation, confirms_only: false, writes, followers, followed_at: read }
@@ -195,7 +195,7 @@ impl Decided {
         self.followers.extend(later.into_jobs());
     }
 
-    /// The write is committed. Answers this commit, and each follower that changes nothing. Hands back the others.
+    /// The write is committed. Vec<Answer> this commit, and each follower that changes nothing. Hands back the others.
     pub fn answer(self) -> Vec<Pending> {
         let Decided { job, answers, moment, writes, followers, followed_at, .. } = self;
         job.answer(Ok(Committed::of_claims(answers, moment.now)));

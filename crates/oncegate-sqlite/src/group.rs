@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use oncegate_core::{Decision, Moment, decide};
-use oncegate_store::{Answers, Commit, Committed, StoreError, Swept, Waiters};
+use oncegate_store::{Commit, Committed, StoreError, Swept, Waiters};
 use rusqlite::{ErrorCode, ffi};
 
 use crate::claims::Claims;
@@ -194,7 +194,7 @@ impl Undone {
 }
 
 fn decide_and_write(commit: &Commit, claims: &mut Claims<'_>, moment: Moment) -> Result<Committed, Undone> {
-    let mut answers = Answers::with_capacity(commit.ops.len());
+    let mut answers = Vec::with_capacity(commit.ops.len());
     let mut writes = Vec::new();
     for op in &commit.ops {
         let existing = claims.find(&op.key)?;

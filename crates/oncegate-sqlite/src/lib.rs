@@ -37,8 +37,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use oncegate_core::{Answer, Claim, ClaimKey, Command, Moment, State, Time, Token, WorkspaceName, decide};
 use oncegate_store::{
-    Answers, Clock, Commit, Committed, DuplicateCount, Op, Page, Query, Reading, Report, Store, StoreError, Swept,
-    SystemClock, Usage, UsageFrom, UsagePart, Waiters,
+    Clock, Commit, Committed, DuplicateCount, Op, Page, Query, Reading, Report, Store, StoreError, Swept, SystemClock,
+    Usage, UsageFrom, UsagePart, Waiters,
 };
 use rusqlite::{ErrorCode, ffi};
 
@@ -143,13 +143,13 @@ impl SqliteStore {
         Some(Committed::of_claims(answers, now)).filter(|committed| !committed.is_written())
     }
 
-    fn remembered(&self, commit: &Commit, now: Time) -> Option<Answers> {
+    fn remembered(&self, commit: &Commit, now: Time) -> Option<Vec<Answer>> {
         let found = |op: &Op| self.cache.find(self.index.hash_of(&op.key), &op.key);
         commit.ops.iter().map(|op| answer_to(op, Some(&found(op)?), now)).collect()
     }
 
     /// `None` if the index knows no row of any of the keys.
-    fn looked_up(&self, commit: &Commit, now: Time) -> Option<Answers> {
+    fn looked_up(&self, commit: &Commit, now: Time) -> Option<Vec<Answer>> {
         let known: Vec<_> = commit.ops.iter().map(|op| self.index.rows(&op.key).known).collect();
         if known.iter().all(|rows| rows.is_empty()) {
             return None;

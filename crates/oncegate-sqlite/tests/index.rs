@@ -10,7 +10,7 @@ use std::time::Duration;
 use oncegate_core::{Answer, Claim, ClaimKey, Command, GuardName, Lost, Terms, Time, Token, WorkspaceName};
 use oncegate_sqlite::{Options, SqliteStore, migrations};
 use oncegate_store::conformance::{START, settle};
-use oncegate_store::{Answers, Commit, DuplicateCount, ManualClock, Op, Store, StoreError};
+use oncegate_store::{Commit, DuplicateCount, ManualClock, Op, Store, StoreError};
 
 const WINDOW: Duration = Duration::from_secs(900);
 const ANOTHER_PROCESS: &str = "ONCEGATE_TEST_FILE";
@@ -148,7 +148,7 @@ async fn what_is_appended_together_is_there_for_those_behind_it_in_the_group() {
     commits.extend([claims("20"), single("5", Command::Forget), claims("5"), refused]);
     commits.extend((37..45).map(|number| claims(&number.to_string())));
     commits.extend([claims("44"), Commit { ops: vec![claim("45"), claim("46")], changes: vec![] }, claims("46")]);
-    let answers: Vec<Answers> =
+    let answers: Vec<Vec<Answer>> =
         store.commit_all(commits).await.into_iter().map(|committed| committed.expect("decides").answers).collect();
     let names: Vec<Vec<&str>> = answers.iter().map(|answers| answers.iter().map(Answer::name).collect()).collect();
     assert!(names[..37].iter().chain(&names[41..49]).all(|names| *names == ["won"]), "{names:?}");

@@ -25,7 +25,7 @@ pub use lost_answer::find_written;
 pub use memory::MemoryStore;
 pub use record::{At, Change, Listed, Listing, Place, Record};
 pub use store::{
-    Answers, Commit, Committed, Cursor, DuplicateCount, JobFilter, JobListing, KindFilter, Leased, MainStore,
-    Migration, Op, Page, Query, Reading, Report, Store, StoreError, Swept, Usage, UsageFrom, UsagePart, Wanted, Whose,
+    Commit, Committed, Cursor, DuplicateCount, JobFilter, JobListing, KindFilter, Leased, MainStore, Migration, Op,
+    Page, Query, Reading, Report, Store, StoreError, Swept, Usage, UsageFrom, UsagePart, Wanted, Whose,
 };
 pub use waiters::{Waiter, Waiters};

@@ -9,7 +9,6 @@ use bytes::Bytes;
 use futures::future::join_all;
 use oncegate_core::job::{self, Due, Job, Share, share};
 use oncegate_core::{Answer, Claim, ClaimKey, Command, GuardName, State, Time, Token, WorkspaceName};
-use smallvec::SmallVec;
 use uuid::Uuid;
 
 use crate::{Change, Keyring, Listed, Listing, Place, Record, Waiters};
@@ -39,16 +38,12 @@ impl From<Op> for Commit {
     }
 }
 
-/// Most commits have one operation. Its answer is made on one thread and read on another; stored inline, it needs no allocation
-/// that one thread makes and the other frees.
-pub type Answers = SmallVec<[Answer; 1]>;
-
 /// The result of a [`Commit`].
 #[derive(Clone, Debug)]
 pub struct Committed {
     /// One answer for each operation, in order. If one is not accepted, nothing was written, and the
     /// accepted ones say only what would have been written.
-    pub answers: Answers,
+    pub answers: Vec<Answer>,
     /// The index of the change that did not find what it expected. Nothing was written: the caller reads again and decides anew.
     pub conflict: Option<usize>,
     /// The store's time at which the commit was decided.
@@ -57,7 +52,7 @@ pub struct Committed {
 
 impl Committed {
     /// The result of a commit that changes only claims.
-    pub fn of_claims(answers: Answers, now: Time) -> Committed {
+    pub fn of_claims(answers: Vec<Answer>, now: Time) -> Committed {
         Committed { answers, conflict: None, now }
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use oncegate_core::job::{self, Command as JobCommand, Decision, Job};
 use oncegate_core::{Answer, Claim, ClaimKey, Command, Lost, Terms, Time, Token, WorkspaceName};
-use oncegate_store::{Answers, Change, Commit, Op, Reading, StoreError, find_written};
+use oncegate_store::{Change, Commit, Op, Reading, StoreError, find_written};
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
@@ -248,7 +248,7 @@ impl Actions {
     }
 
     /// Writes an action. `None` after a conflict. The answers belong to the operations; they are empty if the answer was lost.
-    async fn commit(&self, commit: Commit, job: &Job, standing: &Standing) -> Result<Option<Answers>, StoreError> {
+    async fn commit(&self, commit: Commit, job: &Job, standing: &Standing) -> Result<Option<Vec<Answer>>, StoreError> {
         match self.store.commit(commit).await {
             Ok(committed) if committed.conflict.is_some() => Ok(None),
             Ok(committed) => Ok(Some(committed.answers)),
@@ -256,7 +256,7 @@ impl Actions {
             Err(StoreError::Unknown(why)) => {
                 let look = || async { self.is_there(job, standing).await.map(|is| is.then_some(())) };
                 let is_found = find_written(&*self.store, look).await.is_some();
-                if is_found { Ok(Some(Answers::new())) } else { Err(StoreError::Unknown(why)) }
+                if is_found { Ok(Some(vec![])) } else { Err(StoreError::Unknown(why)) }
             }
             Err(error) => Err(error),
         }
