@@ -1,10 +1,18 @@
 //! A real RabbitMQ: events from a queue, commands to a queue; redelivery, restarts, and a crash of the broker.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use lapin::BasicProperties;
+use rcgen::{CertifiedKey, generate_simple_self_signed};
+use rustls::ServerConfig;
+use rustls::pki_types::PrivateKeyDer;
+use rustls::pki_types::pem::PemObject;
 use serde_json::{Value, json};
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
 
 use crate::support::broker::{publish, take_all};
 use crate::support::{Broker, Home, SEARCH_IMPORT, Server, eventually};
@@ -13,6 +21,10 @@ const QUEUE: &str = "search-events";
 const COMMANDS: &str = "commands";
 
 fn home(broker: &Broker, more: &str) -> Home {
+    home_at(&broker.url(), more)
+}
+
+fn home_at(url: &str, more: &str) -> Home {
     Home::with_config(&format!(
         r#"
 [sagas]
@@ -31,7 +43,7 @@ max_attempts = 50
 timeout = "2s"
 {more}
 "#,
-        broker.url()
+        url
     ))
 }
 
@@ -281,4 +293,52 @@ async fn a_command_that_no_queue_takes_is_tried_again_until_one_does() {
         .await;
     }
     assert_eq!(broker.waiting(COMMANDS).await, 62);
+}
+
+/// Decrypts what comes in, and passes it on to the broker. Returns the port, and the certificate that a client has to trust.
+async fn encrypted(broker: &Broker) -> (u16, String) {
+    let CertifiedKey { cert, signing_key } = generate_simple_self_signed(["localhost".to_owned()]).expect("a key");
+    let key = PrivateKeyDer::from_pem_slice(signing_key.serialize_pem().as_bytes()).expect("a key");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let versions = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let config = versions.expect("versions").with_no_client_auth().with_single_cert(vec![cert.der().clone()], key);
+    let acceptor = TlsAcceptor::from(Arc::new(config.expect("they belong together")));
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let (port, broker) = (listener.local_addr().expect("it listens").port(), broker.address());
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.expect("it listens");
+            let acceptor = acceptor.clone();
+            tokio::spawn(async move {
+                let Ok(mut client) = acceptor.accept(stream).await else { return };
+                let mut broker = TcpStream::connect(broker).await.expect("the broker runs");
+                let _ = copy_bidirectional(&mut client, &mut broker).await;
+            });
+        }
+    });
+    (port, cert.pem())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs RabbitMQ: run make test"]
+async fn an_encrypted_broker_is_used_if_its_certificate_is_trusted() {
+    let broker = Broker::start().await;
+    let channel = broker.declare(QUEUE).await;
+    broker.declare(COMMANDS).await;
+    let (port, certificate) = encrypted(&broker).await;
+    let home = home_at(&format!("amqps://localhost:{port}/%2f"), "");
+    std::fs::write(home.path().join("trusted.pem"), certificate).expect("the folder is ours");
+    let trusted = home.path().join("trusted.pem").display().to_string();
+    let stranger = home.serve();
+    let event = saved("s", &["s a".into()]).to_string();
+    assert!(publish(&channel, QUEUE, event.as_bytes(), BasicProperties::default()).await);
+    eventually("the certificate is refused", || async {
+        stranger.log().iter().any(|line| line["event"] == "broker.disconnected").then_some(())
+    })
+    .await;
+    assert_eq!(broker.waiting(QUEUE).await, 1);
+    drop(stranger);
+    let server = home.serve_with(&[("SSL_CERT_FILE", trusted.as_str())]);
+    becomes(&server, "s", "Parsing").await;
+    eventually("the command is published", || async { (broker.waiting(COMMANDS).await == 1).then_some(()) }).await;
 }

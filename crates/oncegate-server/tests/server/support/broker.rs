@@ -1,6 +1,6 @@
 //! The test's own RabbitMQ: in a temporary folder, on free ports, stopped with the test.
 
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -56,8 +56,12 @@ impl Broker {
         broker
     }
 
+    pub fn address(&self) -> SocketAddr {
+        ([127, 0, 0, 1], self.port).into()
+    }
+
     pub fn url(&self) -> String {
-        format!("amqp://127.0.0.1:{}/%2f", self.port)
+        format!("amqp://{}/%2f", self.address())
     }
 
     async fn run(&mut self) {
