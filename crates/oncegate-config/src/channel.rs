@@ -45,11 +45,12 @@ impl Table<'_> {
                     password_file: self.maybe_text("password_file").map(Into::into),
                 }
             }
-            _ => {
+            "log" => {
                 self.refuse(OF_HTTP, &[], "log")?;
                 self.refuse(OF_SMTP, &[], "log")?;
                 ChannelKind::Log
             }
+            other => unreachable!("no kind of channel: {other}"),
         };
         let honours_key = self.maybe_flag("honours_key").unwrap_or(false);
         Ok(Channel { kind, honours_key, timeout: self.span("timeout"), of_workspaces: BTreeMap::new() })

@@ -119,7 +119,7 @@ fn decide_one(job: Pending, existing: Option<&Arc<Claim>>, read: Read, is_locked
     }
 }
 
-/// Vec<Answer> a commit that writes nothing, unless its answer might be wrong: then a COMMIT comes first.
+/// Answers a commit that writes nothing, unless its answer might be wrong: then a COMMIT comes first.
 ///
 /// A replaced server must not cause the refusal of an owner, because the next server may have the owner's claim. And a restarted server
 /// may show commits that are not on the standbys that its COMMIT waits for.
@@ -195,7 +195,7 @@ impl Decided {
         self.followers.extend(later.into_jobs());
     }
 
-    /// The write is committed. Vec<Answer> this commit, and each follower that changes nothing. Hands back the others.
+    /// The write is committed. Answers this commit, and each follower that changes nothing. Hands back the others.
     pub fn answer(self) -> Vec<Pending> {
         let Decided { job, answers, moment, writes, followers, followed_at, .. } = self;
         job.answer(Ok(Committed::of_claims(answers, moment.now)));

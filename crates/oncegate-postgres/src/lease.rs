@@ -96,9 +96,9 @@ async fn due_jobs(connection: &Connection, places: &[(String, Share)]) -> Result
     connection.query(DUE_JOBS, &[&connection.server.injected_time(), &kinds, &workspaces, &limits]).await
 }
 
-type Pipeline<'a> = (&'a str, &'a str);
+type Lane<'a> = (&'a str, &'a str);
 
-fn lane(job: &Job) -> Option<Pipeline<'_>> {
+fn lane(job: &Job) -> Option<Lane<'_>> {
     job.lane.as_deref().map(|lane| (job.workspace.as_str(), lane))
 }
 
@@ -110,7 +110,7 @@ async fn decide_all(connection: &Connection, due: Vec<Job>, wanted: &Wanted, now
         true => vec![],
         false => connection.query(LANE_TURNS, &[&workspaces, &lanes]).await?,
     };
-    let turns: HashMap<Pipeline<'_>, Option<Uuid>> =
+    let turns: HashMap<Lane<'_>, Option<Uuid>> =
         rows.iter().map(|row| ((row.get(0), row.get(1)), row.get(2))).collect();
     let turn_of = |job: &Job| lane(job).and_then(|lane| turns.get(&lane).copied().flatten());
     let has_turn = |job: &Job| lane(job).is_none() || turn_of(job) == Some(job.id);
@@ -130,7 +130,7 @@ async fn decide_all(connection: &Connection, due: Vec<Job>, wanted: &Wanted, now
         true => vec![],
         false => connection.query(KEEP_LANES, &[&workspaces, &ids]).await?,
     };
-    let stay: HashSet<Pipeline<'_>> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+    let stay: HashSet<Lane<'_>> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
     let has_to_wait =
         |job: &Job, turn: Uuid| ours.contains(&turn) || lane(job).is_some_and(|lane| stay.contains(&lane));
     let postpone = Command::Postpone { until: now + wanted.postpones_for() };

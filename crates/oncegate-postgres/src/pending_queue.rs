@@ -30,7 +30,7 @@ struct Lines {
     unread: Line<Pending>,
     decided: Line<Decided>,
     is_closed: bool,
-    lanes_up: usize,
+    pipelines_up: usize,
     away: Option<(Instant, String)>,
 }
 
@@ -65,7 +65,7 @@ impl PendingQueue {
             return Err(StoreError::Unavailable("the store is closed".into()));
         }
         if let Some((since, why)) = &lines.away
-            && lines.lanes_up == 0
+            && lines.pipelines_up == 0
             && since.elapsed() > PATIENCE
         {
             return Err(StoreError::Unavailable(why.clone()));
@@ -161,14 +161,14 @@ impl PendingQueue {
         self.room.available_permits() == QUEUE_WEIGHT_MAX
     }
 
-    pub fn lane_is_up(&self) {
+    pub fn pipeline_is_up(&self) {
         let mut lines = self.lock();
-        lines.lanes_up += 1;
+        lines.pipelines_up += 1;
         lines.away = None;
     }
 
-    pub fn lane_is_down(&self) {
-        self.lock().lanes_up -= 1;
+    pub fn pipeline_is_down(&self) {
+        self.lock().pipelines_up -= 1;
     }
 
     pub fn server_is_away(&self, why: &str) {

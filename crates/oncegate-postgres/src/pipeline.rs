@@ -1,4 +1,4 @@
-//! Lanes: connection loops with one connection each, which process a batch at a time.
+//! Pipelines: connection loops with one connection each, which process a batch at a time.
 //!
 //! Reading pipelines read the records of waiting commits and decide. A commit that changes nothing is answered at once, without a COMMIT,
 //! unless it is refused or the server is in doubt. Writing pipelines write the others conditionally and commit. A commit that lost a race,
@@ -66,7 +66,7 @@ impl Pipeline {
     pub async fn keep_reading(self, first: Connection) {
         let mut first = Some(first);
         while let Some(connection) = self.connect(&mut first).await {
-            self.queue.lane_is_up();
+            self.queue.pipeline_is_up();
             while connection.is_usable() {
                 let next = tokio::select! {
                     next = self.queue.next_unread() => next,
@@ -79,7 +79,7 @@ impl Pipeline {
                     None => break,
                 }
             }
-            self.queue.lane_is_down();
+            self.queue.pipeline_is_down();
         }
     }
 
@@ -88,7 +88,7 @@ impl Pipeline {
         let mut first = Some(first);
         let mut past = Past::default();
         while let Some(Writing { connection, mut connection_id }) = self.connect_to_write(&mut first, &mut past).await {
-            self.queue.lane_is_up();
+            self.queue.pipeline_is_up();
             while connection.is_usable() {
                 if past.commits(connection_id) >= COMMITS_MAX {
                     match mark::add(&connection).await {
@@ -113,7 +113,7 @@ impl Pipeline {
                     None => break,
                 }
             }
-            self.queue.lane_is_down();
+            self.queue.pipeline_is_down();
         }
     }
 

@@ -1,4 +1,4 @@
-//! The ledger: every claim of a process goes through here.
+//! The ledger: every claim of a caller goes through here.
 //!
 //! It adds to a store what every store would otherwise repeat: callers that wait and are woken, duplicates that are counted
 //! in the background, and an [`Observer`] that hears of every decision.

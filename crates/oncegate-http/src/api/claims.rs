@@ -106,7 +106,7 @@ fn answered(
     }
 }
 
-/// The store is unreachable: the guard's policy decides whether the effect may go ahead.
+/// The store is unreachable, or did not say whether it wrote: the guard's policy decides whether the effect may go ahead.
 fn unguarded(claim: &ToClaim, error: StoreError) -> Result<view::Answered, Problem> {
     let open = claim.on_store_error == oncegate::OnStoreError::Open;
     if !open || matches!(error, StoreError::Refused(_)) {
