@@ -31,7 +31,7 @@ pub async fn list(State(app): State<Arc<App>>, visitor: Visitor, fields: Fields)
         cursor: given("cursor"),
     })?;
     let page = app.actions.actions.list(visitor.workspace(), &wanted).await?;
-    let lead = "What is to be done later, newest first. The same for the same entity within the window folds into one, which carries the newest payload.";
+    let lead = "Actions to run later, newest first. Duplicates for one entity within the window coalesce into one action with the newest payload.";
     let list = List::new("/actions", lead, table("Actions", &page.items)).filters([
         Filter::choice("status", "Status", fields.text("status"), &Status::ALL.map(Status::as_str)),
         Filter::text("type", "Type", fields.text("type")),
@@ -85,32 +85,32 @@ fn says(found: &Found, now: Time) -> String {
     match found.status() {
         Status::Pending if found.action.recurrence.is_some() => format!("A schedule. It runs next {due}."),
         Status::Pending if found.run_at() <= now => "It is due: it runs as soon as a worker is free.".into(),
-        Status::Pending => format!("It runs {due}. Until a worker takes it, the same again is folded into it."),
-        Status::Running => "A worker has it. Whatever comes now becomes an action of its own.".into(),
-        Status::Failed => format!("Its last try failed. The next one is {due}."),
+        Status::Pending => format!("It runs {due}. Until a worker leases it, duplicates coalesce into it."),
+        Status::Running => "A worker runs it. A duplicate becomes an action of its own now.".into(),
+        Status::Failed => format!("Its last attempt failed. The next one is {due}."),
         Status::Completed => "It was done.".into(),
-        Status::Dead => "It surely did not happen, and there are no more tries. Somebody has to look at the error, and have it tried again or let it be.".into(),
-        Status::Unknown => "It may have happened: a worker was lost while it was at it, or the answer was. It is to happen at most once, so it is not tried again before somebody has looked.".into(),
+        Status::Dead => "It surely did not happen, and no attempts are left. Look at the error, then retry or dismiss it.".into(),
+        Status::Unknown => "It may have happened: its worker or its answer was lost. It runs at most once, so it is not retried before a person has looked.".into(),
         Status::Cancelled => "It was cancelled.".into(),
     }
 }
 
 fn buttons(found: &Found) -> Vec<Button> {
     let button = |name, verb: &str, explains| Button::new(name, format!("/actions/{}/{verb}", found.id), explains);
-    let run = button("Run now", "run-now", "It is due at once, instead of when it was to be.");
-    let cancel = button("Cancel", "cancel", "It will not run; of a schedule, not any more.").grave();
-    let explains = "It goes back into the queue, from its first try on, with the same key for its receiver.";
-    let again = button("Try again", "retry", explains);
-    let done = button("It happened", "done", "You have looked at its receiver, and it has it. It is completed.");
-    let explains = "It did not happen, and is not to any more. It is cancelled; trying it again brings it back.";
-    let let_be = button("Let it be", "let-be", explains);
+    let run = button("Run now", "run-now", "It becomes due at once.");
+    let cancel = button("Cancel", "cancel", "It will not run. A schedule has no more ticks.").grave();
+    let explains = "It goes back into the queue with all its attempts, and the same key for its receiver.";
+    let again = button("Retry", "retry", explains);
+    let done = button("Mark as done", "done", "You have looked at its receiver, and it has it. It becomes completed.");
+    let explains = "It did not happen, and must not happen any more. It becomes cancelled. A retry brings it back.";
+    let let_be = button("Dismiss", "let-be", explains);
     match found.status() {
         Status::Pending => vec![run, cancel],
         Status::Failed => vec![again, cancel],
         Status::Dead => vec![again, done, let_be],
         Status::Cancelled => vec![again],
         Status::Unknown => {
-            let explains = "It may have happened already. If you have looked, and it has not, it goes back into the queue, from its first try on.";
+            let explains = "It may have happened already. If you have looked and it has not, it goes back into the queue with all its attempts.";
             vec![done, Button { explains, ..again.grave() }, let_be]
         }
         Status::Running | Status::Completed => vec![],
@@ -179,15 +179,15 @@ fn moments(found: &Found, visitor: &Visitor) -> Vec<Happened> {
     for (number, at_us) in (first..).zip(revised_us) {
         match number {
             1 => add(*at_us, Tone::Good, "Scheduled.".into()),
-            _ => add(*at_us, Tone::Busy, format!("Asked for again: folded into this one, as revision {number}.")),
+            _ => add(*at_us, Tone::Busy, format!("A duplicate coalesced into it, as revision {number}.")),
         }
     }
     for failed in tries {
-        let reached = if failed.maybe { "It may have happened all the same." } else { "It surely did not happen." };
+        let reached = if failed.maybe { "It may have happened." } else { "It surely did not happen." };
         add(
             failed.at_us,
             Tone::Warn,
-            format!("Try {} failed: {}. {reached}", failed.attempt, failed.error.trim_end_matches('.')),
+            format!("Attempt {} failed: {}. {reached}", failed.attempt, failed.error.trim_end_matches('.')),
         );
     }
     if let Some(ended) = ended.as_ref().filter(|_| found.job.is_none()) {
@@ -196,12 +196,12 @@ fn moments(found: &Found, visitor: &Visitor) -> Vec<Happened> {
         if let Some(Resolved { by, note, at_us, .. }) = &ended.resolved {
             let why = note.as_ref().map_or(String::new(), |note| format!(": {note}"));
             let who = if visitor.operates() { format!(" By {by}{why}") } else { String::new() };
-            let found = if ended.status == Status::Completed { "it happened" } else { "it is to be let be" };
-            add(*at_us, Tone::Plain, format!("Somebody said that {found}.{who}"));
+            let found = if ended.status == Status::Completed { "it happened" } else { "it must not happen" };
+            add(*at_us, Tone::Plain, format!("A person found that {found}.{who}"));
         }
     }
     if let Some(job) = found.job.as_ref().filter(|job| Status::of(job) == Status::Running) {
-        let says = format!("A worker has it, try {}; its lease ends at {}.", job.tried, job.lease_until);
+        let says = format!("A worker runs attempt {}. Its lease ends at {}.", job.tried, job.lease_until);
         add(i64::MAX - 1, Tone::Busy, says);
         if let Some((_, last)) = moments.last_mut() {
             (last.at, last.clock) = (String::new(), "now".into());

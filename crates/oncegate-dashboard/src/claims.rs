@@ -30,7 +30,7 @@ pub async fn list(State(app): State<Arc<App>>, visitor: Visitor, fields: Fields)
         after: fields.get("cursor").map(claim_cursor).transpose()?,
     };
     let page = app.ledger_of(wanted.guard.as_ref()).store().scan(wanted).await?;
-    let lead = "One for each thing that is to happen once, newest first. Whoever comes first has it; everybody who comes later meets it, and is stopped.";
+    let lead = "One claim for each key, newest first. The first caller owns the claim; later callers are duplicates, and are stopped.";
     let list = List::new("/claims", lead, table(&page)).filters([
         Filter::text("guard", "Guard", guard),
         Filter::choice("state", "State", state, &ClaimState::ALL.map(ClaimState::as_str)),
@@ -89,7 +89,7 @@ pub async fn show(State(app): State<Arc<App>>, visitor: Visitor, Named(id): Name
         state: Cell::state(value.as_ref().map_or("gone", |claim| claim.state_at(now).as_str())),
         says: value.as_ref().map_or_else(
             || {
-                "It is gone: its window has ended, it was given back, or it was forgotten. The next caller goes ahead."
+                "There is no claim: its window has ended, its owner released it, or a person forgot it. The next caller is allowed."
                     .into()
             },
             |claim| says(claim, now),
@@ -110,28 +110,28 @@ fn says(claim: &Claim, now: Time) -> String {
     };
     match claim.state_at(now) {
         ClaimState::InFlight if claim.owner_is_alive(now) => format!(
-            "Its owner is at work, and has until {} to say how it went ({}). Whoever comes meanwhile is told to wait.",
+            "Its owner is at work. The lease ends at {} ({}). Until then, other callers are told to wait.",
             claim.lease_until,
             ago(claim.lease_until, now)
         ),
         ClaimState::InFlight => {
             format!(
-                "Its owner's lease ended {} without a word. The next caller takes over.",
+                "Its owner's lease ended {}, and the owner had not settled it. The next caller takes over.",
                 ago(claim.lease_until, now)
             )
         }
         ClaimState::Done => {
-            format!("It happened. Whoever comes with this key {ends} gets its outcome, and does nothing.")
+            format!("Done. A caller with this key {ends} gets the outcome, and does nothing.")
         }
         ClaimState::Failed => {
-            format!("It did not happen, and will not. Whoever comes with this key {ends} is told so.")
+            format!("Failed: it did not happen. A caller with this key {ends} is told so.")
         }
         ClaimState::Unknown if claim.settled_at.is_some() => {
-            "Its owner could not say whether it happened. Nobody goes ahead until somebody says what became of it."
+            "Unknown: its owner could not tell whether it happened. No caller is allowed until a person resolves it."
                 .into()
         }
         ClaimState::Unknown => format!(
-            "Nobody can say whether it happened: its owner's lease ended {} without a word. Nobody goes ahead until somebody says what became of it.",
+            "Unknown: its owner's lease ended {}, and the owner had not settled it. It may have happened. No caller is allowed until a person resolves it.",
             ago(claim.lease_until, now)
         ),
     }
@@ -144,12 +144,12 @@ fn buttons(claim: &Claim, now: Time) -> Vec<Button> {
     };
     let mut buttons = vec![];
     if claim.state_at(now) == ClaimState::Unknown && !is_own(guard) {
-        let done = "You have looked, and it did happen. Whoever comes with this key is told that it is done.";
-        let not_done = "You have looked, and it did not happen. Whoever comes with this key is told that it failed; if it is to be tried again, forget it then.";
-        buttons.push(button("It happened", "resolve", done).with("as", "done"));
-        buttons.push(button("It did not happen", "resolve", not_done).grave().with("as", "not_done"));
+        let done = "You have looked, and it happened. Later callers with this key are told that it is done.";
+        let not_done = "You have looked, and it did not happen. Later callers with this key are told that it failed. To have it tried again, forget the claim afterwards.";
+        buttons.push(button("Mark as done", "resolve", done).with("as", "done"));
+        buttons.push(button("Mark as not done", "resolve", not_done).grave().with("as", "not_done"));
     }
-    let forget = "Removes the lock, whatever its state: the next caller with this key goes ahead, even if it has happened already. An owner that is at work is refused when it settles.";
+    let forget = "Removes the claim, in any state. The next caller with this key is allowed, even if it has happened already. An owner that is at work is refused when it settles.";
     buttons.push(button("Forget", "forget", forget).grave());
     buttons
 }
@@ -194,27 +194,27 @@ fn moments(claim: Option<&Claim>, timeline: Timeline, now: Time) -> Vec<Happened
     let mut moments: Vec<(i64, Happened)> =
         first.iter().chain(&last).map(|moment| (moment.at_us, happened(moment))).collect();
     if let Some(at_us) = cut.filter(|_| left_out > 0) {
-        let says = format!("{left_out} more like these happened in between.");
+        let says = format!("{left_out} more moments like these in between.");
         moments.push((at_us - 1, Happened::new(Time::from_micros(at_us), Tone::Plain, says)));
     }
     if let Some(claim) = claim {
         let says = match claim.attempt {
-            1 => "Claimed: the first to come has it, and goes ahead.".to_owned(),
-            attempt => format!("Its present owner, the {attempt}. in this window, has it."),
+            1 => "First request: allowed.".to_owned(),
+            attempt => format!("The present owner took over: attempt {attempt} in this window."),
         };
         let made = Happened::new(claim.created_at, Tone::Good, says);
         moments.push((claim.created_at.micros() - 1, made));
         if let Some(at) = claim.settled_at {
             let (tone, says) = match claim.state {
-                ClaimState::Done => (Tone::Good, "Settled: it happened."),
-                ClaimState::Failed => (Tone::Warn, "Settled: it did not happen."),
+                ClaimState::Done => (Tone::Good, "Settled as done."),
+                ClaimState::Failed => (Tone::Warn, "Settled as failed."),
                 ClaimState::Unknown | ClaimState::InFlight => {
-                    (Tone::Bad, "Its owner could not say whether it happened.")
+                    (Tone::Bad, "Its owner could not tell whether it happened.")
                 }
             };
             moments.push((at.micros(), Happened::new(at, tone, says)));
         } else if !claim.owner_is_alive(now) {
-            let says = "Its owner's lease ended without a word: it died, or was paused for too long.";
+            let says = "Its owner's lease ended. The owner died, or was paused for too long.";
             moments.push((claim.lease_until.micros(), Happened::new(claim.lease_until, Tone::Bad, says)));
         }
     }

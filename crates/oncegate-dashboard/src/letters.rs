@@ -26,7 +26,7 @@ pub async fn list(State(app): State<Arc<App>>, visitor: Visitor, fields: Fields)
     let before = fields.cursor()?;
     let document::Page { items: letters, next } =
         app.sagas.sagas.dead_letters(visitor.workspace(), fields.get("saga"), Some(standing), PAGE, before).await?;
-    let lead = "Events that could not be applied, newest first. Nothing is lost: have one tried again once its reason is gone, or discard it.";
+    let lead = "Events that could not be applied, newest first. No event is lost: retry one once its reason is gone, or discard it.";
     let list = List::new("/dead-letters", lead, table(&letters)).filters([
         Filter::choice("status", "Status", standing.as_str(), &LetterState::ALL.map(LetterState::as_str)),
         Filter::text("saga", "Saga", fields.text("saga")),
@@ -63,10 +63,10 @@ pub async fn show(State(app): State<Arc<App>>, visitor: Visitor, Named(id): Name
     let about = vec![
         ("Saga", Cell::maybe(letter.saga.as_ref())),
         ("Instance", instance),
-        ("In state, as it came", Cell::maybe(letter.state.as_ref())),
+        ("State when it came", Cell::maybe(letter.state.as_ref())),
         ("Event", Cell::maybe(letter.event.as_ref().map(|event| &event.event_type))),
         ("Came", Cell::time(Time::from_micros(letter.at_us), SystemClock.now())),
-        ("Tried again in vain", Cell::text(letter.retries)),
+        ("Failed retries", Cell::text(letter.retries)),
         ("Id", Cell::code(letter.id)),
     ];
     let came = match (&letter.event, &letter.raw) {
@@ -88,9 +88,8 @@ fn buttons(letter: &DeadLetter) -> Vec<Button> {
     if letter.standing != LetterState::Open {
         return vec![];
     }
-    let explains =
-        "The event is applied as if it came just now. If it still cannot be, it stays here, with the reason of today.";
-    let again = Button::new("Try again", format!("/dead-letters/{}/retry", letter.id), explains);
+    let explains = "The event is applied now. If it still cannot be applied, it stays here with the new reason.";
+    let again = Button::new("Retry", format!("/dead-letters/{}/retry", letter.id), explains);
     let explains = "The event will not be applied.";
     let discard = Button::new("Discard", format!("/dead-letters/{}/discard", letter.id), explains).grave();
     // A body that is no event cannot be applied.

@@ -395,14 +395,14 @@ fn who_and_why(Resolved { by, note, .. }: &Resolved, visitor: &Visitor) -> Optio
 /// The message on the next page about the act that was just done.
 fn did(fields: &Fields) -> Option<&'static str> {
     Some(match fields.get("did")? {
-        "forget" => "Forgotten. The next caller goes ahead.",
+        "forget" => "Forgotten. The next caller is allowed.",
         "resolve" => "Settled.",
         "cancel" => "Cancelled.",
-        "done" => "Settled: it happened.",
-        "let-be" => "Settled: it is let be.",
-        "retry" => "It is being tried again.",
-        "retried" => "It was tried again: it is a dead letter no more.",
-        "in-vain" => "It was tried again, and still cannot be applied.",
+        "done" => "Settled as done.",
+        "let-be" => "Dismissed.",
+        "retry" => "It is being retried.",
+        "retried" => "Retried: it is no longer a dead letter.",
+        "in-vain" => "Retried: it still cannot be applied.",
         "run-now" => "It is due now.",
         "discard" => "Discarded.",
         "send" => "It is being sent.",

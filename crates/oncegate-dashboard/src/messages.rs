@@ -126,9 +126,9 @@ fn says(status: Status) -> &'static str {
         Status::Queued => "It is in the queue, and will be sent as soon as a worker is free.",
         Status::Sending => "A worker is sending it.",
         Status::Sent => "It was sent. The same text to the same person within the window is not sent again.",
-        Status::Failed => "It surely did not leave: posting it again sends it.",
+        Status::Failed => "It surely was not sent. Posting it again sends it.",
         Status::Unknown => {
-            "It may have been sent: the worker died, or the carrier's answer was lost. It is not sent again. Look it up at the carrier, and say here what you found."
+            "It may have been sent: the worker died, or the carrier's answer was lost. It is not sent again. Look it up at the carrier, and resolve it here."
         }
     }
 }
@@ -165,7 +165,7 @@ pub async fn leads(State(app): State<Arc<App>>, visitor: Visitor, fields: Fields
         ]
     };
     let table = Table::new("Leads", ["Lead", "Name", "Phone", "Email", "Made"], leads.iter().map(row));
-    let list = List::new("/leads", "Whom messages go to.", table);
+    let list = List::new("/leads", "The recipients of messages.", table);
     show_list(Frame::new(&visitor, "/messages", "Leads"), list.then(next))
 }
 
@@ -209,7 +209,7 @@ pub async fn lead(State(app): State<Arc<App>>, visitor: Visitor, Named(id): Name
     let detail = Detail {
         above: ("Leads", "/leads".into()),
         state: Cell::default(),
-        says: "Somebody whom messages went to.".into(),
+        says: "A recipient of messages.".into(),
         did: None,
         buttons: vec![],
         sections: vec![facts("Facts", about), last_messages(&app, &visitor, kept.id, None).await?],

@@ -149,7 +149,7 @@ async fn find_numbers(app: &App, workspace: &WorkspaceName) -> Numbers {
         Ok(Ok((report, hour, day, queue, needs))) => {
             let (health, health_word, health_says) = match report.warnings.first() {
                 Some(warning) => (Tone::Warn, "Yes, but", format!("{warning}. {queue}")),
-                None => (Tone::Good, "Yes", format!("The store answers; what is acknowledged is on disk. {queue}")),
+                None => (Tone::Good, "Yes", format!("The store answers. All acknowledged writes are on disk. {queue}")),
             };
             Numbers {
                 health,

@@ -234,8 +234,8 @@ impl Button {
 /// The buttons for what a person found out at the provider, each with an explanation.
 pub fn was_sent(action: &str, sent: &'static str, not_sent: &'static str) -> Vec<Button> {
     vec![
-        Button::new("It was sent", action, sent).with("as", "sent"),
-        Button::new("It was not sent", action, not_sent).grave().with("as", "not_sent"),
+        Button::new("Mark as sent", action, sent).with("as", "sent"),
+        Button::new("Mark as not sent", action, not_sent).grave().with("as", "not_sent"),
     ]
 }
 

@@ -88,14 +88,19 @@ pub async fn show(State(app): State<Arc<App>>, visitor: Visitor, Named(id): Name
 
 fn says(reminder: &Reminder, now: Time) -> String {
     match reminder.state {
-        ReminderState::Scheduled => format!("It is to be sent {}.", ago(Time::from_micros(reminder.send_at_us), now)),
-        ReminderState::Sending => "Its flag is set: the carrier is being called, or will be again within the grace.".into(),
+        ReminderState::Scheduled => format!("It is due {}.", ago(Time::from_micros(reminder.send_at_us), now)),
+        ReminderState::Sending => {
+            "Its flag is set. The worker calls the carrier, or will retry within the grace.".into()
+        }
         ReminderState::Sent => "It was sent.".into(),
         ReminderState::Missed if reminder.deliveries.iter().any(|row| row.maybe) => {
-            "It was missed, as far as anybody knows; but the carrier may have taken it (see what happened). Look there before you send it.".into()
+            "It was missed, but the carrier may have taken it (see the timeline). Look there before you send it.".into()
         }
-        ReminderState::Missed => "It was missed: its time and its grace are over, and it reached nobody. Somebody has to say whether it is still worth sending.".into(),
-        ReminderState::Cancelled if reminder.resolved.is_some() => "It was missed, and somebody let it be.".into(),
+        ReminderState::Missed => {
+            "It was missed: its time and its grace are over, and it reached no recipient. Send it now, or dismiss it."
+                .into()
+        }
+        ReminderState::Cancelled if reminder.resolved.is_some() => "It was missed, and a person dismissed it.".into(),
         ReminderState::Cancelled => "It was cancelled.".into(),
     }
 }
@@ -106,11 +111,11 @@ fn buttons(kept: &Kept) -> Vec<Button> {
         ReminderState::Missed => {
             let send = "It is sent now, under the same key as before. If the carrier may have taken it already, look there first.";
             let sent = "You have looked at the carrier, and it has it.";
-            let let_be = "It was not sent, and it is too late for it. It is cancelled, and nothing brings it back.";
+            let let_be = "It was not sent, and it is too late for it. It is cancelled for good.";
             vec![
                 button("Send anyway", "send", send).grave(),
-                button("It was sent", "resolve", sent).with("as", "sent"),
-                button("Let it be", "resolve", let_be).grave().with("as", "not_sent"),
+                button("Mark as sent", "resolve", sent).with("as", "sent"),
+                button("Dismiss", "resolve", let_be).grave().with("as", "not_sent"),
             ]
         }
         ReminderState::Scheduled => {
@@ -132,7 +137,8 @@ fn moments(reminder: &Reminder, visitor: &Visitor) -> Vec<Happened> {
         let happened = match &row.error {
             None => Happened::new(at(row.at_us), Tone::Good, "The carrier took it."),
             Some(error) => {
-                let reached = if row.maybe { "It may have reached somebody." } else { "It surely reached nobody." };
+                let reached =
+                    if row.maybe { "It may have reached the recipient." } else { "It surely reached no recipient." };
                 Happened::new(at(row.at_us), Tone::Warn, format!("The carrier was called: {error}")).about(reached)
             }
         };
@@ -146,8 +152,7 @@ fn moments(reminder: &Reminder, visitor: &Visitor) -> Vec<Happened> {
         moments.push((ended_us, Happened::new(at(ended_us), Tone::of(state), format!("It was {state}."))));
     }
     if let Some(resolved) = &reminder.resolved {
-        let says =
-            if resolved.sent { "Somebody said that it was sent." } else { "Somebody said that it is to be let be." };
+        let says = if resolved.sent { "A person marked it as sent." } else { "A person dismissed it." };
         let about = who_and_why(resolved, visitor);
         moments.push((resolved.at_us, Happened { about, ..Happened::new(at(resolved.at_us), Tone::Plain, says) }));
     }

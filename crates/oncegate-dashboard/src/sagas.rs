@@ -34,7 +34,7 @@ pub async fn list(State(app): State<Arc<App>>, visitor: Visitor) -> Shown {
             Cell::text(sum(over)),
         ]
     };
-    let lead = "Work in steps, moved on by events that come twice, late, and in any order.";
+    let lead = "Work in steps. Events may come twice, late, and in any order.";
     let rows = definitions.iter().zip(counts).map(row);
     let table = Table {
         empty: "There are none. A saga is a TOML file that [sagas] files names; see docs/reference/sagas.md.",
@@ -126,7 +126,7 @@ pub async fn show(State(app): State<Arc<App>>, visitor: Visitor, Named((saga, id
     if let Some(definition) = app.sagas.sagas.definition(&saga) {
         let walked = lines.iter().map(|seen| (seen.line.from.clone(), seen.line.to.clone())).collect();
         let picture = Picture { walked, here: Some(found.instance.state.clone()), is_part: true, ..Picture::default() };
-        sections.insert(0, Section { title: "Its way", body: Body::Picture(definition.svg(&picture)) });
+        sections.insert(0, Section { title: "Path", body: Body::Picture(definition.svg(&picture)) });
     }
     let now = SystemClock.now();
     let timers: Vec<&str> = found.instance.timers.keys().map(String::as_str).collect();
@@ -148,8 +148,8 @@ pub async fn show(State(app): State<Arc<App>>, visitor: Visitor, Named((saga, id
         above: ("Instances", format!("/sagas/{}", encoded(&saga))),
         state: Cell { tone: Some(tone(&found)), ..Cell::text(&found.instance.state) },
         says: match found.instance.completed_at().is_some() {
-            true => "It is over. It is removed, with its history, when its retention ends.".into(),
-            false => "It is under way: the next event that it knows in this state moves it on.".into(),
+            true => "Finished. It is removed with its history when its retention ends.".into(),
+            false => "Running. The next event that this state accepts moves it on.".into(),
         },
         did: None,
         buttons: vec![],
@@ -176,13 +176,13 @@ fn moments(lines: &[LineSeen], is_cut: bool) -> Vec<Happened> {
     }
     for LineSeen { line, duplicates } in lines {
         let moved = match &line.from {
-            None => format!("{} began it, in state {}.", line.event, line.to),
-            Some(from) if *from == line.to => format!("{} came; it stays in state {}.", line.event, line.to),
-            Some(from) => format!("{} moved it on, from {from} to {}.", line.event, line.to),
+            None => format!("{} created it, in state {}.", line.event, line.to),
+            Some(from) if *from == line.to => format!("{} was applied; it stays in state {}.", line.event, line.to),
+            Some(from) => format!("{} moved it from {from} to {}.", line.event, line.to),
         };
         let mut about = vec![];
         if *duplicates > 0 {
-            about.push(format!("the same event came {duplicates} more times, and was stopped"));
+            about.push(format!("{duplicates} duplicates of the event were stopped"));
         }
         if line.commands_sent > 0 {
             let commands: Vec<String> = line

@@ -53,7 +53,7 @@ pub async fn page(State(app): State<Arc<App>>, visitor: Visitor, fields: Fields)
     };
     let lead = "Takes an id of anything, a claim's id, a phone or an email address, a campaign, a booking, an entity, a saga's instance, or the parts of a key: alone, or behind the name of its guard, with spaces between them.";
     let table = Table {
-        empty: "Nothing is called that. A claim is found as long as its window lasts.",
+        empty: "Nothing found. A claim is found as long as its window lasts.",
         ..Table::new("Found", ["What", "Which", "State", ""], hits.into_iter().map(row))
     };
     let title = if searched.is_empty() { "Search".to_owned() } else { format!("Search for “{searched}”") };

@@ -29,7 +29,7 @@ pub async fn list(State(app): State<Arc<App>>, visitor: Visitor, fields: Fields)
         before: fields.cursor()?,
     };
     let Reading { value: page, now } = app.sends.sends.list(visitor.workspace(), &wanted).await?;
-    let lead = "What workers have sent, or were about to, newest first: one for each campaign and recipient.";
+    let lead = "Sends of workers, newest first: one for each campaign and recipient.";
     let list = List::new("/sends", lead, table("Sends", &page.items, now)).filters([
         Filter::text("campaign", "Campaign", fields.text("campaign")),
         Filter::choice("state", "State", fields.text("state"), &SendState::ALL.map(SendState::as_str)),
@@ -88,12 +88,12 @@ fn says(kept: &Kept, now: Time) -> String {
     match send.state_at(now) {
         SendState::Sending => {
             let until = Time::from_micros(send.lease_until_us);
-            format!("A worker is at it; its lease ends {}. Others are told that it is busy.", ago(until, now))
+            format!("A worker is sending it. Its lease ends {}. Other workers are told that it is busy.", ago(until, now))
         }
-        SendState::Sent => "It was sent. Whoever comes with it again is told to skip it.".into(),
-        SendState::Failed => "It surely was not sent: the next worker that comes may try.".into(),
-        SendState::Lost => "It may have been sent: its worker was lost, or could not say. The next worker that comes sends it again under the same key, by which the provider can tell.".into(),
-        SendState::Unknown => "It may have been sent: its worker was lost between the call and the word about it, or could not say. It is not sent again before somebody has looked at the provider and says so here.".into(),
+        SendState::Sent => "It was sent. A worker that begins it again is told to skip it.".into(),
+        SendState::Failed => "It surely was not sent. The next worker may send it.".into(),
+        SendState::Lost => "It may have been sent: its worker was lost, or could not tell. The next worker sends it again under the same provider key.".into(),
+        SendState::Unknown => "It may have been sent: its worker was lost, or could not tell. It is not sent again until a person has looked at the provider and resolves it here.".into(),
     }
 }
 
@@ -101,8 +101,8 @@ fn buttons(kept: &Kept, now: Time) -> Vec<Button> {
     if !kept.document.state_at(now).is_open() {
         return vec![];
     }
-    let sent = "You have looked at the provider, and it has it. Nobody sends it again.";
-    let not_sent = "You have looked at the provider, and it does not have it. The next worker that comes sends it.";
+    let sent = "You have looked at the provider, and it has it. It is not sent again.";
+    let not_sent = "You have looked at the provider, and it does not have it. The next worker sends it.";
     was_sent(&format!("/sends/{}/resolve", kept.id), sent, not_sent)
 }
 
@@ -122,14 +122,13 @@ fn moments(kept: &Kept, now: Time, visitor: &Visitor) -> Vec<Happened> {
         moments.push((sent, Happened::new(at(sent), Tone::Good, "It was sent.")));
     }
     if let Some(resolved) = &send.resolved {
-        let says =
-            if resolved.sent { "Somebody said that it was sent." } else { "Somebody said that it was not sent." };
+        let says = if resolved.sent { "A person marked it as sent." } else { "A person marked it as not sent." };
         let about = who_and_why(resolved, visitor);
         moments.push((resolved.at_us, Happened { about, ..Happened::new(at(resolved.at_us), Tone::Plain, says) }));
     }
     if send.state_at(now).is_open() {
         let ended = send.lease_until_us.min(now.micros());
-        moments.push((ended, Happened::new(at(ended), Tone::Bad, "Nobody can say what became of the last attempt.")));
+        moments.push((ended, Happened::new(at(ended), Tone::Bad, "The outcome of the last attempt is unknown.")));
     }
     in_order(moments)
 }

@@ -41,81 +41,81 @@ kinds! {
     InvalidRequest "invalid-request" 400 "The request is not valid",
         "See /openapi.json for what this endpoint takes.",
         "A field is missing, unknown, of the wrong type or out of its range, or the body is not JSON. `detail` names the field, what was wrong and what would be right. Nothing was claimed and nothing was stored: correct the request and send it again.";
-    Unauthorized "unauthorized" 401 "No key, or not a valid one",
+    Unauthorized "unauthorized" 401 "The API key is missing or not valid",
         "Send `Authorization: Bearer og_…`; `oncegate key create --workspace NAME` makes a key.",
-        "The request had no API key, or one that does not exist or has been revoked. The answer is the same for all of these.";
+        "The request had no API key, or its key does not exist or is revoked. The answer is the same in all these cases.";
     Forbidden "forbidden" 403 "Not allowed",
         "Use a key with a larger role, or, without keys, call the server by its loopback address.",
         "The key's role does not cover this (send < operate < admin), the key belongs to another workspace than the one named, or the server has no keys yet and the request did not come straight to its loopback address: while no key exists it answers only local, same-site requests.";
     BehindAProxy "behind-a-proxy" 403 "A server without keys is not open through a proxy",
         "Make a key: `oncegate key create --workspace default --role admin`. Send it as `Authorization: Bearer og_…`.",
         "No key exists, so the server answers only direct requests of its own machine and its own user. This one came through a reverse proxy (it has one of the headers Forwarded, X-Forwarded-*, X-Real-IP or Via, or is in HTTP/1.0), or from another user of the machine. Behind a reverse proxy every caller needs a key.";
-    NotFound "not-found" 404 "There is no such thing",
+    NotFound "not-found" 404 "Not found",
         "Ids belong to one workspace and one guard; a claim whose window has ended is gone.",
-        "No such path, or no such thing in this workspace. What belongs to another workspace is answered as if it did not exist, and so is a claim whose window has ended.";
-    MethodNotAllowed "method-not-allowed" 405 "This path does not take that method",
+        "The path does not exist, or the workspace has nothing with this id. Things of another workspace, and claims whose window has ended, count as missing.";
+    MethodNotAllowed "method-not-allowed" 405 "This path does not have that method",
         "See /openapi.json for what this path takes.",
-        "The path exists, with other methods.";
-    RequestTimeout "request-timeout" 408 "The request took too long to arrive",
+        "The path exists with other methods.";
+    RequestTimeout "request-timeout" 408 "The request arrived too slowly",
         "Send the whole body within 30 s.",
         "The server waits 10 s for the headers and 30 s for the body, then closes the connection. Nothing was claimed.";
-    InFlight "in-flight" 409 "Another caller is at work on this key",
+    InFlight "in-flight" 409 "Another caller owns this key",
         "Ask again after `Retry-After`, or pass `waitSeconds` to be woken when it settles.",
         "The key has a live owner that has not settled yet. Do not perform the effect. If the owner dies, its lease ends and, where the guard allows it, the next caller takes over.";
-    SendBusy "send-busy" 409 "Another worker is at this send",
+    SendBusy "send-busy" 409 "Another worker is sending it",
         "Put the job back, and ask again after `Retry-After`.",
-        "Another worker has begun this send, and its lease has not ended. Do not send. When it has sent, the next worker that asks is told to skip; if it dies, `[sends] lost` says what becomes of the send once its lease is over.";
+        "Another worker has begun this send, and its lease has not ended. Do not send. After it has sent, the next worker is told to skip. If it dies, `[sends] lost` decides what happens after its lease.";
     Held "held" 409 "It is unknown whether the effect happened",
         "Look at the effect's receiver, then `POST /api/claims/{id}/resolve` or `oncegate claims resolve`.",
-        "The owner's lease ended before it settled (or it settled as unknown), and this guard does not let another take over, since the effect may have happened. A person, or a reconcile hook, resolves the claim as done or not done.";
+        "The owner's lease ended before it settled the claim, or it settled as unknown. The effect may have happened, and this guard does not allow a take-over. A person or a program that asked the receiver resolves the claim as done or not done.";
     Fenced "fenced" 409 "No longer the owner",
         "Stop; claim again if the effect is still wanted.",
-        "The token is outdated or was never given, the lease has ended, or the claim was settled otherwise. Whoever was paused past its lease is no longer the owner: what it writes is refused and changed nothing.";
-    IdempotencyKeyInFlight "idempotency-key-in-flight" 409 "The first request with this key is under way",
-        "Ask again after `Retry-After`: the answer of the first will be yours.",
-        "A request with this Idempotency-Key is being worked on, and was not finished within `[messages] wait`. Nothing was done by this one. If the server that worked on it has died, its answer is told from the message once its lease is over; it is never sent a second time.";
-    WrongStatus "wrong-status" 409 "It is in another state",
-        "Read it first: a worker, or somebody else, may have taken it meanwhile.",
-        "Only an action that waits can be cancelled or run now, and only what has ended without success, or a dead letter that is open, can be tried again. Only an action that is dead or unknown, a message that is unknown, and a send that is unknown or lost can be resolved. A reminder can be changed or cancelled until its flag is set, and sent by hand or resolved if it was missed. `detail` says how it stands. Nothing was changed.";
+        "The token is outdated or was never given, the lease has ended, or the claim was settled otherwise. A caller that was paused past its lease is no longer the owner: what it writes is refused and changed nothing.";
+    IdempotencyKeyInFlight "idempotency-key-in-flight" 409 "The first request with this key has not ended",
+        "Ask again after `Retry-After`: you get the answer to the first request.",
+        "The first request with this Idempotency-Key did not end within `[messages] wait`. This request did nothing. If the server of the first request has died, the answer is rebuilt from the message after its lease. The message is never sent a second time.";
+    WrongStatus "wrong-status" 409 "Wrong state for this operation",
+        "Read it first: a worker or another person may have changed it meanwhile.",
+        "Only a waiting action can be cancelled or run now. Only an action that ended without success, or an open dead letter, can be retried. Only a dead or unknown action, an unknown message, and an unknown or lost send can be resolved. A reminder can be changed or cancelled until its flag is set; a missed one can be sent or resolved. `detail` has the present state. Nothing was changed.";
     NotUnknown "not-unknown" 409 "Only an unknown claim can be resolved",
         "Read the claim first: it may have settled meanwhile. To free a key, delete its claim.",
-        "Resolving is for claims of which nobody can say whether their effect happened. This one is in another state.";
+        "Only a claim whose effect may or may not have happened can be resolved. This claim is in another state.";
     PayloadTooLarge "payload-too-large" 413 "The body is too large",
         "The limit is `[limits] body`, of events `event_body`, in the server's configuration.",
-        "The body is over the limit. It was refused before it was read whole, and nothing was claimed.";
+        "The body is larger than the limit. It was refused before all of it was read, and nothing was claimed.";
     UnsupportedMediaType "unsupported-media-type" 415 "The body is not declared as JSON",
         "Send `Content-Type: application/json`.",
         "This endpoint takes JSON.";
-    FingerprintMismatch "fingerprint-mismatch" 422 "The key was used for something else",
+    FingerprintMismatch "fingerprint-mismatch" 422 "The key was used for another request",
         "Use a new key for a new request.",
         "A live claim under this key was made from a different fingerprint: the same key, but not the same request. Nothing was changed.";
     IdempotencyKeyReused "idempotency-key-reused" 422 "The key was used with another body",
         "Use a new Idempotency-Key for a new request; repeat a request byte for byte.",
-        "An Idempotency-Key stands for one request, in one workspace, on one path, for 24 hours from its first use. This body is not the one that it was first used with. Nothing was done.";
+        "An Idempotency-Key names one request in one workspace on one path, for 24 hours from its first use. This body differs from the first one. Nothing was done.";
     RateLimited "rate-limited" 429 "Too many requests from this workspace",
-        "Slow down; `Retry-After` says for how long. The rate is `[limits] rate`.",
-        "The workspace is over its configured rate. Nothing was claimed.";
+        "Send less; `Retry-After` has the pause. The rate is `[limits] rate`.",
+        "The workspace exceeds its configured rate. Nothing was claimed.";
     WorkspaceLimit "workspace-limit" 429 "The workspace is at one of its limits",
         "Ask again after `Retry-After`; `detail` names the limit and its setting.",
-        "A workspace may take only so much of the server at once: connections, requests in flight, callers that wait, followers of streams, bytes of bodies and of answers, lookups. Other workspaces are not affected. Nothing was claimed and nothing was stored. The limits are settings under `[limits.workspace]`.";
+        "What one workspace may use at once is limited: connections, requests in flight, callers that wait, followers of streams, bytes of bodies and of answers, lookups. Other workspaces are not affected. Nothing was claimed and nothing was stored. The limits are settings under `[limits.workspace]`.";
     QuotaExceeded "quota-exceeded" 429 "The workspace has stored too much",
         "Wait until something expires, forget claims, shorten their windows, or raise `limits.workspace.claims` or `limits.workspace.stored`.",
-        "The claims and records of this workspace have reached its quota, in number or in bytes; `detail` has both numbers. New ones are refused until something has expired. Owners can still settle, renew and release what they own. What is stored is measured every 30 seconds or less often, if measuring takes long.";
-    ScheduleLimit "schedule-limit" 429 "The workspace has as many recurring schedules as it may",
+        "The claims and records of this workspace have reached its quota, in number or in bytes; `detail` has both numbers. New ones are refused until some expire. Owners can still settle, renew and release their claims. The stored data is measured every 30 seconds, or less often if measuring takes long.";
+    ScheduleLimit "schedule-limit" 429 "The workspace has too many recurring schedules",
         "Cancel schedules that are not needed any more, or raise `limits.schedules`; `detail` has the number.",
-        "A workspace may have a limited number of recurring schedules, and has that many. Nothing was written. Waiting does not help; cancelling one does.";
-    Internal "internal" 500 "Something is wrong in the server",
+        "The number of recurring schedules in a workspace is limited, and this workspace has reached the limit. Nothing was written. Waiting does not help; cancel one.";
+    Internal "internal" 500 "A defect in the server",
         "Look for the request id in the server's log.",
-        "This is a defect. Whether anything was written is visible in the claim itself: asking again under the same key is safe.";
-    ServerBusy "server-busy" 503 "The server has no connection left",
+        "The server could not handle the request. The claim shows whether anything was written, so a retry under the same key is safe.";
+    ServerBusy "server-busy" 503 "All connections of the server are taken",
         "Ask again after `Retry-After`, close idle connections, or raise `limits.connections`.",
-        "All connections are taken. A few more are answered with this, so that `/healthz` and `/readyz` still work, and are closed. Nothing was done.";
-    StoreUnavailable "store-unavailable" 503 "The store cannot be asked",
-        "Ask again after `Retry-After`: the same key makes it safe.",
+        "The server has reached `limits.connections`. A few spare connections get this answer and are closed, so that `/healthz` and `/readyz` still work. Nothing was done.";
+    StoreUnavailable "store-unavailable" 503 "The store is unavailable",
+        "Ask again after `Retry-After`: a retry under the same key is safe.",
         "The store is away, overloaded or read-only, or the server is stopping. Nothing was written.";
     StoreUnknown "store-unknown" 503 "It is unknown whether the store wrote",
-        "Ask again after `Retry-After`: the same key makes it safe.",
-        "The store took the write, and its answer was lost: the connection broke, the store crashed, or a standby did not confirm it in time. The request was done whole or not at all. Asking again under the same key finds out which. If this request won the claim, the key is in flight until its lease ends.";
+        "Ask again after `Retry-After`: a retry under the same key is safe.",
+        "The answer of the store was lost: the connection broke, the store crashed, or a standby did not confirm in time. The write happened completely or not at all. A retry under the same key finds out which. If this request won the claim, the key is in flight until its lease ends.";
 }
 
 impl Kind {

@@ -58,7 +58,7 @@ pub(crate) async fn add(connection: &Connection) -> Result<Uuid, Fault> {
 /// The commits that the server has lost since it acknowledged this one.
 pub(crate) async fn find_loss(connection: &Connection, last: &Acknowledged) -> Result<Option<Loss>, Fault> {
     let rows = connection.query(COUNT_MARKED, &[&last.mark.connection_id]).await?;
-    let row = rows.first().ok_or_else(|| Fault::Unable("the server says nothing of its commits".into()))?;
+    let row = rows.first().ok_or_else(|| Fault::Unable("the server did not tell of its commits".into()))?;
     let (now, kept) = (Time::from_micros(row.get(0)), row.get::<_, Option<i64>>(1));
     if kept.is_none() && now.since(last.mark.marked_at) > KEPT_FOR {
         return Ok(None);
@@ -105,7 +105,7 @@ pub(crate) async fn find(connection: &Connection, mark: &Mark) -> Result<Found, 
         found
     };
     let rows = connection.within(all).await?;
-    let row = rows.first().ok_or_else(|| Fault::Unable("the server says nothing of the commit".into()))?;
+    let row = rows.first().ok_or_else(|| Fault::Unable("the server did not tell of the commit".into()))?;
     Ok(match (row.get::<_, Option<Uuid>>(0), row.get(1)) {
         (Some(found), _) if found == mark.commit => Found::Committed,
         // The transaction wrote its id before COMMIT, and no transaction holds the mark: this one was undone.

@@ -74,7 +74,7 @@ pub(crate) async fn apply_pending(connection: &Connection) -> Result<Vec<Migrati
 async fn prepare_schema(connection: &Connection) -> Result<(), StoreError> {
     let Server { schema, place, .. } = &*connection.server;
     let rows = connection.query(SCHEMA_STATE, &[schema]).await?;
-    let state = rows.first().ok_or_else(|| Fault::Unable("the server says nothing of the schema".into()))?;
+    let state = rows.first().ok_or_else(|| Fault::Unable("the server did not tell its schema version".into()))?;
     let (is_there, has_list, role): (bool, bool, &str) = (state.get(0), state.get(1), state.get(2));
     if !is_there {
         let hint = format!("CREATE SCHEMA {schema} AUTHORIZATION \"{role}\"");

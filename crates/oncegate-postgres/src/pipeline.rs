@@ -31,7 +31,7 @@ const EXPIRE_EVERY: Duration = Duration::from_millis(50);
 /// The error text when a server was replaced, and no time is left to ask the next one.
 const MOVED: &str = "the server was replaced by another";
 /// The error text for commits that lost too many races, or had no time for another try.
-const LOST: &str = "others were faster, every time";
+const LOST: &str = "other writers were faster, every time; try again";
 
 pub(crate) struct Pipeline {
     pub queue: Arc<PendingQueue>,

@@ -119,7 +119,7 @@ impl Server {
             SimpleQueryMessage::Row(row) => Some(row),
             _ => None,
         });
-        let row = row.ok_or_else(|| Fault::Unable("the server says nothing of itself".into()))?;
+        let row = row.ok_or_else(|| Fault::Unable("the server did not tell its identity".into()))?;
         let place = &self.place;
         match (row.get("is_standby"), row.get("is_read_only")) {
             (Some("t"), _) => Err(Fault::Gone(format!(

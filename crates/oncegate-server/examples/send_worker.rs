@@ -51,7 +51,7 @@ struct Answer {
 enum Failure {
     /// It surely did not arrive.
     Unsent(String),
-    /// Nobody can say.
+    /// It may have been sent.
     Unclear(String),
 }
 

@@ -241,7 +241,7 @@ pub fn announce(config: &Config, address: SocketAddr, is_open: bool) {
     eprintln!("  store  {}", config.store);
     eprintln!("  see    {scheme}://{address}/");
     if is_open {
-        eprintln!("  open   it answers this machine's user without a key, and nobody else. To end that:");
+        eprintln!("  open   it answers only this machine's user without a key. To end that:");
         eprintln!("         oncegate key create --workspace default --role admin");
     }
     eprintln!(

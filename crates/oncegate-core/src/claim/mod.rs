@@ -314,7 +314,7 @@ pub enum Refusal {
         current: Token,
     },
     /// The owner's lease has ended, so the owner counts as lost.
-    #[error("the lease ended at {at}; whoever was paused past it is no longer the owner")]
+    #[error("the lease ended at {at}; a caller that was paused past it is no longer the owner")]
     LeaseEnded {
         /// The end of the lease.
         at: Time,

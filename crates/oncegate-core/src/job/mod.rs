@@ -368,7 +368,7 @@ pub enum Refusal {
         at: Time,
     },
     /// The job is pending: the worker has already given it back or failed.
-    #[error("nobody has leased it")]
+    #[error("no worker has leased it")]
     NotLeased,
     /// The command is `GiveUp`, but [`Job::fate`] says that the worker must try the job.
     #[error("it has more tries")]

@@ -69,7 +69,7 @@ impl From<Refused> for Problem {
 /// The same type and `payload.entityId` (and `payload.entityType`) within the window is one action, which carries the newest payload.
 #[utoipa::path(post, path = "/api/actions", tag = "actions", request_body = ScheduleBody, responses(
     (status = 201, description = "A new action.", body = ScheduledView),
-    (status = 200, description = "Folded into the action that stands.", body = ScheduledView)))]
+    (status = 200, description = "Coalesced into the waiting action.", body = ScheduledView)))]
 pub async fn create(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<ScheduleBody>) -> Answered {
     let schedule = body.check(&app.config.actions)?;
     crash::point("action.received").await;
@@ -175,7 +175,7 @@ pub async fn run_now(one: One) -> Answered {
 #[schema(as = ResolveAction)]
 pub struct ResolveBody {
     r#as: As,
-    /// Why, for the log and for whoever looks next.
+    /// Why, for the log and for the next person who looks.
     note: Option<String>,
 }
 

@@ -58,7 +58,7 @@ impl Wanted {
 
 /// Follow decisions
 ///
-/// Server-sent events, each the line that the log has of a decision of this server in this workspace. Whoever does not keep up is told how many were
+/// Server-sent events, each the line that the log has of a decision of this server in this workspace. A follower that does not keep up is told how many were
 /// missed, by an event `missed`. What people did is told to keys with the role `operate`.
 #[utoipa::path(get, path = "/api/decisions", tag = "decisions", params(FollowParams),
     responses((status = 200, description = "Lines of JSON, as they come.", content_type = "text/event-stream")))]

@@ -30,7 +30,7 @@ const PATH: &str = "/api/messages";
 
 /// Send a message
 ///
-/// The same message to the same person within the window is sent once; whoever posts it again gets the first one back. With an
+/// The same message to the same person within the window is sent once. A later post of it gets the first one back. With an
 /// `Idempotency-Key`, the same request is answered the same for 24 hours.
 #[utoipa::path(post, path = "/api/messages", tag = "messages", request_body = PostBody,
     params(("Idempotency-Key" = Option<String>, Header, description = "1 to 255 visible characters, quoted or bare.")), responses(
@@ -40,7 +40,7 @@ const PATH: &str = "/api/messages";
     (status = 404, description = "There is no such lead."),
     (status = 409, description = "`idempotency-key-in-flight` (with Retry-After)."),
     (status = 422, description = "`idempotency-key-reused`."),
-    (status = 502, description = "The send failed, or nobody can say whether it did: `status` tells.", body = PostView)))]
+    (status = 502, description = "The send failed, or may have happened: `status` tells.", body = PostView)))]
 pub async fn create(
     State(app): State<Arc<App>>,
     caller: Caller,
@@ -103,7 +103,7 @@ pub async fn show(One { app, caller, id }: One) -> Answered {
 #[schema(as = ResolveDelivery)]
 pub struct ResolveBody {
     r#as: WasSent,
-    /// Why, for the log and for whoever looks next.
+    /// Why, for the log and for the next person who looks.
     pub note: Option<String>,
 }
 
@@ -113,7 +113,7 @@ impl ResolveBody {
     }
 }
 
-/// Settle a message of which nobody can say whether it was sent
+/// Settle a message that may or may not have been sent
 #[utoipa::path(post, path = "/api/messages/{id}/resolve", tag = "messages", params(("id" = String, Path)), request_body = ResolveBody, responses(
     (status = 200, description = "The message: sent, or failed; where `failed = \"release\"`, posting it again sends it.", body = MessageView), (status = 404, description = "None."),
     (status = 409, description = "`wrong-status`: it is not unknown.")))]

@@ -74,7 +74,7 @@ fn time(text: &str) -> Result<Time, Problem> {
 fn check_reach(text: &Text, workspace: &WorkspaceName, channels: &Channels) -> Result<(), String> {
     GuardName::new(&text.channel).map_err(|error| format!("channel: {error}"))?;
     if text.phone.is_none() && text.email.is_none() {
-        return Err("who is it for? recipientPhone or recipientEmail: at least one of them".into());
+        return Err("the recipient is missing: give recipientPhone or recipientEmail".into());
     }
     match channels.channel(workspace, &text.channel).is_some_and(|channel| channel.needs_email()) {
         true if text.email.is_none() => Err(Refused::NoAddress(text.channel.clone()).to_string()),
@@ -165,7 +165,7 @@ pub struct SendBody {
 
 /// Send a reminder that was missed
 ///
-/// A person's decision: if it may have reached somebody, look there first. It goes out under the same key as before.
+/// A person's decision: if it may have reached the recipient, look there first. It goes out under the same key as before.
 #[utoipa::path(post, path = "/api/reminders/{id}/send", tag = "reminders", params(("id" = String, Path)), request_body = SendBody, responses(
     (status = 200, description = "It is being sent.", body = ReminderView), (status = 404, description = "None."),
     (status = 409, description = "`wrong-status`: it was not missed.")))]

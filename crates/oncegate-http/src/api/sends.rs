@@ -117,10 +117,10 @@ fn checked_esp_id(given: Option<String>) -> Result<Option<String>, Problem> {
 
 /// Ask whether to send
 ///
-/// One send for each campaign and recipient. Whoever is told to proceed sends, with the provider key, and then says so.
+/// One send for each campaign and recipient. The worker that is told to proceed sends, with the provider key, and reports the result.
 #[utoipa::path(post, path = "/api/sends", tag = "sends", request_body = BeginBody, responses(
     (status = 201, description = "Proceed: send it, then say so.", body = ProceedView),
-    (status = 200, description = "Skip: it was sent, or nobody can say. Acknowledge the job.", body = SkipView),
+    (status = 200, description = "Skip: it was sent, or may have been. Acknowledge the job.", body = SkipView),
     (status = 409, description = "`send-busy`, with Retry-After: another worker is at it. Put the job back.")))]
 pub async fn begin(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<BeginBody>) -> Answered {
     let begin = body.check()?;
@@ -178,7 +178,7 @@ pub struct FailedBody {
     reached: String,
 }
 
-/// Say that it was not sent, or that nobody can say
+/// Report that it was not sent, or that it may have been sent
 #[utoipa::path(post, path = "/api/sends/{id}/failed", tag = "sends", params(("id" = String, Path)), request_body = FailedBody, responses(
     (status = 200, description = "`failed`: the next worker may try; else by `lost`.", body = SendView), (status = 404, description = "None."),
     (status = 409, description = "`fenced`: another worker has begun it, or it was settled otherwise.")))]
@@ -215,11 +215,11 @@ pub struct ResolveBody {
     r#as: WasSent,
     /// With `sent`: what the provider calls it.
     esp_message_id: Option<String>,
-    /// Why, for the log and for whoever looks next.
+    /// Why, for the log and for the next person who looks.
     note: Option<String>,
 }
 
-/// What somebody found out at the provider.
+/// What a person found out at the provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WasSent {
@@ -233,7 +233,7 @@ impl WasSent {
     }
 }
 
-/// Settle a send of which nobody can say whether it was sent
+/// Settle a send that may or may not have been sent
 #[utoipa::path(post, path = "/api/sends/{id}/resolve", tag = "sends", params(("id" = String, Path)), request_body = ResolveBody, responses(
     (status = 200, description = "Settled.", body = SendView), (status = 404, description = "None."),
     (status = 409, description = "`wrong-status`: it is neither unknown nor lost.")))]

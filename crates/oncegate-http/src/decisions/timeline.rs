@@ -108,28 +108,20 @@ impl What {
 
     pub const fn says(self) -> &'static str {
         match self {
-            What::Duplicate => {
-                "Somebody came with the same key, and was stopped: it was settled. They got its outcome."
-            }
-            What::InFlight => {
-                "Somebody came with the same key, and was stopped: its owner was at work. They were told to ask again."
-            }
+            What::Duplicate => "A duplicate was stopped: the claim was settled. The caller got its outcome.",
+            What::InFlight => "A duplicate was stopped: the owner was at work. The caller was told to ask again.",
             What::WaitedInVain => {
-                "Somebody came with the same key, waited for its owner, and was stopped: it was not settled in time."
+                "A duplicate waited for the owner, and was stopped: the claim was not settled in time."
             }
-            What::Mismatch => {
-                "Somebody came with the same key for another request (the fingerprints differ), and was stopped."
-            }
-            What::Held => {
-                "Somebody came with the same key, and was stopped: nobody can say whether it happened, so nobody may try again."
-            }
-            What::TakenOver => "Its owner's lease had ended without a word: the next caller took over.",
-            What::Renewed => "Its owner said that it is still at work.",
-            What::Fenced => "Somebody who is not its owner any more wanted to settle or renew it, and was refused.",
-            What::Released => "Its owner gave it back: nothing happened, and the next caller may try.",
-            What::Retracted => "It was taken back: what it was settled with did not happen after all.",
-            What::Forgotten => "A person had it forgotten: the next caller goes ahead.",
-            What::Resolved => "Somebody said what became of it.",
+            What::Mismatch => "A caller used the key for another request (the fingerprints differ), and was stopped.",
+            What::Held => "A duplicate was stopped: the claim is unknown, and no caller may take over.",
+            What::TakenOver => "Its owner's lease had ended: the next caller took over.",
+            What::Renewed => "Its owner renewed the lease.",
+            What::Fenced => "A caller that is no longer the owner tried to settle or renew it, and was refused.",
+            What::Released => "Its owner released it: nothing happened, and the next caller may try.",
+            What::Retracted => "Retracted: what it was settled with did not happen.",
+            What::Forgotten => "A person forgot it: the next caller is allowed.",
+            What::Resolved => "A person resolved it.",
         }
     }
 

@@ -76,21 +76,21 @@ macro_rules! meanings {
 
 meanings! {
     "" {
-        "claim.won" Passed "first to come: goes ahead";
-        "claim.duplicate" Stopped "stopped: the same came{age} and is settled; got its outcome";
-        "claim.in_flight" Stopped "stopped: somebody began it{age} and is at work";
+        "claim.won" Passed "first request: allowed";
+        "claim.duplicate" Stopped "stopped: the first request came{age} and is settled; got its outcome";
+        "claim.in_flight" Stopped "stopped: its owner began{age} and is at work";
         "claim.mismatch" Stopped "stopped: the key was used{age} for another request";
-        "claim.held" Stopped "stopped: nobody can say whether it happened; a person has to";
-        "claim.fenced" Failed "refused: too late, it is somebody else's by now";
+        "claim.held" Stopped "stopped: it may have happened; a person has to resolve it";
+        "claim.fenced" Failed "refused: too late, another caller is the owner now";
         "claim.refused" Failed "refused: there is no such claim, or it is not in that state";
-        "claim.already_settled" Noted "said again what was said before";
-        "claim.renewed" Noted "its owner is still at work";
-        "claim.done" Done "done: whoever comes now gets its outcome";
-        "claim.failed" Failed "failed: its owner said that it will not happen";
-        "claim.unknown" Needed "its owner cannot say whether it happened; a person has to";
-        "claim.released" Noted "given back: nothing happened, the next may try";
-        "claim.retracted" Noted "taken back: it did not happen after all";
-        "claim.duplicate_guard_error" Failed "let through unguarded: the store could not be asked";
+        "claim.already_settled" Noted "repeated report; nothing changed";
+        "claim.renewed" Noted "its owner renewed the lease";
+        "claim.done" Done "done: later callers get its outcome";
+        "claim.failed" Failed "failed: it did not happen";
+        "claim.unknown" Needed "unknown: it may have happened; a person has to resolve it";
+        "claim.released" Noted "released: nothing happened; the next caller may try";
+        "claim.retracted" Noted "retracted: it did not happen";
+        "claim.duplicate_guard_error" Failed "let through unguarded: the store is away";
     }
     "message" {
         "message.api.sent" Passed "sent";
@@ -99,41 +99,41 @@ meanings! {
         "message.api.duplicate_blocked" Stopped "stopped: the same text went to the same person{age}";
         "message.api.duplicate_observed" Noted "a duplicate, let through: the guard only observes";
         "message.api.duplicate_pending" Stopped "stopped: the same text is being sent to the same person";
-        "message.api.duplicate_guard_error" Failed "let through unguarded: the guard store could not be asked";
+        "message.api.duplicate_guard_error" Failed "let through unguarded: the guard store is away";
     }
     "idempotency" {
         "message.api.replayed" Stopped "stopped: the same Idempotency-Key{age}; got the first answer again";
     }
     "action" {
         "action.scheduled" Passed "scheduled";
-        "action.deduplicated" Stopped "folded into the action that stands{revision}";
+        "action.deduplicated" Stopped "duplicate, coalesced into the waiting action{revision}";
         "action.completed" Done "completed";
-        "action.dead" Needed "dead: it did not happen, and there are no more tries";
+        "action.dead" Needed "dead: it did not happen, and no attempts are left";
         "action.cancelled" Noted "cancelled by a person";
-        "action.unknown" Needed "it may have happened: nobody can say";
-        "action.failed" Failed "a try failed; there will be another";
-        "action.lease_lost" Failed "its worker came too late to say what became of it";
+        "action.unknown" Needed "unknown: it may have happened";
+        "action.failed" Failed "an attempt failed; it will be retried";
+        "action.lease_lost" Failed "its worker reported too late";
     }
     "send" {
-        "send.begun" Passed "goes ahead{attempt}";
+        "send.begun" Passed "allowed{attempt}";
         "send.skipped" Stopped "stopped: {why}";
         "send.sent" Done "sent";
-        "send.failed" Failed "surely not sent; the next worker may try";
+        "send.failed" Failed "surely not sent; the next worker may send it";
         "send.lost" Failed "it may have been sent; the next worker sends it again under the same key";
-        "send.unknown" Needed "it may have been sent: its worker was lost, or could not say; a person has to";
-        "send.renewed" Noted "its worker is still at it";
+        "send.unknown" Needed "unknown: it may have been sent; a person has to resolve it";
+        "send.renewed" Noted "its worker renewed the lease";
         "send.fenced" Failed "refused: too late, another worker has begun it";
         "send.resolved" Noted "settled by a person, or by the reconcile hook";
     }
     "reminder" {
         "reminder.set" Passed "set";
-        "reminder.duplicate" Stopped "stopped: there is one for this booking already";
+        "reminder.duplicate" Stopped "stopped: the booking has this reminder already";
         "reminder.moved" Noted "moved or reworded";
         "reminder.cancelled" Noted "cancelled";
         "reminder.sent" Done "sent";
-        "reminder.missed" Needed "missed: not sent in time, as far as anybody knows";
-        "reminder.failed" Failed "a try reached nobody; there will be another";
-        "reminder.lease_lost" Failed "its worker came too late to say what became of it";
+        "reminder.missed" Needed "missed: not sent in time";
+        "reminder.failed" Failed "an attempt reached no recipient; it will be retried";
+        "reminder.lease_lost" Failed "its worker reported too late";
     }
     "saga" {
         "saga.applied" Passed "{event} applied{state}";
@@ -149,18 +149,18 @@ meanings! {
         "audit.message_resolved" Noted "message settled{sent}{by}";
         "audit.reminder_resolved" Noted "missed reminder settled{sent}{by}";
         "audit.action_done" Noted "action settled as done{by}";
-        "audit.action_let_be" Noted "action let be{by}";
+        "audit.action_let_be" Noted "action dismissed{by}";
         "audit.reminder_sent" Noted "missed reminder sent{by}";
         "audit.reminder_cancelled" Noted "reminder cancelled{by}";
         "audit.action_cancelled" Noted "action cancelled{by}";
-        "audit.action_retried" Noted "action tried again{by}";
+        "audit.action_retried" Noted "action retried{by}";
         "audit.action_run_now" Noted "action run now{by}";
-        "audit.dead_letter_retried" Noted "dead letter tried again{by}";
+        "audit.dead_letter_retried" Noted "dead letter retried{by}";
         "audit.dead_letter_discarded" Noted "dead letter discarded{by}";
-        "audit.key_created" Noted "key made{by}";
+        "audit.key_created" Noted "key created{by}";
         "audit.key_revoked" Noted "key revoked{by}";
         "audit.login_failed" Needed "a wrong key was sent{by}";
-        "audit.not_done" Failed "what was asked for was not done{by}";
+        "audit.not_done" Failed "the request was not carried out{by}";
     }
 }
 
@@ -203,8 +203,8 @@ fn filled(name: &str, line: &Value) -> String {
         },
         "why" => match text("why") {
             Some("sent") => "it was sent already",
-            Some("busy") => "another worker is at it",
-            _ => "it may have been sent, and nobody can say",
+            Some("busy") => "another worker is sending it",
+            _ => "it may have been sent",
         }
         .to_owned(),
         _ => unreachable!("a place that nothing fills: {name}"),
@@ -275,10 +275,10 @@ mod tests {
         let line = json!({"event": "claim.duplicate", "guard": "charge", "claimId": "ab", "ageSeconds": 185.0});
         assert_eq!(
             plain(&line).unwrap(),
-            "charge           stopped  the same came 3 min ago and is settled; got its outcome · ab"
+            "charge           stopped  the first request came 3 min ago and is settled; got its outcome · ab"
         );
         let line = json!({"event": "send.skipped", "why": "busy"});
-        assert_eq!(plain(&line).unwrap(), "send             stopped  another worker is at it");
+        assert_eq!(plain(&line).unwrap(), "send             stopped  another worker is sending it");
         assert_eq!(plain(&json!({"event": "server.listening"})), None);
         let line = json!({"event": "audit.forget", "by": "ada", "why": "\u{1b}[31mit\nnever came"});
         assert_eq!(plain(&line).unwrap(), "audit            noted    claim forgotten by ada:  [31mit never came");

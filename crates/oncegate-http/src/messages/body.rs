@@ -112,7 +112,7 @@ impl PostBody {
             crm: crm(body.ghl_contact_id, body.ghl_location_id, body.hs_contact_id, body.hs_portal_id)?,
         };
         if contact.lead.is_none() && contact.phone.is_none() && contact.email.is_none() {
-            return Err(bad("who is it for? recipientPhone, recipientEmail or leadId: at least one of them"));
+            return Err(bad("the recipient is missing: give recipientPhone, recipientEmail or leadId"));
         }
         if let Some(channel) = &body.channel {
             GuardName::new(channel).map_err(|error| bad(format!("channel: {error}")))?;
@@ -138,7 +138,7 @@ impl LeadBody {
             crm: crm(self.ghl_contact_id, self.ghl_location_id, self.hs_contact_id, self.hs_portal_id)?,
         };
         match contact.phone.is_none() && contact.email.is_none() {
-            true => Err(bad("who is it? phone or email: at least one of them")),
+            true => Err(bad("the lead has no address: give phone or email")),
             false => Ok(contact),
         }
     }

@@ -46,7 +46,7 @@ pub struct RowView<'a> {
     outcome: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'a str>,
-    /// Of one that failed. `no`: it surely reached nobody; `maybe`.
+    /// Of one that failed. `no`: it surely reached no recipient; `maybe`.
     #[serde(skip_serializing_if = "Option::is_none")]
     reached: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -25,7 +25,7 @@ pub enum Command {
     List(ListArgs),
     /// Show one message
     Show(One),
-    /// Settle a message of which nobody can say whether it was sent
+    /// Settle a message that may or may not have been sent
     Resolve {
         #[command(flatten)]
         one: One,

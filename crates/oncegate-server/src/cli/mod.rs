@@ -82,7 +82,7 @@ enum Command {
     /// Check and draw definitions of sagas, see their instances and dead letters
     #[command(subcommand)]
     Saga(sagas::Command),
-    /// See sends, and settle those of which nobody can say
+    /// List sends, and settle those that may or may not have been sent
     #[command(subcommand)]
     Sends(sends::Command),
     /// See reminders, cancel them, send those that were missed

@@ -22,7 +22,7 @@ pub enum Command {
     List(ListArgs),
     /// Show one send, with its attempts
     Show(One),
-    /// Settle a send of which nobody can say whether it was sent
+    /// Settle a send that may or may not have been sent
     Resolve {
         #[command(flatten)]
         one: One,

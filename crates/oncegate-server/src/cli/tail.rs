@@ -235,7 +235,7 @@ mod tests {
     fn a_decision_is_coloured_by_what_became_of_it() {
         let line = serde_json::json!({"timestamp": "2026-11-15T09:30:00.123Z", "event": "claim.won", "guard": "g"});
         let printed = |colour| Printer { json: false, colour }.line(&line).unwrap();
-        assert_eq!(printed(false), "09:30:00.123 g                passed   first to come: goes ahead");
+        assert_eq!(printed(false), "09:30:00.123 g                passed   first request: allowed");
         assert!(printed(true).starts_with("\u{1b}[2m09:30:00.123\u{1b}[0m \u{1b}[32mg "));
     }
 }

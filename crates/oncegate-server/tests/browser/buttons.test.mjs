@@ -40,7 +40,7 @@ const state = (page) => page.locator("h1 .badge").textContent();
 test("a claim is forgotten", async (t) => {
   const page = await open(t);
   const { id, guard, key } = await make.doneClaim();
-  const reason = await press(page, claimPath(id, guard), "Forget", "Forgotten. The next caller goes ahead.");
+  const reason = await press(page, claimPath(id, guard), "Forget", "Forgotten. The next caller is allowed.");
   assert.equal(await state(page), "gone");
   await page.getByText(`By local: ${reason}`).waitFor();
   assert.equal(await server.status(`/api/claims/${id}?guard=${guard}`), 404);
@@ -50,7 +50,7 @@ test("a claim is forgotten", async (t) => {
 test("of an unknown claim somebody says that it happened", async (t) => {
   const page = await open(t);
   const { id, guard } = await make.unknownClaim();
-  await press(page, claimPath(id, guard), "It happened", "Settled.");
+  await press(page, claimPath(id, guard), "Mark as done", "Settled.");
   assert.equal(await state(page), "done");
   assert.equal((await server.get(`/api/claims/${id}?guard=${guard}`)).state, "done");
 });
@@ -58,7 +58,7 @@ test("of an unknown claim somebody says that it happened", async (t) => {
 test("of an unknown claim somebody says that it did not happen", async (t) => {
   const page = await open(t);
   const { id, guard, key } = await make.unknownClaim();
-  await press(page, claimPath(id, guard), "It did not happen", "Settled.");
+  await press(page, claimPath(id, guard), "Mark as not done", "Settled.");
   assert.equal(await state(page), "failed");
   const { claim, state: now } = await server.post("/api/claims", { guard, key });
   assert.deepEqual([claim, now], ["duplicate", "failed"]);
@@ -78,7 +78,7 @@ test("an action is cancelled, and tried again after all", async (t) => {
   await press(page, `/actions/${id}`, "Cancel", "Cancelled.");
   assert.equal(await state(page), "cancelled");
   assert.equal((await server.get(`/api/actions/${id}`)).status, "cancelled");
-  await press(page, `/actions/${id}`, "Try again", "It is being tried again.");
+  await press(page, `/actions/${id}`, "Retry", "It is being retried.");
   assert.equal(await state(page), "pending");
   assert.equal((await server.get(`/api/actions/${id}`)).status, "pending");
 });
@@ -86,7 +86,7 @@ test("an action is cancelled, and tried again after all", async (t) => {
 test("an action that waits for its next try is tried again at once", async (t) => {
   const page = await open(t);
   const id = await make.failedAction();
-  await press(page, `/actions/${id}`, "Try again", "It is being tried again.");
+  await press(page, `/actions/${id}`, "Retry", "It is being retried.");
   const { actionType, runAt } = await server.get(`/api/actions/${id}`);
   assert.ok(Date.parse(runAt) <= Date.now());
   const [leased] = await server.post("/api/actions/lease", { types: [actionType], waitSeconds: 5 });
@@ -99,7 +99,7 @@ for (const [status, made] of [["dead", make.deadAction], ["unknown", make.unknow
     const id = await made();
     await page.goto(`/actions/${id}`);
     assert.equal(await state(page), status);
-    await press(page, `/actions/${id}`, "Try again", "It is being tried again.");
+    await press(page, `/actions/${id}`, "Retry", "It is being retried.");
     await eventually("another try", async () => (await server.get(`/api/actions/${id}`)).tries.length === 2);
     await page.reload();
     assert.equal(await page.getByText(/^Try 1 failed: /).count(), 2);
@@ -110,7 +110,7 @@ for (const [status, made] of [["dead", make.deadAction], ["unknown", make.unknow
   test(`an action that is ${status} is let be`, async (t) => {
     const page = await open(t);
     const id = await made();
-    const reason = await press(page, `/actions/${id}`, "Let it be", "Settled: it is let be.");
+    const reason = await press(page, `/actions/${id}`, "Dismiss", "Dismissed.");
     assert.equal(await state(page), "cancelled");
     await page.getByText(`By local: ${reason}`).waitFor();
     const { status: now, resolved } = await server.get(`/api/actions/${id}`);
@@ -121,12 +121,12 @@ for (const [status, made] of [["dead", make.deadAction], ["unknown", make.unknow
 test("of an unknown action somebody says that it happened", async (t) => {
   const page = await open(t);
   const id = await make.unknownAction();
-  await press(page, `/actions/${id}`, "It happened", "Settled: it happened.");
+  await press(page, `/actions/${id}`, "Mark as done", "Settled as done.");
   assert.equal(await state(page), "completed");
   assert.equal((await server.get(`/api/actions/${id}`)).status, "completed");
 });
 
-for (const [name, becomes] of [["It was sent", "sent"], ["It was not sent", "failed"]]) {
+for (const [name, becomes] of [["Mark as sent", "sent"], ["Mark as not sent", "failed"]]) {
   test(`of an unknown message somebody says: ${name.toLowerCase()}`, async (t) => {
     const page = await open(t);
     const id = await make.unknownMessage();
@@ -142,7 +142,7 @@ test("a dead letter is tried again once its reason is gone", async (t) => {
   const search = unique("search");
   const id = await make.letter(search);
   await make.savedSearch(search);
-  await press(page, `/dead-letters/${id}`, "Try again", "It was tried again: it is a dead letter no more.");
+  await press(page, `/dead-letters/${id}`, "Retry", "Retried: it is no longer a dead letter.");
   assert.equal(await state(page), "retried");
   assert.equal((await server.get(`/api/sagas/dead-letters/${id}`)).status, "retried");
   const { data } = await server.get(`/api/sagas/search-import/${search}`);
@@ -157,7 +157,7 @@ test("a dead letter is discarded", async (t) => {
   assert.equal((await server.get(`/api/sagas/dead-letters/${id}`)).status, "discarded");
 });
 
-for (const [name, becomes] of [["It was sent", "sent"], ["It was not sent", "failed"]]) {
+for (const [name, becomes] of [["Mark as sent", "sent"], ["Mark as not sent", "failed"]]) {
   test(`of an unknown send somebody says: ${name.toLowerCase()}`, async (t) => {
     const page = await open(t);
     const id = await make.unknownSend();
@@ -179,7 +179,7 @@ test("a missed reminder is sent anyway", async (t) => {
   await eventually("another delivery", async () => (await deliveries()) > before);
 });
 
-for (const [name, becomes] of [["It was sent", "sent"], ["Let it be", "cancelled"]]) {
+for (const [name, becomes] of [["Mark as sent", "sent"], ["Dismiss", "cancelled"]]) {
   test(`of a missed reminder somebody says: ${name.toLowerCase()}`, async (t) => {
     const page = await open(t);
     const id = await make.missedReminder();

@@ -26,7 +26,7 @@ const browser = await launch();
 for (const [name, path, viewport, colorScheme] of pictures) {
   const page = await browser.newPage({ viewport, colorScheme, reducedMotion: "reduce" });
   await page.goto(url + path);
-  if (name.startsWith("send")) await page.getByText("It was sent …").click();
+  if (name.startsWith("send")) await page.getByText("Mark as sent …").click();
   await page.screenshot({ path: join(folder, `${name}.png`) });
   await page.close();
 }

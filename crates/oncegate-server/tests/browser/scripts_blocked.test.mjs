@@ -84,9 +84,9 @@ test("what is to be done is done", async (t) => {
   const page = await open(t, blocked);
   const id = await make.unknownSend();
   await page.goto(`/sends/${id}`);
-  await page.getByText("It was sent …").click();
+  await page.getByText("Mark as sent …").click();
   await page.getByLabel("Why?").first().fill("the provider has it");
-  await page.getByRole("button", { name: "It was sent", exact: true }).click();
+  await page.getByRole("button", { name: "Mark as sent", exact: true }).click();
   await page.waitForURL(/did=resolve/);
   assert.equal((await server.get(`/api/sends/${id}`)).state, "sent");
 });

@@ -114,9 +114,9 @@ test("a reason is shown as text, also by a page that is open", async (t) => {
   const { id, guard } = await make.unknownClaim();
   const [acting, reason] = [await open(t), named("because")];
   await acting.goto(claimPath(id, guard));
-  await acting.getByText("It happened …").click();
+  await acting.getByText("Mark as done …").click();
   await acting.getByLabel("Why?").first().fill(reason);
-  await acting.getByRole("button", { name: "It happened", exact: true }).click();
+  await acting.getByRole("button", { name: "Mark as done", exact: true }).click();
   await acting.waitForURL(/did=resolve/);
   await isText(acting, claimPath(id, guard));
   await page.getByText(reason).waitFor();

@@ -138,7 +138,7 @@ async fn a_log_that_says_nothing_does_not_silence_the_dashboard() {
     assert!(live.part("decisions").await.contains(&format!("/claims/{id}")));
     assert_eq!(stopped(&server).await, [1, 1]);
     let page = client.get("/decisions").await.expect_page(200).text;
-    assert!(page.contains("somebody began it") && page.contains("first to come"), "{page}");
+    assert!(page.contains("its owner began") && page.contains("first request: allowed"), "{page}");
     let (_, written) = server.stop();
     assert!(!written.contains("claim.won"), "{written}");
 }

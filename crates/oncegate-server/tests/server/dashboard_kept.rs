@@ -62,19 +62,19 @@ async fn a_claims_page_tells_all_that_happened_to_it_and_on_which_replica(on: On
     }
     let path = format!("/claims/{id}?guard=charge");
     let standing = first.get(&path).await.expect_page(200).text;
-    assert!(standing.contains("Settled: it happened.") && standing.contains("r-1"), "{standing}");
+    assert!(standing.contains("Settled as done.") && standing.contains("r-1"), "{standing}");
     let reason = "the customer <b>never</b> got it";
     let forgotten = first.submit(&format!("/claims/{id}/forget"), &[("guard", "charge"), ("reason", reason)]).await;
     // Another replica may render the page.
     let to = forgotten.expect(303).header("location").expect("a place").to_owned();
-    assert!(other.get(&to).await.expect_page(200).text.contains("Forgotten. The next caller goes ahead."));
+    assert!(other.get(&to).await.expect_page(200).text.contains("Forgotten. The next caller is allowed."));
     let replicas: Vec<String> = shop.servers.iter().map(Server::replica).collect();
     let mut wanted = vec![
         "took over",
         "not its owner any more wanted to settle or renew it, and was refused",
         "its owner was at work. They were told to ask again.",
         "waited for its owner, and was stopped",
-        "Its owner said that it is still at work.",
+        "Its owner renewed the lease.",
         "it was settled. They got its outcome.",
         "A person had it forgotten",
         "By local: the customer &#60;b&#62;never&#60;/b&#62; got it",

@@ -203,7 +203,7 @@ async fn a_missed_one_is_let_be_and_nothing_brings_it_back(on: On) {
     client.post(&format!("{path}/send"), &json!({})).await.expect_problem(409, "wrong-status");
     let moved =
         client.put(&path, &json!({"sendAt": tomorrow("b")["sendAt"]})).await.expect_problem(409, "wrong-status");
-    assert!(moved.text("detail").contains("let it be"), "{moved:?}");
+    assert!(moved.text("detail").contains("dismissed"), "{moved:?}");
     let line = office.servers[office.servers.len() - 1].logged("audit.reminder_resolved", 1).await.remove(0);
     assert_eq!((&line["sent"], &line["why"]), (&json!(false), &json!("the day is over")), "{line}");
 

@@ -18,9 +18,9 @@ async fn decisions_are_printed_in_words_and_without_colour_where_nobody_looks() 
     let (id, token) = server.client().win(&claim_of("charge", "order 17")).await;
     let following = tail(&home, &server, &[]);
     let won = following.line();
-    assert!(won.ends_with(&format!("charge           passed   first to come: goes ahead · {id}")), "{won}");
+    assert!(won.ends_with(&format!("charge           passed   first request: allowed · {id}")), "{won}");
     server.client().settle("charge", &id, token, &json!(1)).await.expect(200);
-    assert!(following.line().contains("done: whoever comes now gets its outcome"));
+    assert!(following.line().contains("done: later callers get its outcome"));
     server.client().claim(&claim_of("charge", "order 17")).await.expect(200);
     let stopped = following.line();
     assert!(stopped.contains("charge           stopped  the same came ") && !stopped.contains('\u{1b}'), "{stopped}");
@@ -112,7 +112,7 @@ async fn a_bad_fate_and_a_wrong_key_are_the_servers_words() {
     let following = tail(&home, &server, &["--key", &key]);
     // The command may not have connected yet; a follower that asks for the last decisions gets this one, too.
     server.client_with(&key).win(&claim_of("charge", "order 17")).await;
-    assert!(following.line().contains("first to come"));
+    assert!(following.line().contains("first request: allowed"));
 }
 
 #[tokio::test]
@@ -122,7 +122,7 @@ async fn it_goes_on_when_the_server_was_started_again() {
     let address = server.address;
     server.client().win(&claim_of("charge", "before")).await;
     let following = tail(&home, &server, &[]);
-    assert!(following.line().contains("first to come"));
+    assert!(following.line().contains("first request: allowed"));
     server.kill();
     let server = home.serve_at(address);
     eventually("a decision of the new server is printed", || async {

@@ -202,7 +202,10 @@ impl Actions {
             (Some(job), _) if Status::of(job) == Status::Failed => return self.run_now(workspace, id).await,
             (None, Some(ended)) if ended.status != Status::Completed => ended,
             _ => {
-                return Err(Refused::Status(found.status().as_str(), "only what has failed can be tried again".into()));
+                return Err(Refused::Status(
+                    found.status().as_str(),
+                    "only an action that ended without success can be retried".into(),
+                ));
             }
         };
         let now = self.store.now().await?;
@@ -223,7 +226,7 @@ impl Actions {
         let found = self.find(workspace, id).await?.ok_or(Refused::Missing)?;
         match committed.is_written() {
             true => Ok(found),
-            false => Err(Refused::Status(found.status().as_str(), "somebody else was faster".into())),
+            false => Err(Refused::Status(found.status().as_str(), "another person was faster".into())),
         }
     }
 
@@ -242,7 +245,7 @@ impl Actions {
                 (None, Some(Ended { status: is, resolved: Some(_), .. })) if is == status => return Ok(Some(found)),
                 (None, Some(ended)) if matches!(ended.status, Status::Dead | Status::Unknown) => ended,
                 _ => {
-                    let why = "only what is dead or unknown can be settled".into();
+                    let why = "only a dead or unknown action can be resolved".into();
                     return Err(Refused::Status(found.status().as_str(), why));
                 }
             };

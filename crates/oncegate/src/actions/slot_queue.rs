@@ -112,7 +112,7 @@ impl Actions {
             // On a separate task: the first caller may leave, and the other callers still need their answers.
             tokio::spawn(self.clone().serve(slot));
         }
-        answered.await.unwrap_or_else(|_| Err(StoreError::Unknown("whoever wrote it was stopped".into()).into()))
+        answered.await.unwrap_or_else(|_| Err(StoreError::Unknown("the writer was stopped".into()).into()))
     }
 
     async fn schedule_alone(&self, workspace: &WorkspaceName, schedule: &Schedule) -> Answered {
@@ -139,7 +139,7 @@ impl Actions {
                 None => return Err(StoreError::Unavailable("its id was taken".into()).into()),
             }
         }
-        Err(StoreError::Unavailable("others were faster, every time".into()).into())
+        Err(StoreError::Unavailable("other writers were faster, every time; try again".into()).into())
     }
 
     /// Serves the queue of a slot until the queue is empty.
@@ -186,7 +186,7 @@ impl Actions {
                 Round::Again => {}
             }
         }
-        Err(StoreError::Unavailable("others were faster, every time".into()))
+        Err(StoreError::Unavailable("other writers were faster, every time; try again".into()))
     }
 
     /// Coalesces schedules into an action that no worker has leased. One conditional write decides whether that is still true, and

@@ -275,7 +275,7 @@ impl Actions {
             };
             return Ok((applied, job.kind[JOBS.len()..].to_owned()));
         }
-        Err(StoreError::Unavailable("others were faster, every time".into()))
+        Err(StoreError::Unavailable("other writers were faster, every time; try again".into()))
     }
 
     /// Whether this worker's command was written. Another worker may have ended the same action since.

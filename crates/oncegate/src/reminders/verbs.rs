@@ -92,7 +92,7 @@ impl Reminders {
                 }
                 // It was missed, and a person has resolved it as not sent.
                 (State::Cancelled, None) if before.resolved.is_some() => {
-                    return Err(NotChanged::Wrong("it was missed, and somebody let it be".into()));
+                    return Err(NotChanged::Wrong("it was missed, and a person dismissed it".into()));
                 }
                 (State::Cancelled, None) if edit.send_at.is_some() => Change::Enqueue(next.job(send_at, now)),
                 (State::Cancelled, None) => {

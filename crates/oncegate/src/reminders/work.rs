@@ -37,7 +37,7 @@ impl Reminders {
             return self.miss(&kept, job, row, now).await;
         }
         if before.is_overdue(now) {
-            let row = Row::failed("nobody could send it in time".into(), Reached::No, now);
+            let row = Row::failed("no worker could send it in time".into(), Reached::No, now);
             return self.miss(&kept, job, row, now).await;
         }
         let begin = job::Command::Begin { token: job.token };

@@ -124,7 +124,9 @@ impl Sagas {
                     tokio::time::sleep(pause.unwrap_or_default()).await;
                     conflicts += 1;
                 }
-                Round::Conflict => return Err(StoreError::Unavailable("others were faster, every time".into())),
+                Round::Conflict => {
+                    return Err(StoreError::Unavailable("other writers were faster, every time; try again".into()));
+                }
             }
         }
     }

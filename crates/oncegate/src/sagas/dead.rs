@@ -99,7 +99,7 @@ pub enum NotRetried {
     #[error("it is {0} already")]
     Settled(&'static str),
     /// The input is not an event, so no saga can apply it.
-    #[error("it is no event, and cannot be tried again; what was sent is in `raw`")]
+    #[error("it is not an event, and cannot be retried; the input is in `raw`")]
     NoEvent,
     /// The store returned an error. The dead letter may be unchanged.
     #[error(transparent)]

@@ -405,7 +405,7 @@ async fn one_that_was_missed_is_settled_without_being_sent(on: On) {
     let job = desk.leased().await;
     assert!(matches!(desk.flag(&job).await, Ok(Worked::Missed(_))));
     assert!(!desk.resolve(id, false).await.expect("was missed").document.reminder_sent());
-    is_wrong(edit(&desk, id, &at(desk.now() + SECOND)).await, "let it be");
+    is_wrong(edit(&desk, id, &at(desk.now() + SECOND)).await, "dismissed");
     let waits = desk.due("waits").await;
     is_wrong(desk.resolve(waits, true).await, "it is scheduled");
     assert!(matches!(desk.resolve(Uuid::now_v7(), true).await, Err(NotChanged::Missing)));

@@ -86,7 +86,7 @@ async fn the_grace_ends_to_the_millisecond(on: On) {
         let job = desk.leased().await;
         match is_sent {
             true => drop(desk.flagged(&job).await),
-            false => drop(is_missed(desk.flag(&job).await, "nobody could send it in time")),
+            false => drop(is_missed(desk.flag(&job).await, "no worker could send it in time")),
         }
         world.clock.set(START);
         desk.due(&format!("after {late:?}")).await;
@@ -124,7 +124,7 @@ async fn what_nobody_could_send_in_time_is_missed(on: On) {
     let desk = Desk::over(&world, world.store.clone());
     let id = desk.due("b").await;
     world.clock.set(START + GRACE + MILLI);
-    let missed = is_missed(desk.flag(&desk.leased().await).await, "nobody could send it in time").document;
+    let missed = is_missed(desk.flag(&desk.leased().await).await, "no worker could send it in time").document;
     assert!(!missed.reminder_sent() && !missed.deliveries[0].maybe, "nothing was sent, and nothing says so");
     assert!(desk.lease().await.is_none());
     desk.send_missed(id, "ann").await.expect("was missed");

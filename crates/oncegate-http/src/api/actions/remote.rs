@@ -54,7 +54,7 @@ pub struct LeasedView {
     payload: Box<RawValue>,
     revision: i64,
     attempt: i32,
-    /// The same on every try: hand it to whoever you call.
+    /// The same on every try: pass it to the system that you call.
     effect_key: Uuid,
     lease_until: String,
 }
