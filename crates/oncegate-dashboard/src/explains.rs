@@ -1,10 +1,11 @@
 //! The reference pages: the API, from the same description as `/openapi.json`, and one page for each problem.
 
 use askama::Template;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde_json::Value;
 
+use super::book::{Contents, ENDPOINTS, unless_known};
 use super::parts::Tone;
 use super::session::Visitor;
 use super::{Frame, Named, Shown, render};
@@ -13,9 +14,10 @@ use oncegate_http::app::Nearby;
 use oncegate_http::problem::Kind;
 
 #[derive(Template)]
-#[template(path = "docs.html")]
-struct Docs {
+#[template(path = "openapi.html")]
+struct Endpoints {
     frame: Frame,
+    contents: Contents,
     groups: Vec<Group>,
     problems: &'static [Kind],
 }
@@ -57,22 +59,19 @@ struct Field {
     is_required: bool,
 }
 
-/// Any visitor may read these pages; a visitor who is logged in also gets the menu.
-fn frame(visitor: Result<Visitor, Response>, title: &str) -> Frame {
-    visitor.map_or_else(|_| Frame::bare(title), |visitor| Frame::new(&visitor, "/docs", title))
-}
-
-pub async fn reference(_: Nearby, visitor: Result<Visitor, Response>) -> Shown {
+pub async fn reference(_: Nearby, headers: HeaderMap) -> Response {
     let described = description();
     let names = described["tags"].as_array().into_iter().flatten().filter_map(|tag| tag["name"].as_str());
     let group = |name: &str| Group { name: name.to_owned(), endpoints: endpoints(described, name) };
-    let page = Docs { frame: frame(visitor, "The API"), groups: names.map(group).collect(), problems: Kind::ALL };
-    Ok(render(StatusCode::OK, &page))
+    let (frame, contents) = (Frame::bare("The API"), Contents { here: ENDPOINTS });
+    unless_known(&headers, &Endpoints { frame, contents, groups: names.map(group).collect(), problems: Kind::ALL })
 }
 
+/// Any visitor may read this page; a visitor who is logged in also gets the menu.
 pub async fn problem(_: Nearby, visitor: Result<Visitor, Response>, Named(name): Named<String>) -> Shown {
     let kind = Kind::named(&name).ok_or_else(|| Kind::NotFound.because("there is no such problem"))?;
-    Ok(render(StatusCode::OK, &ProblemPage { frame: frame(visitor, kind.title()), kind }))
+    let frame = visitor.map_or_else(|_| Frame::bare(kind.title()), |visitor| Frame::new(&visitor, "", kind.title()));
+    Ok(render(StatusCode::OK, &ProblemPage { frame, kind }))
 }
 
 /// The text without code marks, because it is shown as plain text.

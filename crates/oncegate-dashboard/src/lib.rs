@@ -7,6 +7,7 @@
 
 mod actions;
 mod audit;
+mod book;
 mod chart;
 mod claims;
 mod explains;
@@ -93,13 +94,20 @@ routes! {
     "/logout" => { post NOTHING => session::logout, }
     // Only while the server is open: a key has its own workspace.
     "/workspace" => { post SEND => session::choose_workspace, }
-    "/docs" => { get NOTHING => explains::reference, }
+    "/docs" => { get NOTHING => book::first, }
+    "/docs/" => { get NOTHING => book::first, }
+    "/docs/openapi" => { get NOTHING => explains::reference, }
+    "/docs/search" => { get NOTHING => book::results, }
+    "/docs/{*file}" => { get NOTHING => book::file, }
     "/problems/{name}" => { get NOTHING => explains::problem, }
     "/assets/{file}" => { get NOTHING => asset, }
 }
 
-/// The path of the files that pages load.
-pub const ASSET_PATHS: &str = "/assets/";
+/// Whether browsers may keep what is at this path: files and the book have no data.
+pub fn may_be_kept(path: &str) -> bool {
+    let book = path.strip_prefix(book::BOOK);
+    path.starts_with("/assets/") || book.is_some_and(|below| below.is_empty() || below.starts_with('/'))
+}
 
 pub fn router() -> Router<Arc<App>> {
     routed()
@@ -147,11 +155,13 @@ static ASSETS: LazyLock<Vec<Asset>> = LazyLock::new(|| {
     files.into_iter().map(asset).collect()
 });
 
+/// For files whose path depends on their content.
+const CACHED: &str = "public, max-age=31536000, immutable";
+
 async fn asset(Path(file): Path<String>) -> Result<Response, Problem> {
     let asset = ASSETS.iter().find(|asset| asset.name == file);
     let asset = asset.ok_or_else(|| Kind::NotFound.because("there is no such path"))?;
-    let kept = "public, max-age=31536000, immutable";
-    Ok(([(header::CONTENT_TYPE, asset.media), (header::CACHE_CONTROL, kept)], asset.text.as_str()).into_response())
+    Ok(([(header::CONTENT_TYPE, asset.media), (header::CACHE_CONTROL, CACHED)], asset.text.as_str()).into_response())
 }
 
 /// The parts around every page.
@@ -179,19 +189,19 @@ struct Entry {
     is_here: bool,
 }
 
-/// The name of each page, its path, and the role that sees it in the menu.
-const MENU: [(&str, &str, Role); 11] = [
-    ("Overview", "/", Role::Send),
-    ("Decisions", "/decisions", Role::Send),
-    ("Claims", "/claims", Role::Send),
-    ("Messages", "/messages", Role::Send),
-    ("Actions", "/actions", Role::Send),
-    ("Sagas", "/sagas", Role::Send),
-    ("Sends", "/sends", Role::Send),
-    ("Reminders", "/reminders", Role::Send),
-    ("Dead letters", "/dead-letters", Role::Send),
-    ("Audit", "/audit", Role::Operate),
-    ("Keys", "/keys", Role::Admin),
+/// The name of each page, its path, the role that sees it in the menu, and its section of the book.
+const MENU: [(&str, &str, Role, &str); 11] = [
+    ("Overview", "/", Role::Send, "/docs/operate/dashboard#the-first-page"),
+    ("Decisions", "/decisions", Role::Send, "/docs/reference/events"),
+    ("Claims", "/claims", Role::Send, "/docs/concepts/claims"),
+    ("Messages", "/messages", Role::Send, "/docs/reference/messages"),
+    ("Actions", "/actions", Role::Send, "/docs/reference/actions"),
+    ("Sagas", "/sagas", Role::Send, "/docs/guides/events-and-sagas"),
+    ("Sends", "/sends", Role::Send, "/docs/guides/queue-workers-that-crash"),
+    ("Reminders", "/reminders", Role::Send, "/docs/guides/reminders"),
+    ("Dead letters", "/dead-letters", Role::Send, "/docs/reference/sagas#dead-letters"),
+    ("Audit", "/audit", Role::Operate, "/docs/operate/security#audit-log"),
+    ("Keys", "/keys", Role::Admin, "/docs/operate/security#keys"),
 ];
 
 impl Frame {
@@ -214,8 +224,13 @@ impl Frame {
 
     fn entries(&self) -> impl Iterator<Item = Entry> {
         let role = self.who.as_ref().map_or(Role::Send, |who| who.may);
-        let seen = MENU.iter().filter(move |(_, _, needed)| role >= *needed);
-        seen.map(|(name, href, _)| Entry { name, href, is_here: *href == self.under })
+        let seen = MENU.iter().filter(move |(_, _, needed, _)| role >= *needed);
+        seen.map(|(name, href, ..)| Entry { name, href, is_here: *href == self.under })
+    }
+
+    /// The section of the book that explains this page.
+    fn book(&self) -> Option<&'static str> {
+        MENU.iter().find(|(_, href, ..)| *href == self.under).map(|(.., section)| *section)
     }
 
     fn asset(&self, name: &str) -> &'static str {

@@ -55,11 +55,11 @@ async fn answer_routed(app: Arc<Handle>, router: Router, request: Request<Asked>
     let exchange = Arc::new(Exchange::new(app.connection.clone()));
     let mut request = request.map(Body::new);
     request.extensions_mut().insert(exchange.clone());
-    // Browsers may cache the assets. Every other answer is personal or short-lived.
-    let is_asset = request.uri().path().starts_with(dashboard::ASSET_PATHS);
+    // Every other answer is personal or short-lived.
+    let may_be_kept = dashboard::may_be_kept(request.uri().path());
     let only_reads = only_reads(request.method(), request.uri().path());
     let mut response = router.oneshot(request).await.unwrap_or_else(|never| match never {});
-    if !is_asset {
+    if !may_be_kept {
         response.headers_mut().insert(header::CACHE_CONTROL, NO_STORE);
     }
     response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, NO_SNIFF);

@@ -75,3 +75,8 @@ pub use oncegate_store as store;
 pub use oncegate_store::StoreError;
 pub use run::{Failure, How, Ran, RunError};
 pub use scoped::Scoped;
+
+/// The book's examples in Rust.
+#[cfg(doctest)]
+#[doc = include_str!("../shared/rust-service.md")]
+pub struct RustService;

@@ -38,7 +38,12 @@ export async function pages(server) {
     ["/dead-letters", "Dead letters"],
     [`/dead-letters/${letter.id}`, "Dead letter "],
     ["/search", "Search"],
-    ["/docs", "The API"],
+    ["/docs", "The Oncegate book"],
+    ["/docs/guides/charge-once", "Charge a card once"],
+    ["/docs/operate/dashboard", "The dashboard"],
+    ["/docs/reference/api", "API"],
+    ["/docs/search?q=claim", "Search the book"],
+    ["/docs/openapi", "The API"],
     ["/problems/fenced", ""],
   ];
 }

@@ -254,7 +254,7 @@ async fn every_problem_has_a_page_that_the_server_serves() {
     let home = Home::new();
     let server = home.serve();
     let mut client = server.client();
-    let docs = client.get("/docs").await.expect(200);
+    let docs = client.get("/docs/openapi").await.expect(200);
     let pages: BTreeSet<&str> = docs
         .text
         .split("href=")

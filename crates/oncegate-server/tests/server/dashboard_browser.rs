@@ -124,6 +124,12 @@ fn one_field_finds_whatever_has_a_name() {
 
 #[test]
 #[ignore = "needs Chromium and Node: run make test"]
+fn the_book_is_read_and_searched_on_a_desk_on_a_phone_and_on_paper() {
+    on_a_server("book.test.mjs");
+}
+
+#[test]
+#[ignore = "needs Chromium and Node: run make test"]
 fn where_there_are_keys_one_logs_in_and_may_do_what_the_key_may() {
     on_a_server("keys.test.mjs");
 }

@@ -12,6 +12,7 @@ mod actions_recurring;
 mod actions_workers;
 mod audit;
 mod bad_input;
+mod book;
 mod claims_api;
 mod claims_batch;
 mod claims_guards;

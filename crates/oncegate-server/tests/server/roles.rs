@@ -81,6 +81,7 @@ impl Things {
             route.replace("{id}", id).replace("{verb}", if route.contains("reminders") { "cancel" } else { "retry" });
         path.replace("{name}", "not-found")
             .replace("{file}", "app.css")
+            .replace("{*file}", "start")
             .replace("{saga}", "none")
             .replace("{definition}", "none")
             .replace("{correlation_id}", "none")

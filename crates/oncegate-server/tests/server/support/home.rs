@@ -173,8 +173,15 @@ impl Home {
     }
 
     pub fn command<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
-        command.args(arguments).current_dir(self.path());
+        let mut command = self.program(env!("CARGO_BIN_EXE_oncegate"));
+        command.args(arguments);
+        command
+    }
+
+    /// A command in this folder, without settings.
+    pub fn program(&self, name: &str) -> Command {
+        let mut command = Command::new(name);
+        command.current_dir(self.path());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // The user who runs the tests may have their own settings.
         let is_setting = |name: &str| name.starts_with("ONCEGATE_") || name.starts_with("OTEL_");
