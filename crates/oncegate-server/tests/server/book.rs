@@ -121,13 +121,17 @@ fn run_page(page: &Page) -> (usize, Vec<String>) {
             ["toml", "run", file] => {
                 let file = file.strip_prefix("file=").expect("file=NAME");
                 fs::write(shells.home.path().join(file), shells.filled(&block.text)).expect("the folder is ours");
-                Ok(output = None)
+                output = None;
+                Ok(())
             }
             [kind, "answer"] => match output.take() {
                 None => Err("this answer follows no command, or one that failed".to_owned()),
                 Some(printed) => compare(kind, &block.text, &printed),
             },
-            _ => Ok(output = None),
+            _ => {
+                output = None;
+                Ok(())
+            }
         };
         if let Err(fault) = told {
             output = None;
@@ -383,7 +387,9 @@ fn a_broken_link_is_noticed() {
 fn attributes<'a>(html: &'a str, names: &[&str]) -> Vec<&'a str> {
     let of = |name: &&str| {
         let start = format!(" {name}=\"");
-        html.match_indices(&start).map(|(at, found)| html[at + found.len()..].split('"').next().unwrap()).collect()
+        html.match_indices(&start)
+            .map(|(at, found)| html[at + found.len()..].split('"').next().expect("a part"))
+            .collect()
     };
     names.iter().flat_map(|name| -> Vec<&str> { of(name) }).collect()
 }
