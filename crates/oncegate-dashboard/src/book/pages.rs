@@ -100,7 +100,11 @@ fn picture(file: &'static str, bytes: &'static [u8]) -> Picture {
 // Only those that a page shows: the README has more.
 pictures! {
     "drill.svg",
+    "images/claim-life.svg",
     "images/claim.png",
+    "images/crash-per-policy.svg",
+    "images/lease-and-window.svg",
+    "images/message-path.svg",
     "images/overview.png",
     "search-import.svg",
 }

@@ -205,8 +205,8 @@ impl Worker {
     }
 
     /// The kinds of jobs that this worker runs, the queues that lease them, and what runs them.
-    fn jobs(&self, queue: &Arc<Queue>) -> Vec<(Arc<Queue>, Vec<String>, Arc<dyn RunJob>)> {
-        let mut jobs: Vec<(Arc<Queue>, Vec<String>, Arc<dyn RunJob>)> = vec![];
+    fn jobs(&self, queue: &Arc<Queue>) -> Vec<Leased> {
+        let mut jobs: Vec<Leased> = vec![];
         if let Some((queue, run)) = &self.messages {
             jobs.push((queue.clone(), vec![messages::JOB.to_owned()], run.clone()));
         }
@@ -240,6 +240,9 @@ impl Worker {
         jobs
     }
 }
+
+/// Kinds of jobs, the queue that leases them, and what runs them.
+type Leased = (Arc<Queue>, Vec<String>, Arc<dyn RunJob>);
 
 struct StopOnDrop(Vec<Arc<Queue>>);
 

@@ -113,6 +113,7 @@ impl Reactor for Kit {
         self.0.interval(span)
     }
 
+    #[expect(clippy::manual_async_fn, reason = "the future must not borrow the kit")]
     fn tcp_connect_addr(
         &self,
         address: SocketAddr,
