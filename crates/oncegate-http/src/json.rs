@@ -73,6 +73,11 @@ impl Shape {
     }
 }
 
+/// A time, as the API shows it.
+pub fn time(micros: i64) -> String {
+    Time::from_micros(micros).to_string()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -107,9 +112,4 @@ mod tests {
         assert!(refused("{}").contains("missing field `key`"));
         assert!(refused("{").contains("EOF while parsing"));
     }
-}
-
-/// A time, as the API shows it.
-pub fn time(micros: i64) -> String {
-    Time::from_micros(micros).to_string()
 }
