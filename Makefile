@@ -14,6 +14,7 @@ check: install
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --features $(TESTABLE) -- -D warnings
 	cargo clippy -p oncegate-server -- -D warnings
+	cargo clippy -p oncegate-server --no-default-features -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
 	cargo deny --log-level error check bans licenses sources
 	scripts/unsafe-crates >/dev/null

@@ -1,6 +1,6 @@
 //! The configuration: flags over `ONCEGATE_*` over `oncegate.toml` over defaults.
 //!
-//! One table lists all settings: [`settings::SETTINGS`]; reading, checking, showing and
+//! One table lists all settings: `settings::SETTINGS`; reading, checking, showing and
 //! suggesting all walk it. All errors are reported at once, each with its place and a valid
 //! alternative. No secret is ever part of an error, of `Debug` or of the shown configuration.
 

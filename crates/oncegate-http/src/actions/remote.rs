@@ -57,7 +57,7 @@ impl Drop for ForWorker {
 }
 
 impl Actions {
-    /// Waits for due actions and leases them, a few at a time, for as long as they fit into [`LEASE_BYTES`]. Returns
+    /// Waits for due actions and leases them, a few at a time, for as long as they fit into `LEASE_BYTES`. Returns
     /// nothing if the wait is over or the worker has `gone`.
     pub async fn lease(
         self: &Arc<Actions>,

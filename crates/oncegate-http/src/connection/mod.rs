@@ -1,7 +1,7 @@
 //! A connection: the state that its stream and its requests share, and how hyper serves it.
 //!
 //! A connection ends in five cases: its client closes it; the server stops (after it has answered the requests that it has); the head of a
-//! request takes longer than [`HEAD_TIMEOUT`]; its client reads too slowly ([`ClientStream`]); it has to make room for others
+//! request takes longer than [`HEAD_TIMEOUT`]; its client reads too slowly (`ClientStream`); it has to make room for others
 //! ([`Newcomers`]).
 
 mod stream;
@@ -162,7 +162,7 @@ where
 {
     let stream = TokioIo::new(ClientStream::new(stream, connection));
     let served = http1::Builder::new()
-        // [`ClientStream`] notices clients that close their side.
+        // `ClientStream` notices clients that close their side.
         .half_close(true)
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)

@@ -3,16 +3,12 @@
 //! A message is acknowledged once its events are committed. If the server dies before that, the message is delivered again,
 //! and is a duplicate. A published message counts as delivered once the broker has confirmed it.
 
+#[cfg(not(all(feature = "amqp", feature = "nats")))]
+mod absent;
 #[cfg(feature = "amqp")]
-mod amqp;
-#[cfg(not(feature = "amqp"))]
-#[path = "absent.rs"]
 mod amqp;
 mod intake;
 #[cfg(feature = "nats")]
-mod nats;
-#[cfg(not(feature = "nats"))]
-#[path = "absent.rs"]
 mod nats;
 
 use std::sync::Arc;
@@ -22,6 +18,10 @@ use oncegate_config::Config;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+#[cfg(not(feature = "amqp"))]
+use absent as amqp;
+#[cfg(not(feature = "nats"))]
+use absent as nats;
 pub use amqp::Publisher as AmqpPublisher;
 pub use intake::{Incoming, Intake, Taker};
 pub use nats::Publisher as NatsPublisher;
