@@ -167,4 +167,25 @@ mod tests {
         let shown: BTreeSet<_> = html.split("<img src=\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
         assert_eq!(shown, PICTURES.iter().map(|picture| picture.path.as_str()).collect());
     }
+
+    #[test]
+    fn the_labels_of_the_pictures_are_terms_of_the_glossary() {
+        let read = |file: &str| fs::read_to_string(shared().join(file)).unwrap();
+        let glossary = read("docs/glossary.md").to_lowercase();
+        let terms: BTreeSet<_> = glossary.lines().filter_map(|line| line.strip_prefix("## ")).map(str::trim).collect();
+        let mut labels = 0;
+        for picture in PICTURES.iter().filter(|picture| picture.file.ends_with(".svg")) {
+            let text = read(picture.file).to_lowercase();
+            for element in text.split("class=\"").skip(1) {
+                let (classes, rest) = element.split_once('"').unwrap();
+                if classes.split(' ').any(|class| class == "term") {
+                    let label = rest.split_once('>').unwrap().1.split('<').next().unwrap();
+                    let one = label.strip_suffix('s').unwrap_or(label);
+                    assert!(terms.contains(label) || terms.contains(one), "{}: {label}", picture.file);
+                    labels += 1;
+                }
+            }
+        }
+        assert!(labels > 50, "only {labels} labels");
+    }
 }
