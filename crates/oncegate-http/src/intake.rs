@@ -59,7 +59,7 @@ impl Taker for Events {
             match handled {
                 Ok(()) => break,
                 // The store can never keep this message. The broker may have a dead letter queue for it.
-                Err(error @ StoreError::Refused(_)) => {
+                Err(error @ (StoreError::Refused(_) | StoreError::Unreadable(_))) => {
                     tracing::error!(event = "broker.rejected", queue, %error);
                     return message.reject().await;
                 }

@@ -69,7 +69,7 @@ kinds! {
         "Look at the effect's receiver, then `POST /api/claims/{id}/resolve` or `oncegate claims resolve`.",
         "The owner's lease ended before it settled the claim, or it settled as unknown. The effect may have happened, and this guard does not allow a take-over. A person or a program that asked the receiver resolves the claim as done or not done.";
     Fenced "fenced" 409 "No longer the owner",
-        "Stop; claim again if the effect is still wanted.",
+        "Stop. Claim again only if you have not made the effect.",
         "The token is outdated or was never given, the lease has ended, or the claim was settled otherwise. A caller that was paused past its lease is no longer the owner: what it writes is refused and changed nothing.";
     IdempotencyKeyInFlight "idempotency-key-in-flight" 409 "The first request with this key has not ended",
         "Ask again after `Retry-After`: you get the answer to the first request.",
@@ -299,6 +299,7 @@ impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Refused(detail) => Kind::InvalidRequest.because(detail),
+            StoreError::Unreadable(detail) => Kind::Internal.because(detail),
             StoreError::Unavailable(_) => {
                 let away = Kind::StoreUnavailable.because("the store is unavailable; the server's log says why");
                 away.caused_by(error.to_string()).retry_after(1)

@@ -244,6 +244,9 @@ pub enum StoreError {
     /// This operation cannot be done, now or later.
     #[error("the store refused: {0}")]
     Refused(String),
+    /// What the store has cannot be read: a defect, or a file that was changed by hand.
+    #[error("{0}")]
+    Unreadable(String),
 }
 
 /// Bounds of the time after which a postponed job is tried again without a wake-up.

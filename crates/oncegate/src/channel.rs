@@ -87,30 +87,12 @@ impl Channels for BTreeMap<String, Arc<dyn Channel>> {
     }
 }
 
-/// Sends through the channel that the message names.
+/// Sends through the channel that the message names. A channel that takes longer is cut off.
 pub(crate) async fn send(channels: &dyn Channels, outgoing: &Outgoing<'_>, within: Duration) -> Sent {
-    match channels.channel(outgoing.workspace, outgoing.channel) {
-        Some(channel) => channel.send(outgoing, within).await,
-        None => Err(Failure::refused(format!("this worker has no channel {:?}", outgoing.channel))),
-    }
-}
-
-/// A channel that is cut off when its time is over.
-pub(crate) struct Limited<C>(pub C);
-
-#[async_trait]
-impl<C: Channel> Channel for Limited<C> {
-    async fn send(&self, outgoing: &Outgoing<'_>, within: Duration) -> Sent {
-        tokio::time::timeout(within, self.0.send(outgoing, within))
-            .await
-            .unwrap_or_else(|_| Err(Failure::unknown(format!("the channel did not answer within {within:?}"))))
-    }
-
-    fn delivery(&self) -> Delivery {
-        self.0.delivery()
-    }
-
-    fn needs_email(&self) -> bool {
-        self.0.needs_email()
-    }
+    let Some(channel) = channels.channel(outgoing.workspace, outgoing.channel) else {
+        return Err(Failure::refused(format!("this worker has no channel {:?}", outgoing.channel)));
+    };
+    tokio::time::timeout(within, channel.send(outgoing, within))
+        .await
+        .unwrap_or_else(|_| Err(Failure::unknown(format!("the channel did not answer within {within:?}"))))
 }

@@ -99,7 +99,7 @@ pub(crate) fn read<T: DeserializeOwned>(record: &Record) -> Result<T, StoreError
     // The message of the error is left out: it repeats parts of the document.
     serde_json::from_slice(&record.body).map_err(|error| {
         let (kind, id, byte) = (record.kind, record.id, error.column());
-        StoreError::Refused(format!("the {kind} {id} cannot be read, from its byte {byte} on"))
+        StoreError::Unreadable(format!("the {kind} {id} cannot be read, from its byte {byte} on"))
     })
 }
 

@@ -293,6 +293,11 @@ impl Queue {
         Look { found, next_at: next_at.unwrap_or(Time::NEVER), now, at: before }
     }
 
+    /// Leases again, after a stop.
+    pub(crate) fn start_again(&self) {
+        self.stops_by.send_replace(None);
+    }
+
     /// Stops leasing.
     pub fn stop_by(&self, deadline: Instant) {
         self.stops_by.send_replace(Some(deadline));

@@ -31,6 +31,6 @@ pub async fn feed(
         }
         Err(StoreError::Unavailable(why)) => Err(Failure::busy(why, None)),
         Err(StoreError::Unknown(why)) => Err(Failure::unknown(why)),
-        Err(StoreError::Refused(why)) => Err(Failure::refused(why)),
+        Err(StoreError::Refused(why) | StoreError::Unreadable(why)) => Err(Failure::refused(why)),
     }
 }

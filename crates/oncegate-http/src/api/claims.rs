@@ -109,7 +109,7 @@ fn answered(
 /// The store is unreachable, or did not say whether it wrote: the guard's policy decides whether the effect may go ahead.
 fn unguarded(claim: &ToClaim, error: StoreError) -> Result<view::Answered, Problem> {
     let open = claim.on_store_error == oncegate::OnStoreError::Open;
-    if !open || matches!(error, StoreError::Refused(_)) {
+    if !open || matches!(error, StoreError::Refused(_) | StoreError::Unreadable(_)) {
         return Err(error.into());
     }
     let ClaimKey { workspace, guard, id } = &claim.key;

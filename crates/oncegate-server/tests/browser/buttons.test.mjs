@@ -102,7 +102,7 @@ for (const [status, made] of [["dead", make.deadAction], ["unknown", make.unknow
     await press(page, `/actions/${id}`, "Retry", "It is being retried.");
     await eventually("another try", async () => (await server.get(`/api/actions/${id}`)).tries.length === 2);
     await page.reload();
-    assert.equal(await page.getByText(/^Try 1 failed: /).count(), 2);
+    assert.equal(await page.getByText(/^Attempt 1 failed: /).count(), 2);
   });
 }
 

@@ -73,7 +73,7 @@ test("what is nothing is said to be nothing", async (t) => {
   const nothing = ["no such thing", "01998a5e-0000-7000-8000-0123456789ab", "0".repeat(64), "%", "x".repeat(600)];
   for (const text of nothing) {
     assert.equal((await search(page, text)).pathname, "/search", text);
-    await page.getByText("Nothing is called that.").waitFor();
+    await page.getByText("Nothing found.").waitFor();
   }
   assert.deepEqual(page.wrongs, []);
 });

@@ -71,14 +71,14 @@ async fn a_claims_page_tells_all_that_happened_to_it_and_on_which_replica(on: On
     let replicas: Vec<String> = shop.servers.iter().map(Server::replica).collect();
     let mut wanted = vec![
         "took over",
-        "not its owner any more wanted to settle or renew it, and was refused",
-        "its owner was at work. They were told to ask again.",
-        "waited for its owner, and was stopped",
+        "no longer the owner tried to settle or renew it, and was refused",
+        "the owner was at work. The caller was told to ask again.",
+        "A duplicate waited for the owner, and was stopped",
         "Its owner renewed the lease.",
-        "it was settled. They got its outcome.",
-        "A person had it forgotten",
+        "the claim was settled. The caller got its outcome.",
+        "A person forgot it",
         "By local: the customer &#60;b&#62;never&#60;/b&#62; got it",
-        "gone",
+        "There is no claim",
     ];
     wanted.extend(replicas.iter().map(String::as_str));
     for number in 0..shop.servers.len() {

@@ -23,7 +23,10 @@ async fn decisions_are_printed_in_words_and_without_colour_where_nobody_looks() 
     assert!(following.line().contains("done: later callers get its outcome"));
     server.client().claim(&claim_of("charge", "order 17")).await.expect(200);
     let stopped = following.line();
-    assert!(stopped.contains("charge           stopped  the same came ") && !stopped.contains('\u{1b}'), "{stopped}");
+    assert!(
+        stopped.contains("charge           stopped  the first request came ") && !stopped.contains('\u{1b}'),
+        "{stopped}"
+    );
     // The line begins with the time of day.
     assert_eq!(stopped.split(' ').next().map(str::len), Some("09:30:00.123".len()), "{stopped}");
     let said = following.end();

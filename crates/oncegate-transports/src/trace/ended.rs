@@ -27,6 +27,7 @@ impl Ended for StoreError {
             StoreError::Unavailable(_) => "store_unavailable",
             StoreError::Unknown(_) => "store_unknown",
             StoreError::Refused(_) => "store_refused",
+            StoreError::Unreadable(_) => "store_unreadable",
         })
     }
 }

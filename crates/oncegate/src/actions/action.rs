@@ -216,7 +216,7 @@ impl Action {
     pub fn read(bytes: &[u8], id: Uuid) -> Result<Action, StoreError> {
         // The message of the error is left out: it repeats parts of the document.
         serde_json::from_slice(bytes).map_err(|error| {
-            StoreError::Refused(format!("the action {id} cannot be read, from its byte {} on", error.column()))
+            StoreError::Unreadable(format!("the action {id} cannot be read, from its byte {} on", error.column()))
         })
     }
 

@@ -55,10 +55,15 @@ impl<R: Reply> RunJob for Messages<R> {
             Ok(None) => {
                 let _ = self.store.commit(Commit { ops: vec![], changes: vec![Change::Dequeue(held.job)] }).await;
             }
+            Err(Refused::Store(error @ (StoreError::Unavailable(_) | StoreError::Unknown(_)))) => {
+                tracing::warn!(event = "message.not_loaded", messageId = %held.job.id, %error);
+                self.give_back(&held).await;
+            }
             Err(error) => {
                 let (workspace, id) = (&held.job.workspace, held.job.id);
                 tracing::error!(event = "message.not_loaded", %workspace, messageId = %id, %error);
-                self.give_back(&held).await;
+                // The next worker waits a while: the record may stay as it is.
+                held.put_off(&self.store, error.to_string()).await;
             }
         }
     }
@@ -312,7 +317,9 @@ impl<R: Reply> Messages<R> {
                 Ok(committed) => return Some(committed),
                 Err(error) => {
                     tracing::error!(event = "message.not_written", messageId = %held.job.id, %error);
-                    if held.lease_left().is_zero() || matches!(error, StoreError::Refused(_)) {
+                    if held.lease_left().is_zero()
+                        || matches!(error, StoreError::Refused(_) | StoreError::Unreadable(_))
+                    {
                         return None;
                     }
                     tokio::time::sleep(WRITE_PAUSE).await;

@@ -223,7 +223,7 @@ impl Sagas {
         let letter = DeadLetter { at_us: now.micros(), ..letter };
         match self.create_letter(workspace, &letter, also.changes(now)?).await? {
             Some(id) => Ok(Outcome::DeadLetter { id, reason }),
-            None => Err(document::others_were_faster()),
+            None => Err(StoreError::Unavailable("another writer was faster; try again".into())),
         }
     }
 

@@ -23,7 +23,7 @@ pub struct Payload {
 impl Sagas {
     /// Removes the instance or dead letter that a job names, for the worker that has leased the job.
     pub async fn retire(&self, job: &Job) -> Result<(), StoreError> {
-        let unreadable = |_| StoreError::Refused(format!("the removal {} cannot be read", job.id));
+        let unreadable = |_| StoreError::Unreadable(format!("the removal {} cannot be read", job.id));
         let Payload { id } = serde_json::from_slice(&job.payload).map_err(unreadable)?;
         let place = |kind| Place { workspace: job.workspace.clone(), kind, at: At::Id(id) };
         let Reading { value, now } = self.store.find(&[place(INSTANCE), place(LETTER)]).await?;

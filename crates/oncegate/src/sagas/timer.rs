@@ -44,7 +44,7 @@ pub enum Fired {
 impl Sagas {
     /// Applies the event of a timer that is due, for the worker that has leased its job.
     pub async fn fire(&self, job: &Job) -> Result<Fired, StoreError> {
-        let unreadable = |_| StoreError::Refused(format!("the timer {} cannot be read", job.id));
+        let unreadable = |_| StoreError::Unreadable(format!("the timer {} cannot be read", job.id));
         let payload: Payload = serde_json::from_slice(&job.payload).map_err(unreadable)?;
         let Some(definition) = self.definition(&payload.saga) else { return Ok(Fired::NotOurs { saga: payload.saga }) };
         let event = Arc::new(Event {

@@ -273,7 +273,8 @@ impl Sends {
                 Answer::Won(_) => {}
                 Answer::Duplicate(claim) => {
                     let outcome = claim.outcome.as_deref().and_then(|outcome| serde_json::from_slice(outcome).ok());
-                    let unreadable = || StoreError::Refused(format!("the outcome of claim {} cannot be read", key.id));
+                    let unreadable =
+                        || StoreError::Unreadable(format!("the outcome of claim {} cannot be read", key.id));
                     return Ok(Begun::Sent(outcome.ok_or_else(unreadable)?));
                 }
                 Answer::InFlight(claim) => {

@@ -20,7 +20,6 @@ use super::sagas::SagaJobs;
 use super::{
     ActionJobs, Channel, Handler, Handlers, NotRun, Queue, Reconcile, ReminderJobs, Run, RunJob, SendJobs, Watcher,
 };
-use crate::channel::Limited;
 use crate::gate::Gate;
 use crate::messages::{self, Messages, Reply};
 use crate::reminders::{self, Reminders};
@@ -126,7 +125,7 @@ impl Worker {
 
     /// Sends the reminders that name this channel. A worker that sends reminders needs every channel that they name.
     pub fn channel(mut self, name: &str, channel: impl Channel) -> Worker {
-        self.channels.insert(name.to_owned(), Arc::new(Limited(channel)));
+        self.channels.insert(name.to_owned(), Arc::new(channel));
         self
     }
 
@@ -141,8 +140,9 @@ impl Worker {
         Worker { sends: Some(sends.clone()), ..self }
     }
 
-    /// Sends the messages that their posts have left: those that waited for a slot, failed and are retried, or whose process died. When
-    /// this worker stops, posts send no message at once any more.
+    /// Sends the messages that their posts have left: those that waited for a slot, failed and are retried, or whose process died. It needs
+    /// every channel that messages of this store name: a message for a channel that it lacks fails. Posts go on sending at once after this
+    /// worker has stopped.
     pub fn messages<R: Reply>(self, messages: &Arc<Messages<R>>) -> Worker {
         Worker { messages: Some((messages.queue().clone(), messages.clone())), ..self }
     }
@@ -184,6 +184,8 @@ impl Worker {
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         let queue =
             Queue::new(self.gate.store().clone(), self.gate.ledger().waiters().clone(), self.lease, self.concurrency);
+        // An earlier worker may have stopped the queue of the messages.
+        self.messages.iter().for_each(|(queue, _)| queue.start_again());
         let jobs = self.jobs(&queue);
         let mut queues = vec![queue];
         queues.extend(self.messages.iter().map(|(queue, _)| queue.clone()));

@@ -144,7 +144,7 @@ impl ReminderJobs {
                     tracing::error!(event = "reminder.not_written", workspace = %kept.workspace, reminderId = %kept.id, %error);
                     let is_over = held.lease_left() <= WRITE_PAUSE;
                     // The channel's receipt is retried for longer: no other worker knows of it.
-                    if matches!(error, StoreError::Refused(_))
+                    if matches!(error, StoreError::Refused(_) | StoreError::Unreadable(_))
                         || is_over && (sent.is_err() || began.elapsed() > LATE_WORD)
                     {
                         return;

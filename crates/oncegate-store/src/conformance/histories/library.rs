@@ -75,7 +75,7 @@ impl Client {
         let reply = match self.store.commit(op.into()).await {
             Ok(committed) => reply(&committed.only()),
             Err(StoreError::Unknown(_)) => Reply::Unknown,
-            Err(StoreError::Unavailable(_) | StoreError::Refused(_)) => Reply::NotWritten,
+            Err(StoreError::Unavailable(_) | StoreError::Refused(_) | StoreError::Unreadable(_)) => Reply::NotWritten,
         };
         self.record(key, called, call, reply)
     }
