@@ -38,7 +38,7 @@ pub enum Command {
         #[command(flatten)]
         format: Format,
     },
-    /// Delete the lock: the next caller wins
+    /// Delete the claim: the next caller wins
     Forget {
         id: String,
         #[command(flatten)]
