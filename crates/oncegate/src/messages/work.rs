@@ -17,6 +17,8 @@ use crate::channel::{self, Receipt};
 use crate::document::Kept;
 use crate::queue::{Held, RunJob};
 
+/// The pause before the next worker loads a message that could not be loaded.
+const LOAD_PAUSE: Duration = Duration::from_secs(1);
 /// The pause between two attempts to write the outcome.
 const WRITE_PAUSE: Duration = Duration::from_millis(100);
 /// The longest `Retry-After` that is honoured. A longer one is cut to this.
@@ -55,15 +57,12 @@ impl<R: Reply> RunJob for Messages<R> {
             Ok(None) => {
                 let _ = self.store.commit(Commit { ops: vec![], changes: vec![Change::Dequeue(held.job)] }).await;
             }
-            Err(Refused::Store(error @ (StoreError::Unavailable(_) | StoreError::Unknown(_)))) => {
-                tracing::warn!(event = "message.not_loaded", messageId = %held.job.id, %error);
-                self.give_back(&held).await;
-            }
             Err(error) => {
                 let (workspace, id) = (&held.job.workspace, held.job.id);
                 tracing::error!(event = "message.not_loaded", %workspace, messageId = %id, %error);
-                // The next worker waits a while: the record may stay as it is.
-                held.put_off(&self.store, error.to_string()).await;
+                // No attempt is counted: another build, or this one later, may read the record and send the message.
+                let (token, until) = (held.job.token, held.now() + LOAD_PAUSE);
+                self.return_job(&held, job::Command::PutOff { token, until, why: error.to_string() }).await;
             }
         }
     }
@@ -141,7 +140,10 @@ impl<R: Reply> Messages<R> {
     /// Nothing was sent: the next worker may begin at once. If this commit fails, the next worker begins when the lease
     /// ends.
     async fn give_back(&self, held: &Held) {
-        let command = job::Command::GiveBack { token: held.job.token };
+        self.return_job(held, job::Command::GiveBack { token: held.job.token }).await;
+    }
+
+    async fn return_job(&self, held: &Held, command: job::Command) {
         if let Decision::Keep(job) = job::decide(&held.job, &command, held.now()) {
             let changes = vec![Change::Requeue { job, stands_until: held.job.stands_until() }];
             let _ = self.store.commit(Commit { ops: vec![], changes }).await;
